@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import lzma
 import os
 import random
 import re
@@ -71,6 +72,7 @@ def files(folder: Path) -> None:
     for name in ("folder", "records"):
         (folder / name).mkdir()
     (folder / "records" / "a.jsonl").write_text(record, encoding="utf-8")
+    (folder / "records" / "b.jsonl.xz").write_bytes(lzma.compress(record.encode()))
     (folder / "link").symlink_to("nothing")
     (folder / "loop").symlink_to("loop")
 

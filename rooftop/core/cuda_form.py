@@ -36,6 +36,7 @@ class Definitions:
 
     def __init__(self, text: str) -> None:
         self._text = text.replace("\\\n", " ")
+        self._reached: dict[tuple[str, ...], str] = {}  # by the names that one begins with
 
     @cached_property
     def every(self) -> Sequence[Definition]:
@@ -51,11 +52,16 @@ class Definitions:
 
     def reached(self, kernels: Sequence[str]) -> str:
         """The code of `kernels`, names with their template arguments."""
+        names = tuple(dict.fromkeys(name for kernel in kernels for name in re.findall(r"[A-Za-z_]\w*", kernel)))
+        if names not in self._reached:
+            self._reached[names] = self._reached_by(names)
+        return self._reached[names]
+
+    def _reached_by(self, names: Sequence[str]) -> str:
         if "#undef" in self._text:
             return c_code(self._text)
         always = [i for i, one in enumerate(self.every) if not one.names]
-        todo = [name for kernel in kernels for name in re.findall(r"[A-Za-z_]\w*", kernel)]
-        todo += [name for i in always for name in self.every[i].uses]
+        todo = [*names, *(name for i in always for name in self.every[i].uses)]
         order, seen, asked = [], set(always), set()
         todo.reverse()
         while todo:

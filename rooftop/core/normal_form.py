@@ -89,7 +89,7 @@ class _File:
     """The names of a file's top level: statements that bind them, and imports."""
 
     def __init__(self, path: Path) -> None:
-        self.path = path
+        self.path, self.id = path, str(path)
         self.bound: dict[str, list[ast.stmt]] = {}
         self.imported: dict[str, str] = {}  # name -> dotted name
         tree = ast.parse(path.read_text(encoding="utf-8"))
@@ -194,42 +194,65 @@ def _binds(node: ast.AST) -> list[str]:
 # -- what is reached ---------------------------------------------------------------------------------------------------
 
 Known = tuple[tuple[str, Any], ...] | None
-Named = tuple[Path, str]
-_HASHES: dict[tuple[Path, str, str], tuple[str, frozenset[Named]]] = {}  # and all names that are reached
+Named = tuple[str, str]  # of a file, in it
+Key = tuple[str, str, str]
+Reference = tuple["_File", str, Known, Named]
+_HASHES: dict[Key, tuple[str, frozenset[Named]]] = {}  # and all names that are reached
+_TEXTS: dict[Key, list[tuple[list[str], list[Reference]]]] = {}
+_PLACE = re.compile("⟪hash ([0-9]+)⟫")  # in a text
 
 
 def forget() -> None:
     """Read all files again: they have changed."""
     _HASHES.clear()
+    _TEXTS.clear()
     _file.cache_clear()
     _module_of.cache_clear()
 
 
 def _reached(file: _File, name: str, known: Known, under_way: tuple[Named, ...]) -> tuple[str, frozenset[Named]]:
     """The hash of a top-level name, and all names that it reaches, itself among them."""
-    me, key = (file.path, name), (file.path, name, repr(known))  # 1, 1.0 and True are one key of a table
+    me, key = (file.id, name), (file.id, name, repr(known))  # 1, 1.0 and True are one key of a table
     if me in under_way:  # counted from the innermost: that does not depend on where one began
         return f"again {under_way[::-1].index(me)}", frozenset({me})
     kept = _HASHES.get(key)
     if kept is not None and kept[1].isdisjoint(under_way):  # else it leads to one of them again, and is written as seen from there
         return kept
-    texts, reach = [], frozenset({me})
-    for node in file.bound[name]:
-        writer = _Writer(file, (*under_way, me), known)
-        texts.append(writer.statement(node, name))
-        reach |= writer.reach
-    found = digest(*texts), reach
+    chain, texts, reach = (*under_way, me), [], {me}
+    for parts, references in _written(file, name, known, key):
+        text = [parts[0]]
+        for (to, its_name, its_known, it), part in zip(references, parts[1:], strict=True):
+            if it in chain:  # as above, for eight names of one assignment a hundred thousand times
+                text += "#again ", str(chain[::-1].index(it)), part
+                reach.add(it)
+            else:
+                found, more = _reached(to, its_name, its_known, chain)
+                text += "#", found, part
+                reach |= more
+        texts.append("".join(text))
+    made = digest(*texts), frozenset(reach)
     if reach.isdisjoint(under_way):
-        _HASHES[key] = found
-    return found
+        _HASHES[key] = made
+    return made
+
+
+def _written(file: _File, name: str, known: Known, key: Key) -> list[tuple[list[str], list[Reference]]]:
+    """The statements of a top-level name as text: what stands before, between and behind the hashes of others, and whose hashes these are.
+    Each is written once: names that reach each other have a hash for each way to them."""
+    if key not in _TEXTS:
+        _TEXTS[key] = []
+        for node in file.bound[name]:
+            writer = _Writer(file, known, {})
+            parts, references = _PLACE.split(writer.statement(node, name)), list(writer.references.values())
+            _TEXTS[key].append((parts[::2], [references[int(i)] for i in parts[1::2]]))
+    return _TEXTS[key]
 
 
 class _Writer:
-    """Writes one statement of a top level as text."""
+    """Writes one statement of a top level as text, with a place for the hash of each name that it reaches. `references`: these; grows."""
 
-    def __init__(self, file: _File, under_way: tuple[Named, ...], known: Known) -> None:
-        self.file, self.under_way, self.known = file, under_way, known
-        self.reach: frozenset[Named] = frozenset()
+    def __init__(self, file: _File, known: Known, references: dict[Key, Reference]) -> None:
+        self.file, self.known, self.references = file, known, references
         self.kept: frozenset[str] = frozenset()  # names of parameters
         self.local: dict[str, str] = {}  # local name -> its name in the text
         self.locals: frozenset[str] = frozenset()
@@ -240,13 +263,12 @@ class _Writer:
         if isinstance(node, ast.FunctionDef):
             return self.function(node)
         if isinstance(node, ast.ClassDef):
-            methods = [_Writer(self.file, self.under_way, None) for _ in node.body]
+            methods = [_Writer(self.file, None, self.references) for _ in node.body]
             texts = [
                 w.statement(n, "") if isinstance(n, ast.FunctionDef) else w.text(n) for w,
                 n in zip(methods, node.body, strict=True) if not _is_text(n)
             ]
             names = [n.name if isinstance(n, ast.FunctionDef) else "" for n in node.body if not _is_text(n)]
-            self.reach |= frozenset().union(*(w.reach for w in methods))
             return f"class {[self.text(b) for b in (*node.bases, *node.decorator_list)]} {list(zip(names, texts, strict=True))}"
         if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
             value = node.value
@@ -329,9 +351,7 @@ class _Writer:
         if isinstance(root, ast.Name) and root.id not in self.kept and (root.id not in self.locals or root.id in self.imports):
             target = self.file.target(node, self.imports)
             if isinstance(target, tuple):
-                found, reach = _reached(*target, None if self.known is None else (), self.under_way)
-                self.reach |= reach
-                return f"#{found}"
+                return self.place(*target, None if self.known is None else ())
             if isinstance(target, str):
                 return f"<{target.rpartition('.')[2] if target.startswith(f'{settings.PACKAGE.name}.') else target}>"
         if isinstance(node, ast.Name):
@@ -363,9 +383,13 @@ class _Writer:
         known = {n: v.value for n, v in values.items() if isinstance(v, ast.Constant) and is_simple(v.value)}
         rest = ",".join(f"{n}={self.text(values[n])}" for n in parameters if n in values and n not in known)
         present = {n: PRESENT for n, v in values.items() if n not in known and getattr(v, "present", False)}
-        found, reach = _reached(file, name, tuple(sorted({**known, **present}.items(), key=lambda item: item[0])), self.under_way)
-        self.reach |= reach
-        return f"#{found}({rest})"
+        return f"{self.place(file, name, tuple(sorted({**known, **present}.items(), key=lambda item: item[0])))}({rest})"
+
+    def place(self, file: _File, name: str, known: Known) -> str:
+        """Of the hash of a name."""
+        key = (file.id, name, repr(known))
+        self.references.setdefault(key, (file, name, known, key[:2]))
+        return f"⟪hash {list(self.references).index(key)}⟫"
 
 
 def _is_text(node: ast.stmt) -> bool:

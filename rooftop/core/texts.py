@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import Any
 
 # What a terminal obeys and nobody sees: control characters, marks that turn the direction of writing, halves of surrogate pairs.
 CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 WORD, LINE = 400, 4000  # characters of an error
+NUMBERS = (int, float, bool, type(None))
 MARKED = re.compile(r"[\\`*\[\]<>|\n]")
 
 
@@ -27,10 +29,15 @@ def markdown(value: Any) -> Any:
     """The same with the texts and keys in it (of tables, of lists) such that Markdown has them as they are: no markup, no cell of a table,
     no HTML."""
     if isinstance(value, str):
-        return MARKED.sub(lambda found: " " if found[0] == "\n" else "\\" + found[0], value) if MARKED.search(value) else value
+        return _marked(value)
     if isinstance(value, dict):
-        return {markdown(k): markdown(v) for k, v in value.items()}
-    return [markdown(v) for v in value] if isinstance(value, list) else value
+        return {_marked(k) if isinstance(k, str) else k: v if type(v) in NUMBERS else markdown(v) for k, v in value.items()}
+    return [v if type(v) in NUMBERS else markdown(v) for v in value] if isinstance(value, list) else value
+
+
+@lru_cache(10_000)
+def _marked(text: str) -> str:
+    return MARKED.sub(lambda found: " " if found[0] == "\n" else "\\" + found[0], text)
 
 
 def line(text: str, width: int) -> str:

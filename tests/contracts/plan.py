@@ -17,6 +17,7 @@ from functools import cache, cached_property
 from itertools import zip_longest
 from pathlib import Path
 
+from _support import answers, committed
 from contracts.calls import ops
 
 from rooftop.core import registry, settings
@@ -25,7 +26,6 @@ from rooftop.lab import candidates
 from rooftop.lab.candidates import Subject
 from rooftop.lab.check import checker
 from rooftop.lab.check.proofs import Proofs
-from rooftop.lab.records import store
 
 LONGEST = 1 << 16  # elements of all tensors of a case
 BUDGET = 3 << 20  # elements of the whole sample
@@ -116,7 +116,7 @@ def place(subject: Subject) -> tuple[str, str | None]:
 
 @cache
 def _recorded() -> Proofs:
-    return Proofs(store.read(settings.load().results))
+    return Proofs(committed(), answers())
 
 
 _PROVEN: dict[tuple[str, str, str], bool] = {}
@@ -201,7 +201,7 @@ def waiting() -> list[str]:
     """A line for each kernel that only a GPU can run and that has no check record as it is."""
     from rooftop.lab.check.unproven import gpu_only, unproven
 
-    return [str(kernel) for kernel in unproven(store.read(settings.load().results))] if any(gpu_only()) else []
+    return [str(kernel) for kernel in unproven(committed(), answers=answers())] if any(gpu_only()) else []
 
 
 @cache

@@ -94,7 +94,8 @@ def test_a_record_stands_for_the_kernel_as_it_is_alone(monkeypatch: pytest.Monke
         (check_record(s, s.op.case("odd f16"), made), False),
         (check_record(subject("softmax__triton"), case, made), False),
     ):
-        monkeypatch.setattr(plan.store, "read", lambda folder, record=record: [record])
+        monkeypatch.setattr(plan, "committed", lambda record=record: [record])
+        monkeypatch.setattr(plan, "answers", dict)
         monkeypatch.setattr(plan, "_PROVEN", {})
         plan._recorded.cache_clear()
         try:
@@ -154,7 +155,7 @@ def test_kernels_that_only_a_gpu_runs_are_named_at_the_end(monkeypatch: pytest.M
     monkeypatch.setattr(unproven, "gpu_only", lambda: iter([(EVERY[0], "Gluon kernels run on a GPU only")]))
     config = SimpleNamespace(option=SimpleNamespace(collectonly=False), args_source=pytest.Config.ArgsSource.TESTPATHS)
     for found, lines in ((kernels, 2), ([], 0)):
-        monkeypatch.setattr(unproven, "unproven", lambda records, found=found: found)
+        monkeypatch.setattr(unproven, "unproven", lambda records, found=found, **_: found)
         said.clear()
         conftest.pytest_terminal_summary(Reporter(), config)  # type: ignore[arg-type]
         assert len(said) == lines and all("far__gluon_sm90: 2 of 5 cases" in line for line in said[1:])

@@ -114,6 +114,19 @@ def test_the_hash_does_not_depend_on_what_was_asked_before(tmp_path: Path) -> No
         assert {name: normal_form.of_function(path, name) for name in order} == alone
 
 
+def test_names_that_are_bound_together_are_written_once_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each has a hash for each way that leads to it through the others: seven names have 3,900."""
+    names = "A, B, C, D, E, F, G"
+    text = f"def of(i):\n    return i\n{names} = (of(i) for i in range(7))\ndef reference(x):\n    return A(x) + G(x)\n"
+    written: list[str] = []
+    statement = normal_form._Writer.statement
+    monkeypatch.setattr(normal_form._Writer, "statement", lambda self, node, name: written.append(name) or statement(self, node, name))
+    found = hashed(tmp_path, text)
+    assert sorted(written) == ["A", "B", "C", "D", "E", "F", "G", "of", "reference"]
+    assert found == hashed(tmp_path, text.replace("of(", "one(")) != hashed(tmp_path, text.replace("range(7)", "range(8)")) != hashed(tmp_path, text)
+    assert found == "8e924450a585", "as records have it"
+
+
 def test_c_code_is_the_same_whatever_its_layout() -> None:
     text = '/* head */\n#pragma once\n#include <cuda_bf16.h>\n#define N 4\n__device__ int f(int a,\n  int b) { return a - -b; } // sum\nasm("a  b");'
     other = '#define N 4\n__device__ int f( int a, int b )\n{\n    return a - -b;\n}\nasm("a  b");'

@@ -9,6 +9,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from _support import answers
 from typer.testing import CliRunner
 
 from rooftop.core import registry, settings
@@ -16,7 +17,7 @@ from rooftop.core.texts import markdown
 from rooftop.lab.check.proofs import device_of
 from rooftop.lab.cli import app, commands
 from rooftop.lab.records import store
-from rooftop.lab.report import documents, known
+from rooftop.lab.report import documents
 from rooftop.lab.report.charts import number
 from rooftop.lab.report.data import Gatherer, gather
 from rooftop.lab.report.model import SiteData
@@ -40,7 +41,7 @@ def marked() -> list[store.Record]:
 
 @cache
 def site() -> SiteData:
-    return gather(marked(), digests=known.load())
+    return gather(marked(), digests=answers())
 
 
 MADE: dict[Callable[..., str], str] = {}

@@ -9,7 +9,7 @@ from pathlib import Path
 import _browser
 import pytest
 from _report import FACTS, NOW, Strict, quoted
-from _support import committed
+from _support import answers, committed
 
 from rooftop.core import registry
 from rooftop.lab.learn import course, pages, puzzles
@@ -47,7 +47,6 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Built:
 
 def build(out: Path, ladders: tuple[str, ...], languages: tuple[str, ...] = ("en",)) -> Built:
     """The pages of these ladders, from the tree's records, with made-up counts and binaries of every rung."""
-    answers = known.load()
     found: dict[str, LadderPage] = {}
     for name in ladders:
         ladder = registry.ladder(name)
@@ -55,8 +54,8 @@ def build(out: Path, ladders: tuple[str, ...], languages: tuple[str, ...] = ("en
         facts = {(r.name, arch): {**large, "registers": 32 + r.number, "threads": 256} for r in ladder.rungs for arch in ladder.targets}
         counts = {r.name: counts_of(r, r.number) for r in ladder.rungs if r.implementation.backend == "cuda"}
         records = [r for r in committed() if r["kind"] != "bench" or r.get("op") == ladder.op]
-        found[name] = Gatherer(records, digests=answers, facts=facts, counts=counts).ladder_page(ladder)
-    known.save(answers)
+        found[name] = Gatherer(records, digests=answers(), facts=facts, counts=counts).ladder_page(ladder)
+    known.save(answers())
     data = SiteData((), tuple(found.values()), (), 0, 0, NOW, course=True)
     for name in site.SHARED:
         shutil.copy(site.TEMPLATES / name, out / name)

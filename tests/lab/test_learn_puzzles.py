@@ -10,7 +10,7 @@ import pytest
 
 from rooftop.core import registry
 from rooftop.core.names import RegistryError
-from rooftop.lab.learn import puzzles, session
+from rooftop.lab.learn import judge, puzzles, session
 from rooftop.lab.learn.blanks import BEFORE, Blank, blanks, code_of, fillings
 from rooftop.lab.learn.judge import KINDS
 from rooftop.lab.learn.puzzles import Court, JudgeError, Puzzle
@@ -103,6 +103,32 @@ def test_blanks_with_the_same_text_are_told_apart() -> None:
     found = [b for a, b in pairwise(ladder.rungs) for b in blanks(a, b)]
     alike = [b for b in found if sum(o.rung == b.rung and o.text == b.text for o in found) > 1]
     assert alike and len({b.key("x") for b in found}) == len(found)
+
+
+# -- the kind of a verdict --------------------------------------------------------------------------------------------------
+
+
+def test_an_access_out_of_bounds_decides_the_kind_wherever_a_race_stands() -> None:
+    """What follows from one is met or not, as the memory lies and the blocks are run."""
+    from rooftop.lab.simt.report import Finding, Report
+    from rooftop.lab.simt.run import SimulatedFault
+
+    def found(kind: str, line: int) -> Finding:
+        return Finding(kind, "it", "a.cu", line, "", (0, 0, 0), (0, 0, 0))
+
+    race, reads, bounds, more = found("shared-race", 46), found("uninitialised", 50), found("out-of-bounds", 112), found("out-of-bounds", 120)
+    for findings in ((race, reads, bounds, more), (bounds, more), (race, bounds, more)):
+        report = Report(findings=findings)
+        assert report.faults[:2] == (bounds, more) and judge._failed("wrong", f"/a/{SimulatedFault(report)}", "", "/a").kind == "bounds"
+    assert Report(findings=(race, reads, found("not-simulated", 1))).faults == (race, reads), "the others stay in the order of the source"
+
+
+def test_a_simulation_that_a_thread_has_overwritten_is_no_other_verdict() -> None:
+    from rooftop.lab.simt.child import TOO_LONG
+    from rooftop.lab.simt.process import _ending
+
+    crash, late = (judge._failed("wrong", f"a.cu: the simulation {_ending(why, -11, 1 << 30, 9)}", "", "/a") for why in (0, TOO_LONG))
+    assert crash.kind == "bounds" and "SIGSEGV" in crash.said and late.kind == "wrong"
 
 
 # -- what is no solution ------------------------------------------------------------------------------------------------------

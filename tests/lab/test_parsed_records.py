@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import shutil
 from pathlib import Path
 
 import pytest
 
 from rooftop.core import disk_cache, settings
 from rooftop.lab.check import unproven
-from rooftop.lab.records import parsed, store
+from rooftop.lab.records import packed, parsed, store
 
 
 @pytest.fixture
@@ -21,8 +20,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(parsed, "SETTLED", -1.0)
     made = tmp_path / "results" / "h200"
     made.mkdir(parents=True)
-    for path in sorted((settings.CHECKOUT / "results" / "h200").glob("*.jsonl"))[:2]:
-        shutil.copy(path, made)
+    for path in packed.below(settings.CHECKOUT / "results" / "h200")[:2]:
+        (made / path.name.removesuffix(".xz")).write_bytes(packed.text(path.read_bytes()))
     return made.parent
 
 

@@ -7,9 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from _support import command
+from _support import answers, command, committed
 
-from rooftop.lab.records import prune, store
+from rooftop.lab.records import packed, prune, store
 from rooftop.lab.records.store import Record, RecordError
 
 
@@ -76,15 +76,16 @@ def test_records_that_stay_are_put_together_and_an_empty_file_goes(tmp_path: Pat
     first = put(tmp_path / "h100" / "1.jsonl", row("a", "1"), row("b", "1"), row("a", "1", case="odd f32"))
     put(tmp_path / "h100" / "2.jsonl", row("b", "2"))
     put(tmp_path / "h100" / "4.jsonl", row("b", "0"))
-    before = {p: p.read_bytes() for p in tmp_path.rglob("*.jsonl")}
+    before = {p: p.read_bytes() for p in packed.below(tmp_path)}
     dry = prune.prune(tmp_path, lambda _: old, dry=True)
-    assert {p: p.read_bytes() for p in tmp_path.rglob("*.jsonl")} == before
+    assert {p: p.read_bytes() for p in packed.below(tmp_path)} == before
     done = prune.prune(tmp_path, lambda _: old)
     assert done == dry and (done.records, done.dropped, done.files, done.files_dropped) == (5, 2, 3, 1)
-    assert done.bytes == sum(map(len, before.values())) and done.bytes - done.bytes_dropped == sum(p.stat().st_size for p in tmp_path.rglob("*.jsonl"))
-    assert sorted(p.name for p in tmp_path.rglob("*")) == ["1.jsonl", "2.jsonl", "h100"]
+    assert done.bytes == sum(map(len, before.values())) and done.bytes - done.bytes_dropped == sum(p.stat().st_size for p in packed.below(tmp_path))
+    assert sorted(p.name for p in tmp_path.rglob("*")) == ["1.jsonl.xz", "2.jsonl.xz", "h100"]
+    first = packed.name(first)
     assert store.read_file(first)[0] == [row("a", "1"), row("a", "1", case="odd f32")]
-    assert len(first.read_text(encoding="utf-8").splitlines()) == 2, "a head, and the two records of a in one line"
+    assert len(packed.text(first.read_bytes()).splitlines()) == 2, "a head, and the two records of a in one line"
     whole = first.stat().st_mtime_ns
     assert prune.prune(tmp_path, lambda _: old).dropped == 0 and first.stat().st_mtime_ns == whole, "what is as short as it goes is left alone"
 
@@ -115,13 +116,12 @@ def test_a_file_that_changes_meanwhile_is_left_alone(tmp_path: Path) -> None:
 
 def test_of_the_records_that_come_with_the_tree_no_page_shows_less() -> None:
     """Every bench record that a page shows is still there after pruning."""
-    from rooftop.core import settings
     from rooftop.lab.report.joined import Joined, staleness
 
-    found = store.read(settings.CHECKOUT / "results")
-    gone = prune.superseded(found, staleness(found))
+    found = committed()
+    gone = prune.superseded(found, staleness(found, answers()))
     left = [r for r, out in zip(found, gone, strict=True) if not out]
-    whole, pruned = (Joined(list(some)).measured for some in (found, left))
+    whole, pruned = (Joined(list(some), digests=answers()).measured for some in (found, left))
     assert whole.keys() == pruned.keys() and all(whole[k].at == pruned[k].at and whole[k].stale == pruned[k].stale for k in whole)
     assert len(whole) > 500
 
@@ -139,7 +139,7 @@ def test_a_run_that_is_under_way_keeps_its_file(tmp_path: Path) -> None:
         assert done.read_bytes() == before
         writer.write(row("b", "1"))
     assert prune.prune(tmp_path, lambda _: old).dropped == 2
-    assert done.stat().st_mode & 0o777 == 0o664
+    assert packed.name(done).stat().st_mode & 0o777 == 0o664
 
 
 def test_a_link_stays_one_and_a_file_is_no_folder(tmp_path: Path) -> None:
@@ -148,7 +148,7 @@ def test_a_link_stays_one_and_a_file_is_no_folder(tmp_path: Path) -> None:
     (tmp_path / "r" / "1.jsonl").symlink_to(target)
     (tmp_path / "r" / "2.jsonl").symlink_to(target)
     done = prune.prune(tmp_path / "r", lambda _: old)
-    assert (done.records, done.dropped, done.files) == (2, 1, 1)
+    assert (done.records, done.dropped, done.files, done.files_dropped) == (2, 1, 1, 0)
     assert (tmp_path / "r" / "1.jsonl").is_symlink() and store.read_file(target)[0] == [row("a", "2")]
     with pytest.raises(NotADirectoryError, match="no folder"):
         prune.prune(target, lambda _: old)

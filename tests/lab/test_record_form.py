@@ -13,7 +13,7 @@ from _support import committed
 
 from rooftop.core import registry, settings
 from rooftop.lab.records import compact as compacting
-from rooftop.lab.records import form, prune, store
+from rooftop.lab.records import form, packed, prune, store
 from rooftop.lab.records.compact import compact
 from rooftop.lab.report.joined import staleness
 
@@ -198,8 +198,8 @@ def test_records_of_one_subject_share_a_line(tmp_path: Path) -> None:
     with store.Writer(tmp_path, CARD["name"]) as writer:
         given = [writer.write(checked(case)) for case in cases]
     prune.prune(tmp_path, lambda _: lambda r: False)
-    (path,) = tmp_path.rglob("*.jsonl")
-    _, line = path.read_text().splitlines()
+    (path,) = packed.below(tmp_path)
+    _, line = packed.text(path.read_bytes()).splitlines()
     assert json.loads(line)["of"] == 20 and len(line) < 20 * 60
     assert sorted(store.read(tmp_path), key=lambda r: r["case"]) == sorted(given, key=lambda r: r["case"])
 
@@ -231,8 +231,8 @@ def test_a_file_of_the_form_before_is_read_and_brought_along(tmp_path: Path) -> 
     assert found == [form.rounded(compact(r)) for r in rows], "nothing lost, numbers to six digits"
     assert [r["digest"] for r in found if "digest" in r] == [r["digest"] for r in rows if "digest" in r]
     assert found[0]["clocks"]["kernel"]["median"] == 3.33333e-06
-    (path,) = (tmp_path / "home").rglob("*.jsonl")
-    first, *rest = map(json.loads, path.read_text().splitlines())
+    (path,) = packed.below(tmp_path / "home")
+    first, *rest = map(json.loads, packed.text(path.read_bytes()).splitlines())
     assert first == {"kind": "run", "form": 2, "run": "18dae026", "at": rows[0]["at"], "device": CARD, "versions": VERSIONS}
     assert not any({"run", "device", "versions"} & set(line) for line in rest)
     before = path.read_bytes()
@@ -288,14 +288,15 @@ def test_an_op_holds_no_more_records_than_it_may() -> None:
         found = registry.op(op)
         return max(0, sum("bench" in c.tags for c in found.cases) * (len(registry.implementations(op)) + len(found.peers)) - TIMES)
 
-    for path in RESULTS.rglob("*.jsonl"):
-        for line in path.read_bytes().splitlines(keepends=True):
+    texts = {path: packed.text(path.read_bytes()) for path in packed.below(RESULTS)}
+    for path, text in texts.items():
+        for line in text.splitlines(keepends=True):
             value = json.loads(line)
             counted = value["kind"] in ("counters", "compared")
             op = str(value.get("op", value["kind"]))
             size[path.parent.name, "" if counted else f"sweep {op}" if value["kind"] == "sweep" else op] += len(line)
-    assert sum(size.values()) == sum(p.stat().st_size for p in RESULTS.rglob("*.jsonl"))
-    heads = A_HEAD * len(list(RESULTS.rglob("*.jsonl")))
+    assert sum(size.values()) == sum(map(len, texts.values()))
+    heads = A_HEAD * len(texts)
 
     def limit(op: str) -> int:
         if not op or op == "run":

@@ -19,7 +19,7 @@ from _support import committed as committed_records
 
 from rooftop.core import settings
 from rooftop.lab.check import checker
-from rooftop.lab.records import store
+from rooftop.lab.records import packed, store
 
 
 def _write(folder: Path, count: int) -> None:
@@ -41,12 +41,12 @@ def test_two_processes_writing_at_once_lose_nothing(tmp_path: Path) -> None:
 def test_merging_loses_nothing_and_twice_changes_nothing(tmp_path: Path) -> None:
     _write(tmp_path / "there", 3)
     source = next((tmp_path / "there").rglob("*.jsonl"))
-    assert store.merge(tmp_path / "there", tmp_path / "here").added == [source.name]
-    assert store.merge(tmp_path / "there", tmp_path / "here").same == [source.name]
+    assert store.merge(tmp_path / "there", tmp_path / "here").added == [packed.name(source).name]
+    assert store.merge(tmp_path / "there", tmp_path / "here").same == [packed.name(source).name]
     with source.open("a") as file:
         file.write('{"kind": "clock", "subject": "copy", "device": {"name": "NVIDIA H100 80GB HBM3"}}\n{"kind": "be')
     grown = store.merge(tmp_path / "there", tmp_path / "here")
-    assert grown.grown == [source.name]
+    assert grown.grown == [packed.name(source).name]
     assert "cut off" in grown.notes[0]
     assert len(store.read(tmp_path / "here")) == 4
 
@@ -124,8 +124,8 @@ def test_processes_that_merge_the_same_at_once_make_one_of_it(tmp_path: Path) ->
     put(tmp_path / "away", [row("a", i) for i in range(200)])
     for p in [started(MERGE, str(tmp_path / "away"), str(tmp_path / "home")) for _ in range(4)]:
         done(p)
-    assert [len(store.read_file(p)[0]) for p in (tmp_path / "home").rglob("*.jsonl")] == [200]
-    assert [p.suffix for p in (tmp_path / "home").rglob("*") if p.is_file()] == [".jsonl"]
+    (path,) = (p for p in (tmp_path / "home").rglob("*") if p.is_file())
+    assert path.name == "a.jsonl.xz" and len(store.read_file(path)[0]) == 200
 
 
 def test_merges_of_one_name_at_once_keep_both(tmp_path: Path) -> None:
@@ -136,7 +136,7 @@ def test_merges_of_one_name_at_once_keep_both(tmp_path: Path) -> None:
         done(p)
     found = store.read(tmp_path / "home")
     assert sorted((r["subject"], int(r["case"])) for r in found) == sorted((who, i) for who in ("a", "all", "b", "c", "d") for i in range(50))
-    assert [p.suffix for p in (tmp_path / "home").rglob("*") if p.is_file()] == [".jsonl"]
+    assert [p.name for p in (tmp_path / "home").rglob("*") if p.is_file()] == ["a.jsonl.xz"]
 
 
 def test_a_merge_is_alone_while_it_lets_a_file_grow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -154,7 +154,7 @@ def test_a_merge_is_alone_while_it_lets_a_file_grow(tmp_path: Path, monkeypatch:
         whole(source, target)
 
     monkeypatch.setattr(os, "replace", watched)
-    assert store.merge(tmp_path / "away", tmp_path / "home").grown == replaced == ["a.jsonl"]
+    assert store.merge(tmp_path / "away", tmp_path / "home").grown == replaced == ["a.jsonl.xz"]
     assert store.read(tmp_path / "home") == [row("a"), row("b")]
 
 
@@ -194,18 +194,18 @@ def test_the_command_merges_twice_and_says_what_was_there(tmp_path: Path, monkey
     first = flat(capsys.readouterr().out)
     assert "2 records: 1 files added, 0 grown, 0 already there" in first
     assert "a.jsonl:3: cut off, left out" in first
-    before = {p: p.read_bytes() for p in (tmp_path / "home").rglob("*.jsonl")}
+    before = {p: p.read_bytes() for p in packed.below(tmp_path / "home")}
     assert command(monkeypatch, *words, "--json") == 0
     again = json.loads(capsys.readouterr().out)
-    assert (again["added"], again["grown"], again["same"]) == ([], [], ["a.jsonl"])
-    assert {p: p.read_bytes() for p in (tmp_path / "home").rglob("*.jsonl")} == before
+    assert (again["added"], again["grown"], again["same"]) == ([], [], ["a.jsonl.xz"])
+    assert before and {p: p.read_bytes() for p in packed.below(tmp_path / "home")} == before
 
 
 def test_a_last_line_that_is_whole_but_for_its_end_is_kept(tmp_path: Path) -> None:
     path = put(tmp_path / "away", [row("a")], tail=json.dumps(row("b")))
     assert store.read_file(path) == ([row("a"), row("b")], None)
     store.merge(tmp_path / "away", tmp_path / "home")
-    assert store.read_file(next((tmp_path / "home").rglob("*.jsonl"))) == ([row("a"), row("b")], None)
+    assert store.read_file(*packed.below(tmp_path / "home")) == ([row("a"), row("b")], None)
 
 
 @pytest.mark.parametrize("cut", [1, 20, 60])

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from _support import committed
+from _support import answers, committed
 
 from rooftop.core import registry
 from rooftop.lab.report import known, site
@@ -56,9 +56,8 @@ def errors(r: Any) -> list[float]:
 
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    answers = known.load()
-    made: Path = site.write(tmp_path_factory.mktemp("pages"), gather(committed(), digests=answers)).parent
-    known.save(answers)
+    made: Path = site.write(tmp_path_factory.mktemp("pages"), gather(committed(), digests=answers())).parent
+    known.save(answers())
     return made
 
 

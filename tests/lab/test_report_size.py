@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from _report import FACTS, Made, make, ratio
-from _support import committed
+from _support import answers, committed
 
 from rooftop.core import registry
 from rooftop.lab.report import known, site, twins
@@ -76,11 +76,10 @@ def test_a_source_is_on_its_page_once(made: Made) -> None:
 
 def test_the_site_of_the_tree_with_every_binary(tmp_path: Path) -> None:
     rungs = [(r.name, arch) for n in registry.ladder_names() for ladder in [registry.ladder(n)] for r in ladder.rungs for arch in ladder.targets]
-    answers = known.load()
     facts = {(name, arch): {**LARGE, "registers": 32 + arch % 7} for name, arch in rungs}
-    pages = gather(committed(), facts, digests=answers)
+    pages = gather(committed(), facts, digests=answers())
     site.write(tmp_path, pages)
-    known.save(answers)
+    known.save(answers())
     found = {p.name: p.stat().st_size for p in tmp_path.iterdir()}
     twins.write(tmp_path / "twins", pages)
     texts = {p.stem: p.stat().st_size for p in (tmp_path / "twins").iterdir() if p.suffix == ".md"}

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from functools import partial
+from typing import Any
 
 from rooftop.core.spec import TARGETS, Case, Device
 from rooftop.lab.candidates import Asked, Subject
@@ -21,9 +23,12 @@ def device_of(record: Record) -> Device:
 
 
 class Proofs:
-    """The checks that were passed, of all records that are given."""
+    """The checks that were passed, of all records that are given.
 
-    def __init__(self, records: Iterable[Record]) -> None:
+    answers   what was worked out of the tree before (rooftop.lab.report.known)"""
+
+    def __init__(self, records: Iterable[Record], answers: Mapping[Any, tuple[str | None, str]] | None = None) -> None:
+        self._answers = answers or {}
         self._passed: dict[tuple[str, str, str], set[tuple[Identity, str, Device]]] = {}
         self._asked = Asked()
         for r in records:
@@ -35,11 +40,19 @@ class Proofs:
     def hold(self, subject: Subject, case: Case, card: str | None = None, device: Device | None = None) -> bool:
         """Whether a record proves this case: of any card, or of `card` (its name in records) alone. What counts is the kernel as the
         record's card runs it, or `device`, where it is given: what this machine has."""
-        asked = self._asked
         for of, machine, recorded in self._passed.get((subject.op.name, subject.name, case.id), ()):
             on = device or recorded
-            if card not in (None, recorded.name) or subject.supports(case, on, asked) is not None:
+            if card not in (None, recorded.name) or (now := self._now(subject, case, on)) is None:
                 continue
-            if identity.fresh({**of.facts, "machine": machine}, subject, [case], on, asked):
+            facts, compiled = {**of.facts, "machine": machine}, partial(identity.machine, subject, [case], on, self._asked)
+            if now == of or identity.is_same_code(facts, now, compiled):
                 return True
         return False
+
+    def _now(self, subject: Subject, case: Case, device: Device) -> Identity | None:
+        """What the subject is in the tree at a case on a card; None where it does not take it."""
+        key = (subject.op.name, subject.name, (case.id,), device)
+        if key in self._answers:
+            why, found = self._answers[key]
+            return None if why else Identity(*found.split(" "))
+        return None if subject.supports(case, device, self._asked) is not None else identity.of(subject, [case], device, self._asked)

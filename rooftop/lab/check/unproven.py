@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import astuple, dataclass
 from pathlib import Path
+from typing import Any
 
 from rooftop.core import disk_cache, registry, settings
 from rooftop.core.digests import digest
@@ -46,14 +47,16 @@ def gpu_only(house: House = HOUSE) -> Iterator[tuple[Subject, str]]:
             yield subject, reason or ""
 
 
-def unproven(records: Iterable[Record], house: House = HOUSE) -> list[Unproven]:
+def unproven(
+    records: Iterable[Record], house: House = HOUSE, answers: Mapping[Any, tuple[str | None, str]] | None = None
+) -> list[Unproven]:
     """The kernels that run on a GPU only and lack a check record for some case that they take; what needs a large GPU (`huge`) is not asked
-    for."""
+    for. `answers`: as of `Proofs`."""
     from rooftop.lab.check.checker import select_cases
 
     kernels = list(gpu_only(house))
     names = {subject.name for subject, _ in kernels}
-    proofs = Proofs(r for r in records if r.get("subject") in names)
+    proofs = Proofs((r for r in records if r.get("subject") in names), answers)
     found = []
     for subject, reason in kernels:
         assert subject.implementation is not None

@@ -46,7 +46,7 @@ def prune(
     dry: Annotated[bool, typer.Option("--dry-run", help="Count what would be dropped; write nothing.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Drop superseded records: those with a newer record of the same subject, case and card.
+    """Drop superseded records: those with a newer record of the same subject, case and card. What stays is packed: .jsonl.xz.
 
     The newest record that is not stale is kept, or the newest if all are stale. Pages show no others.
 
@@ -63,6 +63,23 @@ def prune(
         verb, gone = ("would be dropped", "would go") if dry else ("dropped", "gone")
         size = f"{done.bytes_dropped / 1e6:.1f} of {done.bytes / 1e6:.1f} MB"
         echo(f"{done.dropped} of {done.records} records {verb}, {size}; {done.files_dropped} of {done.files} files {gone}")
+
+
+@records_app.command("show")
+def show(path: Annotated[Path | None, typer.Argument(help="A folder or file of records, packed or not.", show_default="results/")] = None) -> None:
+    """Print records, a line of JSON each, oldest first. Each is whole: it holds what its file says once for a run.
+
+    Example: [bold]rooftop records show results/h200 | grep '"kind":"sweep"'[/bold]"""
+    from rooftop.core import settings
+    from rooftop.lab.records import form, store
+
+    if path is not None and not path.exists():
+        raise FileNotFoundError(f"no {path}")
+    cut: list[str] = []
+    for record in store.read(path or settings.load().results, cut):
+        echo(form.dumps(record))
+    for note in cut:
+        echo(f"note: {note}", err=True)
 
 
 def _prune_records(folder: Path, digests: Digests, notes: list[str]) -> list[Record] | None:

@@ -23,7 +23,7 @@ from typing import Any
 
 from rooftop.core import settings
 from rooftop.lab.ending import Parser, ended, positive
-from rooftop.lab.records import form, store, trials
+from rooftop.lab.records import form, packed, store, trials
 from rooftop.lab.records.form import Record
 
 PATIENCE = 5.0  # seconds of CPU time that reading one line may take
@@ -42,9 +42,9 @@ def originals(folder: Path, of_a_kind: int = 8) -> list[tuple[Record, Record]]:
     """Heads and lines below a folder: some of each kind, of kinds `clock` and `build` of each subject."""
     # as the file has it, or whole: that takes a thousand times the memory
     found: dict[tuple[str, str], list[tuple[Record, Record, bool]]] = {}
-    for path in sorted(folder.rglob("*.jsonl")):
+    for path in packed.below(folder):
         head: Record = {}
-        for line in path.read_text(encoding="utf-8").splitlines():
+        for line in packed.text(path.read_bytes()).decode().splitlines():
             value = json.loads(line)
             if value["kind"] == "run":
                 head = value
@@ -142,7 +142,7 @@ def readers(folder: Path) -> None:
 
     with tempfile.TemporaryDirectory() as name:
         home = Path(name) / "home"
-        for file in sorted(folder.rglob("*.jsonl")):
+        for file in packed.below(folder):
             store.merge(file, home)
         prune.prune(home, staleness)
         found = store.read(home)

@@ -93,6 +93,8 @@ def _failed(status: str, message: str, case: str, folder: str) -> Verdict:
     if status == "error":
         kind, _, rest = message.partition(": ")
         return Verdict(_ERRORS.get(kind, "broken"), rest if kind in _ERRORS else message, case)
+    if ": the simulation crashed: " in message:  # a thread overwrote its process before what it did could be told; most runs tell it
+        return Verdict("bounds", message, case)
     fault = next((name for name in _FAULTS if f": {name}: " in message), None)
     if fault is None and any(f": {name}: " in message for name in ("assert", "absent-lane", "const-write", "launch")):
         return Verdict("fault", message, case)

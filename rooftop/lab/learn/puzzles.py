@@ -23,6 +23,7 @@ from rooftop.lab.learn.words import _
 PROVEN = Path(__file__).parent / "proven.json"
 A_RUNG = 2  # puzzles at most
 TRIED = 9  # fillings of a blank that are judged at most
+STEADY = 6  # times that one is judged: where it fails in different ways, as the memory lies, it is left out
 ENOUGH = 5  # that fail, of which those are taken that fail in the most ways
 LIMIT = 120  # seconds in which a solution must be judged
 SAID = 220  # characters of a verdict that are kept
@@ -230,8 +231,9 @@ def _proven_of(before: registry.Rung, rung: registry.Rung, court: Court, say: Ca
             continue
         wrong: list[dict[str, str]] = []
         for filling in _in_turn(fillings(blank))[:TRIED]:
-            verdict = court.judge(rung.name, blank.filled(source, filling.text))
-            if verdict.kind not in ("right", "broken"):
+            text = blank.filled(source, filling.text)
+            verdict = court.judge(rung.name, text)
+            if verdict.kind not in ("right", "broken") and all(court.judge(rung.name, text).kind == verdict.kind for _ in range(STEADY - 1)):
                 wrong.append({"key": blank.key(filling.text), "rule": filling.rule, "kind": verdict.kind, "said": _short(verdict.said)})
             if len(wrong) == ENOUGH or len({w["kind"] for w in wrong}) == WRONG:
                 break

@@ -20,10 +20,10 @@ from typing import Any
 
 from rooftop.core import names, settings, texts
 from rooftop.core.whole_file import regular
-from rooftop.lab.records import compact, form, shapes
+from rooftop.lab.records import compact, form, packed, shapes
 
 PART = "records"  # the folder of the cache
-LEAST = 1 << 20  # bytes of record files: fewer are parsed as quickly
+LEAST = 1 << 18  # bytes of record files, most of them packed: fewer are parsed as quickly
 SETTLED = 2.0  # seconds since a file's last change: before, it may change again and have the same times
 
 Stamp = tuple[int, ...]
@@ -58,7 +58,8 @@ def _place(folder: Path) -> Path | None:
 
 def _version(source: str) -> str:
     """Of all that decides how a file is parsed, and how the result is written."""
-    parts = [Path(str(path)).read_bytes() for path in (source, __file__, compact.__file__, form.__file__, shapes.__file__, texts.__file__)]
+    modules = (compact.__file__, form.__file__, packed.__file__, shapes.__file__, texts.__file__)
+    parts = [Path(str(path)).read_bytes() for path in (source, __file__, *modules)]
     return f"{sys.version} {marshal.version} {hashlib.sha256(b''.join(parts)).hexdigest()} {sorted(names.RENAMED.items())}"
 
 

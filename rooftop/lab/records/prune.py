@@ -1,5 +1,5 @@
 """Records that no page shows any more, taken out of their files, and the rest put together: the records of one subject that a run wrote one
-by one share a line from then on.
+by one share a line from then on, and its file is packed.
 
 Of a subject at a case on a card, a page shows the newest record that is not stale, or the newest where all are. Those before it were
 superseded; so was a stale check of a subject that a later run has checked, at whatever case: no page shows a check that is stale.
@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from rooftop.lab.records import form, store
+from rooftop.lab.records import form, packed, store
 from rooftop.lab.records.store import Record, RecordError
 
 KINDS = ("bench", "check", "sanitize", "clock", "ceiling", "first-calls", "sweep", "language")
@@ -63,13 +63,13 @@ def superseded(found: Sequence[Record], stale: Callable[[Record], bool]) -> list
     return [r["kind"] in KINDS and i not in kept for i, r in enumerate(found)]
 
 
-def _is_minimal(content: bytes, sections: Sequence[store.Section]) -> bool:
-    """Whether a file of these sections is as short as it goes: it has a head for each, and a line for those of each subject that hold the
-    same things."""
+def _is_minimal(text: bytes, sections: Sequence[store.Section]) -> bool:
+    """Whether a file of these sections with this text is as short as it goes: it has a head for each, and a line for those of each subject
+    that hold the same things."""
     groups = sum(len({repr(form.group(r)) for r in records}) + 1 for _, records in sections)
     return (
         all(head is not None and records for head, records in sections)
-        and groups == sum(bool(line.strip()) for line in content.split(b"\n"))
+        and groups == sum(bool(line.strip()) for line in text.split(b"\n"))
     )
 
 
@@ -77,43 +77,52 @@ def prune(
     folder: Path, stale: Callable[[Iterable[Record]], Callable[[Record], bool]], dry: bool = False, left: list[Record] | None = None,
     renew: Callable[[Record], bool] = lambda record: False,
 ) -> Pruned:
-    """Take the superseded records below `folder` out of their files, and write what stays as short as it goes; a file that is left with
-    none goes.
+    """Take the superseded records below `folder` out of their files, and write what stays as short as it goes, packed; a file that is left
+    with none goes. A file that a link leads to keeps its name and form. Where a run has a plain and a packed file they become one.
 
     `stale` of all records says which are not of the tree; `renew` gives a record the hashes of the tree where they are to be, and says
     whether. `left` is given the records that stay, in the order of `store.read`. Raises RecordError, before anything is written, if a file
     is not one of records or a run is still writing it, NotADirectoryError or FileNotFoundError if `folder` is not a folder."""
     if not folder.is_dir():
         raise NotADirectoryError(f"{folder} is no folder") if folder.exists() else FileNotFoundError(f"no {folder}")
-    files: list[tuple[Path, bytes, bool, list[tuple[Record, list[Record]]]]] = []
-    paths = sorted({path.resolve() for path in folder.rglob("*.jsonl")})
-    with store.held(paths):
-        for path in paths:
-            content = path.read_bytes()
-            found, note = store.sections(path, content)
-            if note:
-                raise RecordError(f"{note}: a run is writing it, or was cut off")
-            files.append((path, content, _is_minimal(content, found), store.modern(found)))
-        everything = [r for *_, found in files for _, records in found for r in records]
+    named = packed.below(folder)
+    linked = {path.resolve() for path in named if path.is_symlink()}
+    runs: dict[Path, list[Path]] = {}  # the file that a run's records will stand in -> those that they stand in
+    for path in sorted({path.resolve() for path in named}):
+        runs.setdefault(path if path in linked else packed.name(path), []).append(path)
+    files: list[tuple[Path, dict[Path, bytes], bool, list[tuple[Record, list[Record]]]]] = []
+    with store.held(path for paths in runs.values() for path in paths):
+        for target, paths in runs.items():
+            contents = {path: path.read_bytes() for path in paths}
+            together: list[tuple[Record, list[Record]]] = []
+            for path, content in contents.items():
+                read, note = store.sections(path, content)
+                if note:
+                    raise RecordError(f"{note}: a run is writing it, or was cut off")
+                store.add(together, store.modern(read))
+            settled = paths == [target] and _is_minimal(packed.text(content), read)
+            files.append((target, contents, settled, together))
+        everything = [r for *_, sections in files for _, records in sections for r in records]
         changed = {id(r) for r in everything if renew(r)}
         gone = iter(superseded(everything, stale(everything)))
-        result = Pruned(records=len(everything), files=len(files))
-        plans: list[tuple[Path, bytes, bytes]] = []
-        for path, before, settled, sections in files:
+        result = Pruned(records=len(everything), files=sum(map(len, runs.values())))
+        plans: list[tuple[dict[Path, bytes], Path, bytes]] = []
+        for target, contents, settled, sections in files:
             kept = [(head, [r for r in records if not next(gone)]) for head, records in sections]
             dropped = sum(len(records) for _, records in sections) - sum(len(records) for _, records in kept)
             renewed = any(id(r) in changed for _, records in kept for r in records)
-            after = before if settled and not dropped and not renewed else store.text(kept)
+            after = contents[target] if settled and not dropped and not renewed else packed.content(store.text(kept), target)
+            size = sum(map(len, contents.values()))
             result.dropped += dropped
-            result.bytes, result.bytes_dropped = result.bytes + len(before), result.bytes_dropped + len(before) - len(after)
-            result.files_dropped += not after
+            result.bytes, result.bytes_dropped = result.bytes + size, result.bytes_dropped + size - len(after)
+            result.files_dropped += len(contents) - bool(after)
             if left is not None:
                 left += [r for _, records in kept for r in records]
-            if after != before:
-                plans.append((path, before, after))
+            if contents != {target: after}:
+                plans.append((contents, target, after))
         if not dry:
-            for path, before, after in plans:
-                store.replace(path, before, after)
+            for contents, target, after in plans:
+                store.replace(contents, target, after)
     if left is not None:
         left.sort(key=lambda r: str(r.get("at", "")))
     return result

@@ -1,9 +1,9 @@
 """Records: what was measured or checked, as JSON lines. Written once by the run that made them, never edited.
 
-A file a run, `results/<device>/<UTC time>-<run>.jsonl`, so that two processes never write into one. Its first line is a `run` head, which
-holds for all
-that follow: device, versions, host. Then come the records, several of one subject in a line where they have things in common
-(rooftop.lab.records.form says how). `read` gives each record whole, as if it stood alone:
+A file a run, `results/<device>/<UTC time>-<run>.jsonl`, so that two processes never write into one; packed (`.jsonl.xz`) once it is merged or
+pruned (rooftop.lab.records.packed). Its first line is a `run` head, which holds for all that follow: device, versions, host. Then come the
+records, several of one subject in a line where they have things in common (rooftop.lab.records.form says how). `read` gives each record
+whole, as if it stood alone:
 
 | key | what it holds |
 |---|---|
@@ -46,7 +46,7 @@ from rooftop.core import texts
 from rooftop.core.names import RENAMED
 from rooftop.core.spec import Device
 from rooftop.core.whole_file import named, regular
-from rooftop.lab.records import form, parsed
+from rooftop.lab.records import form, packed, parsed
 from rooftop.lab.records.compact import compact
 from rooftop.lab.records.form import Record
 from rooftop.lab.records.shapes import HEAD, SHAPES, shown
@@ -222,9 +222,12 @@ def sections(path: Path, content: bytes | None = None) -> tuple[list[Section], s
     """The records of one file by their heads, and what is wrong with its last line if a run was cut off in it. `content`: of the file,
     where it was read.
 
-    Raises RecordError where any other line is neither a record nor a head."""
+    Raises RecordError where any other line is neither a record nor a head, and for a packed file that is damaged."""
     found: list[Section] = []
-    lines = (regular(path) if content is None else content).split(b"\n")
+    try:
+        lines = packed.text(regular(path) if content is None else content).split(b"\n")
+    except ValueError as error:
+        raise RecordError(f"{path}: no file of records: {error} (remove or restore it)") from None
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
@@ -253,7 +256,7 @@ def read_file(path: Path) -> tuple[list[Record], str | None]:
 
 def files(folder: Path) -> list[Path]:
     """The files of records below `folder`, or the one that it is. An absent folder has none. Raises OSError for what is no folder and no
-    .jsonl file."""
+    .jsonl or .jsonl.xz file."""
     try:
         kind = folder.stat().st_mode
     except FileNotFoundError:
@@ -264,9 +267,9 @@ def files(folder: Path) -> list[Path]:
         raise type(error)(error.errno, f"{error.strerror}; a folder of records is needed", str(folder)) from None
     if stat.S_ISDIR(kind):
         os.scandir(folder).close()  # raises where it may not be read; rglob is silent
-        return sorted(folder.rglob("*.jsonl"))
-    if folder.suffix != ".jsonl":
-        raise NotADirectoryError(f"{folder} is no folder; records are a folder, or a .jsonl file")
+        return packed.below(folder)
+    if not packed.named(folder):
+        raise NotADirectoryError(f"{folder} is no folder; records are a folder, or a .jsonl or .jsonl.xz file")
     return [folder]
 
 
@@ -274,9 +277,13 @@ def read(folder: Path, cut: list[str] | None = None) -> list[Record]:
     """Every record below `folder` (or of one file), oldest first. An absent folder has none. `cut` is given a text for each whose last line
     was cut off.
 
-    Raises OSError for what is no folder and no .jsonl file."""
+    Raises OSError for what is no folder and no file of records."""
     found: list[Record] = []
-    for records, note in parsed.read(folder, files(folder), read_file, __file__):
+    try:
+        contents = parsed.read(folder, files(folder), read_file, __file__)
+    except FileNotFoundError:  # another process has packed or pruned one meanwhile
+        contents = parsed.read(folder, files(folder), read_file, __file__)
+    for records, note in contents:
         found += records
         if note and cut is not None:
             cut.append(note)
@@ -348,11 +355,11 @@ def merge(source: Path, into: Path, renew: Callable[[Record], bool] = lambda rec
         raise FileNotFoundError(f"no {source}")
     if not (source.is_file() or source.is_dir()):
         raise RecordError(f"{source} is neither a file nor a folder")
-    files = [source] if source.is_file() else sorted(source.rglob("*.jsonl"))
+    files = [source] if source.is_file() else packed.below(source)
     if not files:
-        raise RecordError(f"{source} holds no .jsonl file")
+        raise RecordError(f"{source} holds no .jsonl or .jsonl.xz file")
     result = Merged()
-    parsed = []
+    given = []
     for path in files:
         found, note = sections(path)
         if note:
@@ -363,49 +370,64 @@ def merge(source: Path, into: Path, renew: Callable[[Record], bool] = lambda rec
         for r in (r for _, records in found for r in records):
             renew(r)
         if any(records for _, records in found):
-            parsed.append((path, found, devices.pop() if devices else path.parent.name))
-    for path, found, device in parsed:
-        _place(into / slug_of(device), path.name, modern(found), result)
+            given.append((path, found, devices.pop() if devices else path.parent.name))
+    for path, found, device in given:
+        _place(into / slug_of(device) / path.name, modern(found), result)
         result.records += sum(len(records) for _, records in found)
     return result
 
 
-def _place(folder: Path, name: str, found: Sequence[tuple[Record, list[Record]]], result: Merged) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    target = folder / name
-    with _locked(folder):
-        before = target.exists()
-        present, note = sections(target) if before else ([], None)
-        kept = modern(present)
-        known = {form.dumps(r) for _, records in kept for r in records}
-        fresh = [(head, new) for head, records in found if (new := [r for r in records if form.dumps(r) not in known])]
-        if not fresh:
-            result.same.append(name)
-            return
-        for head, new in fresh:
-            same = next((records for other, records in kept if other == head), None)
-            if same is None:
-                kept.append((head, new))
-            else:
-                same += new
-        with held([target] if before else []), _written(target, text(kept)) as temporary:
-            os.replace(temporary, target)
-        (result.grown if before else result.added).append(name)
-        result.notes += [note] if note else []
-
-
-def replace(path: Path, before: bytes, after: bytes) -> None:
-    """The content of `path`, which was `before`, made `after` at one stroke; nothing left of it: the file goes. Raises RecordError if it
-    has changed."""
+def _place(path: Path, found: Sequence[tuple[Record, list[Record]]], result: Merged) -> None:
+    """The records added to the file of this name, which is packed from then on."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    target = packed.name(path)
     with _locked(path.parent):
-        if path.read_bytes() != before:
-            raise RecordError(f"{path} has changed meanwhile")
-        if after:
-            with _written(path, after) as temporary:
-                temporary.chmod(path.stat().st_mode & 0o7777)
-                os.replace(temporary, path)
+        before = [p for p in (target, target.with_suffix("")) if p.exists()]
+        kept: list[tuple[Record, list[Record]]] = []
+        notes = []
+        for one in before:
+            present, note = sections(one)
+            add(kept, modern(present))
+            notes += [note] if note else []
+        if not add(kept, found):
+            result.same.append(before[0].name)
+            return
+        with held(before), _written(target, packed.content(text(kept), target)) as temporary:
+            os.replace(temporary, target)
+            for other in before:
+                if other != target:
+                    other.unlink()
+        (result.grown if before else result.added).append(target.name)
+        result.notes += notes
+
+
+def add(kept: list[tuple[Record, list[Record]]], found: Iterable[tuple[Record, list[Record]]]) -> bool:
+    """Adds to `kept` the records of `found` that it lacks, those of one head together. Returns whether there were any."""
+    known = {form.dumps(r) for _, records in kept for r in records}
+    fresh = [(head, new) for head, records in found if (new := [r for r in records if not known or form.dumps(r) not in known])]
+    for head, new in fresh:
+        same = next((records for other, records in kept if other == head), None)
+        if same is None:
+            kept.append((head, new))
         else:
-            path.unlink()
+            same += new
+    return bool(fresh)
+
+
+def replace(before: Mapping[Path, bytes], target: Path, after: bytes) -> None:
+    """The files of one run, which were as `before` says, made the one file `target` at a stroke; nothing left of them: they go. Raises
+    RecordError if one has changed."""
+    with _locked(target.parent):
+        for path, content in before.items():
+            if path.read_bytes() != content:
+                raise RecordError(f"{path} has changed meanwhile")
+        if after:
+            with _written(target, after) as temporary:
+                temporary.chmod(next(iter(before)).stat().st_mode & 0o7777)
+                os.replace(temporary, target)
+        for path in before:
+            if path != target or not after:
+                path.unlink()
 
 
 @contextlib.contextmanager

@@ -125,8 +125,9 @@ class Report:
 
     @property
     def faults(self) -> tuple[Finding, ...]:
-        """The findings, but for what is not simulated and for memory that is never freed: those are no faults."""
-        return tuple(f for f in self.findings if f.kind not in NO_FAULTS)
+        """The findings, but for what is not simulated and for memory that is never freed: those are no faults. Accesses out of bounds come first, then
+        the others, each in the order of the source: what follows from one (a race, memory that nobody wrote) may be met or not, as the memory lies."""
+        return tuple(sorted((f for f in self.findings if f.kind not in NO_FAULTS), key=lambda f: f.kind != "out-of-bounds"))
 
     @property
     def clean(self) -> bool:
