@@ -49,6 +49,23 @@ def test_warm_compiles_and_says_how_many(monkeypatch: pytest.MonkeyPatch, capsys
     assert '"variants": 0' not in capsys.readouterr().out
 
 
+def test_attention_has_its_usual_calls_made_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
+    op = registry.op("attention")
+    cases = [c for c in op.cases if c.id in ("causal d64 8192 bf16", "full d128 8192 bf16")]
+    monkeypatch.setattr(op, "cases", cases, raising=False)
+    assert op.cases == cases
+
+    def made(shapes: list[tuple[int, int, int]]) -> set[str]:
+        found = [warm.resized(c, {2: b, 8192: tokens, 16: heads}) for c in cases for b, tokens, heads in shapes]
+        return {v for c in found for call in warm.calls_of(op, c, TARGETS["h200"]) for v in warm.variants(call)}
+
+    known = {v for c in warm.usual(op, "bf16") for call in warm.calls_of(op, c, TARGETS["h200"]) for v in warm.variants(call)}
+    assert made([(1, 3001, 32), (3, 1024, 12), (4, 640, 40)]) <= known
+    assert not list(warm.usual(op, "f32"))
+    monkeypatch.setattr(warm.Call, "launches", ())
+    assert warm.warm(op, 4096, TARGETS["h200"]).columns == 0
+
+
 def test_first_calls_are_measured_beside_torch_forward_and_backward(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(first_calls, "MOST", 40)
     monkeypatch.setattr(first_calls, "KNOWN", 64)

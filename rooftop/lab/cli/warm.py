@@ -22,9 +22,10 @@ def warm(
     card: Annotated[str | None, typer.Option(help="h100, h200, a800, rtx4090 or an architecture.", show_default="the GPU here, else h100")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Compile ahead of time, into the disk caches, all binaries for calls with these columns and any number of rows. Needs no GPU.
+    """Compile ahead of time, into the disk caches, all binaries for calls with these columns and any number of rows; of an op that is not called with rows and
+    columns, as attention and matmul, those of its usual calls. Needs no GPU.
 
-    Example: [bold]rooftop warm layer_norm rms_norm --columns 4096 --columns 5120 --dtype bf16[/bold]"""
+    Examples: [bold]rooftop warm layer_norm rms_norm --columns 4096 --columns 5120 --dtype bf16[/bold] · [bold]rooftop warm attention --dtype bf16 --card h200[/bold]"""
     import torch
 
     from rooftop.core import registry
@@ -47,8 +48,10 @@ def warm(
     if kernel is not None:
         op_name = registry.implementation(kernel).op.removesuffix("_bwd")
         found = [op for op in found if op.name == op_name]
-    rows = [warms.warm(op, c, device, dtype, kernel=kernel) for op in found for c in columns or [4096]]
-    shown = [{**r.__dict__, "failed": "; ".join(r.failed)} for r in rows]
+    rows = [
+        warms.warm(op, c, device, dtype, kernel=kernel) for op in found for c in (columns or [4096] if warms.kinds(op, dtype) else [0])
+    ]
+    shown = [{**r.__dict__, "columns": r.columns or "", "failed": "; ".join(r.failed)} for r in rows]
     table(shown, {"op": "op", "columns": "columns", "variants": "binaries", "failed": "failed"}, as_json)
     if any(r.failed for r in rows):
         raise typer.Exit(WRONG)

@@ -59,16 +59,38 @@ def calls(op: Contract, case: Case, columns: int, device: Device, rows: Sequence
     was = rows_and_columns(case)
     assert was is not None
     for n in rows:
-        sized = resized(case, {was[0]: n, was[1]: columns})
-        for one in (op, op.bwd):
-            if one is None or (kernel is not None and not any(i.name == kernel for i in registry.implementations(one.name))):
-                continue
-            try:
-                call = select(one, one.problem(sized, device), kernel).call
-            except ValueError:  # shapes that do not go together, or that the kernel does not take
-                continue
-            if call is not None:
-                yield call
+        yield from calls_of(op, resized(case, {was[0]: n, was[1]: columns}), device, kernel)
+
+
+def usual(op: Contract, dtype: str | None = None) -> Iterator[Case]:
+    """Of an op that is not called with rows and columns: its bench and model cases, and each with one other extent of the first tensor.
+
+    The last one stays, a head's elements say. The others become larger, smaller, and where they are long odd: of integers a binary knows
+    whether they are 1 and whether 16 divides them."""
+    for c in op.cases:
+        if not c.tags & {"bench", "model"} or "huge" in c.tags or dtype not in (None, c.dtype):
+            continue
+        yield c
+        *outer, last = next(v for _, v in c.tensors()).shape
+        for e in dict.fromkeys(outer):
+            others = [e * n // 4 for n in (2, 3, 7, 8) if e * n % 4 == 0] + [e - 1] * (e > LONG)
+            yield from (resized(c, {e: other}) for other in others if e != last and other > 0)
+
+
+LONG = 256  # of an extent that may be any number: tokens, not heads
+
+
+def calls_of(op: Contract, case: Case, device: Device, kernel: str | None = None) -> Iterator[Call]:
+    """The calls of an op and of its backward for a case; `kernel`: those of one that is named alone, where it takes them."""
+    for one in (op, op.bwd):
+        if one is None or (kernel is not None and not any(i.name == kernel for i in registry.implementations(one.name))):
+            continue
+        try:
+            call = select(one, one.problem(case, device), kernel).call
+        except ValueError:  # shapes that do not go together, or that the kernel does not take
+            continue
+        if call is not None:
+            yield call
 
 
 def _is_distinguishable(call: Call, launch: Launch) -> bool:
@@ -87,7 +109,7 @@ class Summary:
     """What was compiled for one op."""
 
     op: str
-    columns: int
+    columns: int  # 0: of an op that is not called with rows and columns
     variants: int
     failed: list[str]
 
@@ -97,31 +119,35 @@ def warm(
     kernel: str | None = None
 ) -> Summary:
     """Compile, into the disk caches of Triton and of rooftop, every binary that the op, or one `kernel` of it, runs at these columns for
-    any of `ROWS`."""
+    any of `ROWS`; of an op that is not called with rows and columns what it runs for its `usual` cases."""
     done: set[object] = set()
     failed: list[str] = []
-    for case in kinds(op, dtype):
-        for call in calls(op, case, columns, device, kernel=kernel):
-            names = variants(call)
-            implementation = call.implementation
-            for launch, name in zip((x for x in call.launches if _is_distinguishable(call, x)), names, strict=True):
-                if name in done:
-                    continue
-                done.add(name)
-                try:
-                    implementation.machine_code(call.problem, launch, call.scratch)
-                    say(f"{implementation.name} {name[:100]}")
-                except OSError:  # a cache that cannot be written: none of the others could be kept either
-                    raise
-                except Exception as error:  # one binary that cannot be compiled does not keep the others from it
-                    said = str(error) if isinstance(error, AbsentCompiler) else f"{implementation.name}: {type(error).__name__}: {error}"
-                    if said not in failed:
-                        failed.append(said)
-            if isinstance(implementation, CudaImplementation) and len(names) > 1 and (key := frozenset(names)) not in done:
-                done.add(key)
-                # a first call compiles all at once
-                implementation.compile(tuple({x.kernel for x in call.launches}), call.problem.device.target)
-    return Summary(op.name, columns, sum(isinstance(d, str) for d in done), failed)
+    by_rows = kinds(op, dtype)
+    if by_rows:
+        found = (call for case in by_rows for call in calls(op, case, columns, device, kernel=kernel))
+    else:
+        found = (call for case in usual(op, dtype) for call in calls_of(op, case, device, kernel))
+    for call in found:
+        names = variants(call)
+        implementation = call.implementation
+        for launch, name in zip((x for x in call.launches if _is_distinguishable(call, x)), names, strict=True):
+            if name in done:
+                continue
+            done.add(name)
+            try:
+                implementation.machine_code(call.problem, launch, call.scratch)
+                say(f"{implementation.name} {name[:100]}")
+            except OSError:  # a cache that cannot be written: none of the others could be kept either
+                raise
+            except Exception as error:  # one binary that cannot be compiled does not keep the others from it
+                said = str(error) if isinstance(error, AbsentCompiler) else f"{implementation.name}: {type(error).__name__}: {error}"
+                if said not in failed:
+                    failed.append(said)
+        if isinstance(implementation, CudaImplementation) and len(names) > 1 and (key := frozenset(names)) not in done:
+            done.add(key)
+            # a first call compiles all at once
+            implementation.compile(tuple({x.kernel for x in call.launches}), call.problem.device.target)
+    return Summary(op.name, columns if by_rows else 0, sum(isinstance(d, str) for d in done), failed)
 
 
 def ops(names: Sequence[str]) -> list[Contract]:
