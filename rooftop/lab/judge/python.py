@@ -85,9 +85,12 @@ class Outcome:
 
 
 class Child:
-    """The process, with one submission loaded. `kept`: whether it is kept from files and network."""
+    """The process, with one submission loaded. `kept`: whether it is kept from files and network. `opened`: files that it opens in
+    bubblewrap beside its own folder."""
 
-    def __init__(self, submission: Submission, *, gpu: bool = False, shared: int = SHARED, seconds: float = SECONDS) -> None:
+    def __init__(
+        self, submission: Submission, *, gpu: bool = False, shared: int = SHARED, seconds: float = SECONDS, opened: Sequence[Path] = ()
+    ) -> None:
         self.submission, self.gpu, self.kept, self.n = submission, gpu, False, 0
         self.seconds = min(seconds, settings.load().step_seconds)
         self.parameters: tuple[Parameter, ...] = ()
@@ -99,7 +102,7 @@ class Child:
         self.memory = mmap.mmap(self._file.fileno(), shared)
         source = place / submission.path.name  # alone: what lies beside the submission is none of its
         source.write_text(submission.text, encoding="utf-8")
-        before = bubblewrap(place) if gpu else []
+        before = bubblewrap(place, opened) if gpu else []
         self.bubble = bool(before)
         (place / "tmp").mkdir()
         environment = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "HOME": str(place), "TMPDIR": str(place / "tmp")}
@@ -220,8 +223,8 @@ def _bytes(tensor: Any) -> bytes:
     return bytes(tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()) if tensor.numel() else b""
 
 
-def bubblewrap(place: Path) -> list[str]:
-    """The words that start a command in bubblewrap: the system read-only, devices, the one folder, no network; nothing of the user's, of
+def bubblewrap(place: Path, opened: Sequence[Path] = ()) -> list[str]:
+    """The words that start a command in bubblewrap: the system read-only, devices, the one folder and `opened`, no network; nothing of the user's, of
     other processes, of contracts, kernels and records. None where it is not installed, or the system does not let it."""
     tool = settings.tool_path("bwrap")
     if tool is None or subprocess.run([tool, *_ALONE, "true"], capture_output=True, check=False, timeout=20).returncode:
@@ -238,7 +241,9 @@ def bubblewrap(place: Path) -> list[str]:
         words += ["--ro-bind", str(n), str(n)]
     for o in [*own, *([records] if records.is_dir() and not any(records.is_relative_to(h) for h in hidden) else [])]:
         words += ["--tmpfs", str(o)]
-    return [*words, "--bind", str(place), str(place)]
+    for w in (place, *opened):
+        words += ["--bind", str(w), str(w)]
+    return words
 
 
 # PIDs are the system's: memory of the GPU that another process shares is opened by them

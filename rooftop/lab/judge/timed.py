@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from math import prod
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rooftop.core.child import ChildError
@@ -321,13 +322,12 @@ def of_python(made: Verdict, submission: Submission, task: OpTask, case: Case) -
     calls = [task.call(case, *s) for s in sets]
     outputs = [{n: torch.empty(s, dtype=getattr(torch, DTYPES[d].torch), device="cuda") for n, (s, d) in c.outputs.items()} for c in calls]
     made = replace(made, place="gpu", device=device.name, case=case.id, clock="judge's")
-    with python.Child(submission, gpu=True) as child:
+    shared = [{n: _handle(t) for n, t in (*c.tensors.items(), *o.items())} for c, o in zip(calls, outputs, strict=True)]
+    with python.Child(submission, gpu=True, opened=_counters(shared)) as child:
         made = replace(made, isolation=child.isolation)
         if (failed := child.load()) is not None:
             return Timed(replace(made, kind=failed.kind, said=failed.said))
         torch.cuda.synchronize()
-        shared = [{n: _handle(t) for n, t in (*c.tensors.items(), *o.items())} for c, o in zip(calls, outputs, strict=True)]
-
         chosen, before = secrets.randbelow(len(calls)), dict[str, Any]()
 
         def batch(count: int) -> tuple[float, float]:
@@ -384,6 +384,12 @@ def _copies(outputs: Sequence[Mapping[str, Any]]) -> float:
     end.record()
     torch.cuda.synchronize()
     return float(begin.elapsed_time(end)) * 1e-3 / CALLS
+
+
+def _counters(shared: Sequence[Mapping[str, Any]]) -> list[Path]:
+    """The files in which torch counts who holds memory that processes share: whoever opens the memory opens them."""
+    names = {base64.b64decode(h["storage"][4]).decode().strip("/\0") for one in shared for h in one.values()}
+    return [f for n in sorted(names) if (f := Path("/dev/shm") / n).is_file()]
 
 
 def _handle(tensor: Any) -> dict[str, Any]:
