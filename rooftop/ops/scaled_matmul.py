@@ -223,6 +223,10 @@ def _cut(given: dict[str, Any]) -> None:
     given["a"] = (given["a"].float() * keep).to(given["a"].dtype)
 
 
+def _rows(p: Problem) -> dict[str, int]:
+    return dict.fromkeys(("a", "out") if p.option("scales") == "one" else ("a", "scale_a", "out"), 0)
+
+
 def _swept(dtype: str, M: int, N: int, K: int) -> dict[str, Any]:
     """A scale a row of a and a column of b."""
     return {"a": Input((M, K), dtype), "b": Input((K, N), dtype, layout="transposed"), "scale_a": Input((M,)), "scale_b": Input((N,)),
@@ -278,11 +282,11 @@ def _cases() -> list[Case]:
 
 OP = Op(
     reference,
-    judging=Judging(same=in_float32),
+    judging=Judging(same=in_float32, rows=_rows),
     outputs=outputs,
     canonical=canonical,
     cases=_cases(),
-    swept=Sizes(_swept, {**PRODUCT, "K": (16, 1 << 16)}, models={"N": "inner", "K": "hidden"}, dtypes=("f8e4m3", "i8")),
+    swept=Sizes(_swept, {**PRODUCT, "K": (16, 1 << 16)}, models={"N": "inner", "K": "hidden"}, dtypes=("f8e4m3", "i8"), beside="M"),
     work=work,
     tolerance=Tolerance(multiple=4.0),
     values=Values(arrange=_fitting),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import triton
@@ -14,7 +14,9 @@ from rooftop.core.spec import DTYPES, Descriptor, Launch, Meta
 from rooftop.kernels._device import gemm_epilogue
 from rooftop.kernels._device.gluon_tiles import TYPES, lies, readable, turned
 from rooftop.kernels.gemm import _product_gluon
-from rooftop.kernels.gemm._model import Config, Facts, Plan, piece, plan, ranked, seconds
+from rooftop.kernels.gemm._model import Config, Facts, Plan, deepest, piece, plan, ranked, seconds
+
+SLICE = 128  # elements of K that 8-bit products sum by themselves under `rooftop.invariant()`, as many as a scale of a block has
 
 
 @dataclass(frozen=True)
@@ -74,6 +76,15 @@ class Product:
         if self.promote:  # two accumulators a thread
             found = [c for c in found if c.BM // c.GROUPS * c.BN <= 64 * 128]
         return [c for c in found if c.BK == 128 and c.BN <= 128] if self.scales == "blocks" else found
+
+    def for_any_rows(self) -> Config:
+        """The fastest config of those that add the products of a result in one order: one chain of instructions along all of K. The tile decides which
+        results a block has, not how one is summed; so it may follow the number of rows. With `promote` a slice is a sum of its own: all have one length."""
+        found = [c for c in self.ranked() if c.SPLIT == 1 and not c.STREAM]
+        if self.promote:
+            f = self.facts
+            found = [deepest(replace(c, BK=SLICE), f.itemsize, f.out_bytes, f.vectors) for c in found]
+        return min(found, key=self.seconds)
 
     def seconds(self, config: Config) -> float:
         """Predicted time."""

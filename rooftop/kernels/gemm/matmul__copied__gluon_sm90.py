@@ -15,7 +15,7 @@ from rooftop.kernels.gemm import _product_launches
 from rooftop.kernels.gemm._model import Config
 from rooftop.kernels.gemm._product_launches import Product, explanation
 
-__all__ = ["Config", "choose", "configs", "explains", "launches", "scratch", "seconds", "supports"]
+__all__ = ["Config", "choose", "configs", "explains", "for_any_rows", "launches", "scratch", "seconds", "supports"]
 
 DEMANDS = {"has": ["HGMMA", "UTMALDG"]}
 TRIED = 12
@@ -81,6 +81,10 @@ def seconds(p: Problem) -> float:
 
 def choose(p: Problem) -> Config:
     return _product(p).ranked()[0]
+
+
+def for_any_rows(p: Problem) -> Config:
+    return _product(p).for_any_rows()
 
 
 def configs(p: Problem) -> list[Config]:

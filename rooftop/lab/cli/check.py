@@ -175,7 +175,7 @@ def _check_invariant(names: list[str], backend: str, seed: int, as_json: bool) -
     forward = [registry.op(n) for n in names or registry.op_names()]
     rows: list[dict[str, Any]] = []
     for op in (o for f in forward for o in (f, f.bwd) if o is not None):
-        if op.rows is None or op.swept is None or not op.swept.rows:
+        if op.rows is None or op.swept is None or not op.swept.counted:
             rows.append({"op": op.name, "case": "", "kernel": "", "calls": 0, "status": "refused", "message": "its contract names no dimension of rows"})
             continue
         for sizes, dtype in lengths(op, seed, torch.cuda.is_available()):
