@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from rooftop.core.invariance import ROWS
 from rooftop.core.op import Calls, Grad, Judged, Judging, Op, Sizes, Tolerance, Values, like
 from rooftop.core.spec import Input, Meta, Problem, Work
 from rooftop.ops import _attention, _attention_call, _randomness
@@ -299,6 +300,31 @@ def canonical(p: Problem) -> Problem | None:
     return p
 
 
+def rows(p: Problem) -> dict[str, dict[int, int]] | str:
+    """For `Judging.rows`: sequences, queries and keys, whatever holds them."""
+    if float(p.option("dropout_p")):
+        return "what dropout drops follows from the place of a query in the call"
+    found: dict[str, dict[int, int]] = {n: {0: 1, 1: ROWS} for n in ("q", "k", "v", "out", "key_begin", "key_end")}
+    for name in ("bias", "mask"):
+        if (m := p.get(name)) is not None:
+            found[name] = {i: n for i, n in ((0, 1), (2, ROWS), (3, ROWS)) if m.shape[i] > 1}
+    if (slopes := p.get("alibi_slopes")) is not None and len(slopes.shape) == 2:
+        found["alibi_slopes"] = {0: 1}
+    return {**found, "lse": {0: 1, 2: ROWS}, "cu_seqlens_q": {0: 2}, "cu_seqlens_k": {0: 2}, "cache_lengths": {0: 1}, "page_table": {0: 1, 1: 16}}
+
+
+def alone(
+    q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, mask: Tensor | None, cu_q: Tensor | None, cu_k: Tensor | None, pages: Tensor | None,
+    lengths: Tensor | None, slopes: Tensor | None, q_scale: Tensor | None, k_scale: Tensor | None, v_scale: Tensor | None, sinks: Tensor | None,
+    left: int, right: int, scale: float, softcap: float, dropout_p: float, seed: int, key_begin: Tensor | None = None, key_end: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """As the reference, for each query of a head by itself, with the keys that it sees."""
+    q, k, v = (x if x.element_size() > 1 else x.float() for x in (q, k, v))
+    q, k, v = (x if s is None else x * s[:, None] for x, s in ((q, q_scale), (k, k_scale), (v, v_scale)))
+    options = _options(q, k, bias, mask, slopes, sinks, left, right, scale, softcap, dropout_p, seed, key_begin, key_end)
+    return _attention.alone(q, k, v, list(_attention.parts(q, k, cu_q, cu_k, pages, lengths)), options)
+
+
 def pairs(p: Problem) -> int:
     """Pairs of a query and a key that it sees, of one head: of pages and caches as if they were full, of packed sequences as if all were of
     one length, where there are fewest."""
@@ -436,7 +462,10 @@ OP = Op(
     swept=Sizes(_swept, {"batch": (1, 65535), "length": (1, 16384), "eighths": (4, 32)}, rows="batch", dtypes=("bf16",), axis="length"),
     work=work,
     tolerance=Tolerance(multiple=2.0, flushed=True),
-    judging=Judging(compare={"lse": _same_lse}, same=same),
+    judging=Judging(
+        compare={"lse": _same_lse}, same=same, rows=rows, alone=alone,
+        invariant={"padding": "mode", "packing": "mode", "chunking": "mode", "splits": "keys on several ranks are cut elsewhere than at multiples of a split"},
+    ),
     values=Values(runtime_options=("scale", "seed"), arrange=arrange),
     grad=Grad(
         wrt=("q", "k", "v", "bias", "sinks"),
@@ -446,6 +475,7 @@ OP = Op(
         ),
         backward=backward,
         outputs=outputs_bwd,
+        invariant={"batch": "the gradient of a key is a sum over queries: call backward() outside of rooftop.invariant()"},
         work=work_bwd,
         undefined=partial(_gradients, True),
         tolerance=Tolerance(multiple=4.0, flushed=True),
