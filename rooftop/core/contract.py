@@ -370,8 +370,11 @@ class Contract:
     def invariance(self) -> Mapping[str, str]:
         """Dimension -> "always", "mode" (under `rooftop.invariant()`), or why the bits of a result depend on it in any case: `Judging.invariant`, and where
         that says nothing what `Judging.rows` means. Rows know nothing of sequences: how those are padded, packed or cut is how many rows there are."""
+        if self.twin_of is not None:
+            return self.twin_of.invariance
         if self.rows is None:
-            batch = ALWAYS if self.exact and not self.forward else "its contract names no dimension of rows"
+            refusal = "its gradients are sums over rows" if self.forward is not None else "its contract names no dimension of rows"
+            batch = ALWAYS if self.exact and self.forward is None else refusal
         else:
             batch = ALWAYS if self.exact or self.rows is each_element else MODE
         batch = self.invariant.get("batch", batch)

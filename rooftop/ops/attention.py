@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from rooftop.core import invariance
 from rooftop.core.invariance import ROWS
 from rooftop.core.op import Calls, Grad, Judged, Judging, Op, Sizes, Tolerance, Values, like
 from rooftop.core.spec import Input, Meta, Problem, Work
@@ -106,6 +107,8 @@ def attention(
     gradient.
 
     Raises TypeError for other dtypes, ValueError for shapes, devices or numbers that do not fit."""
+    import torch
+
     first = _attention_call.first_order("attention", order, q, k, v, page_table)
     q, k, v = (_attention_call.turned(t, first) for t in (q, k, v))
     tensors = {
@@ -120,6 +123,12 @@ def attention(
     ranges: tuple[Any, Any] = (None, None)
     if isinstance(mask, (tuple, list)):
         ranges, mask = tuple(mask), None
+        if invariance.on and q.is_cuda and not torch.compiler.is_compiling() and not torch.cuda.is_current_stream_capturing():
+            if bool((ranges[0] != 0).any()):
+                raise invariance.InvarianceError(
+                    "attention under rooftop.invariant(), along padding and packing: mask begins behind key 0, and kernels cut keys by their place in the "
+                    "tensor; pad behind each sequence, or give cu_seqlens_q and cu_seqlens_k"
+                )
     if packed:
         q, k, v = q[None], k[None], v[None]
     out, lse = OP(

@@ -19,6 +19,7 @@ from rooftop.core.spec import Device
 from rooftop.lab.check.checker import RUNNERS, Trial, backend_of, same_bits
 from rooftop.lab.check.guard_zones import GUARD
 from rooftop.lab.inputs import make
+from rooftop.lab.interpret.numbers import one_order
 
 POINTS = 6  # lengths of rows that are drawn
 COMPANIONS = (1, 2, 3, 17, 256, 257, 4096)  # rows of a call
@@ -63,7 +64,7 @@ def batches(op: Contract, sizes: Mapping[str, int], dtype: str, *, backend: str 
     if op.swept is None or not op.swept.counted:
         raise invariance.InvarianceError(f"{op.name}: its contract has no size that counts rows (`swept`)")
     gpu = torch.cuda.is_available() and backend in ("auto", "gpu")
-    device = device_of(torch.cuda.current_device()) if gpu else _card(arch)
+    device = device_of(torch.cuda.current_device()) if gpu else card(arch)
     along = rows_of(op, sizes, dtype)
     one = max((math.prod(spec.shape) for n, spec in op.swept.case(dtype, {**sizes, op.swept.counted: 1}).tensors() if n in along), default=1)
     most = max(n for n in COMPANIONS if n == 1 or n * one <= (1 << 28 if gpu else ELEMENTS))
@@ -78,14 +79,15 @@ def batches(op: Contract, sizes: Mapping[str, int], dtype: str, *, backend: str 
             given |= op.swept.taken(tensors, rows)
         call = for_any_rows(op, op.problem_of(metas_of(given), options, device), implementation).call
         assert call is not None
-        where, reason = backend_of(_subject(op, call.implementation), "auto" if gpu else backend)
-        if reason or where == "none":
-            return Compared(name, call.implementation.name, calls, skipped=reason or f"{call.implementation.name} does not run here")
+        where, reason = backend_and_reason(op, call.implementation, "auto" if gpu else backend)
+        if reason:
+            return Compared(name, call.implementation.name, calls, skipped=reason)
         if kernel and call.implementation.name != kernel:
             wrong.append(f"{said}: {call.implementation.name} runs, not {kernel}")
             continue
         kernel = call.implementation.name
-        got, _ = Trial(call, "cuda" if gpu else "cpu", RUNNERS[where], GUARD).run(given, options, 0xFF)
+        with one_order():
+            got, _ = Trial(call, "cuda" if gpu else "cpu", RUNNERS[where], GUARD).run(given, options, 0xFF)
         calls += 1
         if first is None:
             first = got
@@ -137,13 +139,15 @@ def _taken(t: Any, dim: int, rows: list[int], gap: bool) -> Any:
     return wide[..., : found.shape[-1]]
 
 
-def _card(arch: int) -> Device:
+def card(arch: int) -> Device:
     from rooftop.core.spec import TARGETS
 
     return TARGETS["h200"] if arch == 90 else TARGETS[arch]
 
 
-def _subject(op: Contract, implementation: Implementation) -> Any:
+def backend_and_reason(op: Contract, implementation: Implementation, backend: str) -> tuple[str, str]:
+    """Where a kernel runs here, and why it does not; "" if it does."""
     from rooftop.lab.candidates import Subject
 
-    return Subject(implementation.name, op, implementation)
+    where, reason = backend_of(Subject(implementation.name, op, implementation), backend)
+    return where, reason or ("" if where != "none" else f"{implementation.name} does not run here")
