@@ -5,14 +5,15 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 from rooftop.core import registry
 from rooftop.core.call import for_any_rows
-from rooftop.core.contract import metas_of
+from rooftop.core.contract import Contract, metas_of
 from rooftop.core.implementation import Implementation, device_of
-from rooftop.lab.check.batches import Compared, backend_and_reason, card
+from rooftop.lab.check.batches import Compared, backend_and_reason, batches, card, lengths
 from rooftop.lab.check.checker import RUNNERS, Trial, same_bits
 from rooftop.lab.check.guard_zones import GUARD
 from rooftop.lab.interpret.numbers import one_order
@@ -144,3 +145,13 @@ def arrangements(q: list[Any], k: list[Any], v: list[Any], seed: int) -> Iterato
         }
         yield f"decoding token {step} of {len(there)} sequences", many, {(n, step, step + 1): (b, 0) for b, n in enumerate(there)}
 
+
+def comparisons(op: Contract, seed: int, gpu: bool, backend: str) -> Iterator[tuple[str, Callable[[], Compared]]]:
+    """What the promise of an op is held against: (the call as Python, the call). Of attention sequences, without a GPU these alone."""
+    if op.name == "attention":
+        for told in drawn(seed, gpu):
+            yield f"sequences({told}, seed={seed})", partial(sequences, told, backend=backend, seed=seed)
+        if not gpu:
+            return
+    for sizes, dtype in lengths(op, seed, gpu):
+        yield f"batches(registry.op({op.name!r}), {sizes}, {dtype!r}, seed={seed})", partial(batches, op, sizes, dtype, backend=backend, seed=seed)
