@@ -309,7 +309,8 @@ def _for_these_rows(op: Contract, candidate: Implementation, problem: Problem, s
             if (reason := candidate.breaks(seen, config)) is None:
                 copies = tuple(dict.fromkeys((*copies, *more)))
                 return Call(op, candidate, problem, seen, copies, config, source, "" if said is None else said.why)
-    raise invariance.InvarianceError(f"{op.name} under rooftop.invariant(), along batch: {candidate.name} is chosen for such rows, and cannot take these: {reason}")
+    said_of = f"{candidate.name} is chosen for such rows, and cannot take these: {reason}"
+    raise invariance.InvarianceError(f"{op.name} under rooftop.invariant(), along batch: {said_of}")
 
 
 def _copied(op: Contract, problem: Problem, along: Container[str]) -> tuple[Problem, tuple[str, ...]]:

@@ -118,7 +118,7 @@ def on_cpu(op: Contract, given: Sequence[Any], implementation: str | None) -> An
         raise UnsupportedError(f"{op.name}: implementation={implementation!r} runs on CUDA tensors; these lie on the CPU")
     if debugging.on or op.strict:
         debugging.check(op, given)
-    return one_by_one(op, given, fallback) if invariance.on else fallback(op, given)
+    return one_by_one(op, given, fallback, shaped) if invariance.on else fallback(op, given)
 
 
 def by_torch(op: Contract, given: Sequence[Any]) -> Any:

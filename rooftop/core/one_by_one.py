@@ -21,10 +21,12 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 Whole = Callable[[Contract, Sequence[Any]], Any]  # (op, arguments) -> the outputs of the reference
+Shaped = Callable[[Contract, Sequence[Any], Any], Any]  # (op, arguments, results)
 
 
-def one_by_one(op: Contract, given: Sequence[Any], whole: Whole) -> Any:
-    """The outputs, None for an absent one. `whole`: the reference for a call as it is. Raises InvarianceError."""
+def one_by_one(op: Contract, given: Sequence[Any], whole: Whole, shaped: Shaped) -> Any:
+    """The outputs, None for an absent one. `whole`: the reference for a call as it is; `shaped`: results in their layouts and dtypes. Raises
+    InvarianceError."""
     if op.rows is None and invariance.always(op):
         return whole(op, given)
     tensors, options = op.flattened(given)
@@ -32,14 +34,14 @@ def one_by_one(op: Contract, given: Sequence[Any], whole: Whole) -> Any:
     along = _along(op, problem)
     if op.alone is not None:
         wide = op.arguments({n: widen(t) for n, t in tensors.items()}, options)
-        return _in_layout(op, given, op.alone(*wide))
+        return shaped(op, given, op.alone(*wide))
     if op.exact or op.mutates or op.idle(problem):  # no result has another order than the others
         return whole(op, given)
     counts = {prod(problem[n].shape[d] for d in dims) for n, dims in along.items()} - {1}
     if 0 in counts:
         return whole(op, given)
     if len(counts) > 1:
-        raise invariance.InvarianceError(f"{op.name} under rooftop.invariant(), along batch: on the CPU its tensors have {sorted(counts)} rows, not as many each")
+        raise invariance.InvarianceError(f"{op.name} under rooftop.invariant(), along batch: on the CPU its tensors have {sorted(counts)} rows")
     names = [n for n, _ in problem.tensors if n in op.output_names]
     rows = {n: list(itertools.product(*(range(problem[n].shape[d]) for d in dims))) for n, dims in along.items()}
     made: list[list[Any]] = []
@@ -53,7 +55,7 @@ def one_by_one(op: Contract, given: Sequence[Any], whole: Whole) -> Any:
         None if problem.get(n) is None else _joined([row[j] for row in made], problem[n], along[n]) if n in along else rest[j]
         for j, n in enumerate(names)
     )
-    return _in_layout(op, given, results if len(results) > 1 else results[0])
+    return shaped(op, given, results if len(results) > 1 else results[0])
 
 
 def _along(op: Contract, problem: Problem) -> dict[str, tuple[int, ...]]:
@@ -85,12 +87,6 @@ def _joined(parts: list[Any], meta: Meta, dims: Sequence[int]) -> Any:
         return parts[0]
     stacked = torch.stack([p.permute(order).flatten(0, len(dims) - 1)[0] for p in parts]).unflatten(0, [meta.shape[d] for d in dims])
     return stacked.permute(*(order.index(i) for i in range(len(order))))
-
-
-def _in_layout(op: Contract, given: Sequence[Any], found: Any) -> Any:
-    from rooftop.core.library import shaped
-
-    return shaped(op, given, found)
 
 
 def _torch() -> Any:

@@ -205,8 +205,8 @@ def alone(q: Tensor, k: Tensor, v: Tensor, all_parts: list[Part], o: Options) ->
     out = q.new_zeros(*q.shape[:3], v.shape[3])
     lse = q.new_full((q.shape[0], q.shape[2], q.shape[1]), float("-inf"))
     group = q.shape[2] // max(k.shape[2], 1)
-    for part, h, n in ((part, h, n) for part in all_parts for h in range(k.shape[2]) for n in range(part.batch.stop - part.batch.start)):
-        b, heads = part.batch.start + n, slice(h * group, (h + 1) * group)
+    for part, h, b in ((p, h, b) for p in all_parts for h in range(k.shape[2]) for b in range(p.batch.start, p.batch.stop)):
+        heads = slice(h * group, (h + 1) * group)
         one = Part(slice(b, b + 1), part.start, part.count, part.keys, part.length)
         keys, values = taken(k, one, h, float("nan"))[0], taken(v, one, h, 0.0)[0]
         for i in range(part.count):
@@ -218,7 +218,8 @@ def alone(q: Tensor, k: Tensor, v: Tensor, all_parts: list[Part], o: Options) ->
             j = torch.arange(first, max(first, last), device=q.device)
             if o.mask is not None:  # of one head at a time, where heads see other keys
                 seen = spread(o.mask, one, heads)[0, :, i if o.mask.shape[2] > 1 else 0].expand(group, part.length)
-                sets = [(slice(heads.start + g, heads.start + g + 1), j[seen[g][j]]) for g in range(group)] if len(seen.unique(dim=0)) > 1 else [(heads, j[seen[0][j]])]
+                alike = len(seen.unique(dim=0)) == 1
+                sets = [(heads, j[seen[0][j]])] if alike else [(slice(heads.start + g, heads.start + g + 1), j[seen[g][j]]) for g in range(group)]
             else:
                 sets = [(heads, j)]
             for of, at in sets:

@@ -123,12 +123,12 @@ def attention(
     ranges: tuple[Any, Any] = (None, None)
     if isinstance(mask, (tuple, list)):
         ranges, mask = tuple(mask), None
-        if invariance.on and q.is_cuda and not torch.compiler.is_compiling() and not torch.cuda.is_current_stream_capturing():
-            if bool((ranges[0] != 0).any()):
-                raise invariance.InvarianceError(
-                    "attention under rooftop.invariant(), along padding and packing: mask begins behind key 0, and kernels cut keys by their place in the "
-                    "tensor; pad behind each sequence, or give cu_seqlens_q and cu_seqlens_k"
-                )
+        seen = invariance.on and q.is_cuda and not torch.compiler.is_compiling() and not torch.cuda.is_current_stream_capturing()
+        if seen and bool((ranges[0] != 0).any()):
+            raise invariance.InvarianceError(
+                "attention under rooftop.invariant(), along padding and packing: mask begins behind key 0, and kernels cut keys by their place in the "
+                "tensor; pad behind each sequence, or give cu_seqlens_q and cu_seqlens_k"
+            )
     if packed:
         q, k, v = q[None], k[None], v[None]
     out, lse = OP(
@@ -322,15 +322,12 @@ def rows(p: Problem) -> dict[str, dict[int, int]] | str:
     return {**found, "lse": {0: 1, 2: ROWS}, "cu_seqlens_q": {0: 2}, "cu_seqlens_k": {0: 2}, "cache_lengths": {0: 1}, "page_table": {0: 1, 1: 16}}
 
 
-def alone(
-    q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, mask: Tensor | None, cu_q: Tensor | None, cu_k: Tensor | None, pages: Tensor | None,
-    lengths: Tensor | None, slopes: Tensor | None, q_scale: Tensor | None, k_scale: Tensor | None, v_scale: Tensor | None, sinks: Tensor | None,
-    left: int, right: int, scale: float, softcap: float, dropout_p: float, seed: int, key_begin: Tensor | None = None, key_end: Tensor | None = None,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
+def alone(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
     """As the reference, for each query of a head by itself, with the keys that it sees."""
+    bias, mask, cu_q, cu_k, pages, lengths, slopes, q_scale, k_scale, v_scale, sinks, *numbers = rest
     q, k, v = (x if x.element_size() > 1 else x.float() for x in (q, k, v))
     q, k, v = (x if s is None else x * s[:, None] for x, s in ((q, q_scale), (k, k_scale), (v, v_scale)))
-    options = _options(q, k, bias, mask, slopes, sinks, left, right, scale, softcap, dropout_p, seed, key_begin, key_end)
+    options = _options(q, k, bias, mask, slopes, sinks, *numbers)
     return _attention.alone(q, k, v, list(_attention.parts(q, k, cu_q, cu_k, pages, lengths)), options)
 
 

@@ -219,7 +219,7 @@ OP = Op(
     reference,
     calls=Calls(cpu=cpu),
     outputs=outputs,
-    judging=Judging(invariant={"batch": "how a row of the matrix is divided among threads follows from the number of vectors: rooftop.matmul takes them as rows"}),
+    judging=Judging(invariant={"batch": "how a row is divided among threads follows from the number of vectors; rooftop.matmul takes them as rows"}),
     canonical=canonical,
     cases=_cases(),
     swept=Sizes(

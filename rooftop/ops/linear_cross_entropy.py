@@ -16,7 +16,7 @@ from rooftop.core.argument_checks import flag, number, wants_gradient
 from rooftop.core.autocasting import lowered
 from rooftop.core.op import Calls, Grad, Judged, Judging, Op, Timed, Tolerance
 from rooftop.core.spec import DTYPES, Meta, Problem, Work
-from rooftop.ops import _linear_loss
+from rooftop.ops import _linear_loss, _linear_rows
 from rooftop.ops._linear_call import check_divisor, validated
 from rooftop.ops._linear_cases import SWEPT, cases
 from rooftop.ops._linear_loss import Options
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 PIECE = 2**29  # logits that the reference holds at a time
-LOGITS = 2**28  # bytes of logits of one product under `rooftop.invariant()`
 FEW = 2**24  # logits that a call on the CPU may hold for its backward
 UNITS = {"f64": "fma64", "f32": "fma32", "f16": "tensor-f16", "bf16": "tensor-bf16"}
 
@@ -108,52 +107,27 @@ def linear_cross_entropy(
         x, bias = x * logit_scale, None if bias is None else bias.float() * logit_scale
     rows, flat = x.reshape(-1, x.shape[-1]), target.reshape(-1)
     flag("linear_cross_entropy", "return_lse", return_lse)
-    if invariance.on:
-        if implementation is not None or group is not None or DTYPES[to].torch != str(weight.dtype).removeprefix("torch."):
-            given = f"implementation={implementation!r}" if implementation is not None else "group" if group is not None else "weight_grad_dtype=torch.float32"
-            dimension = "splits" if group is not None and implementation is None else "batch"
-            raise invariance.InvarianceError(f"linear_cross_entropy under rooftop.invariant(), along {dimension}: {given} is given; {APART}")
-        numbers = (int(ignore_index), float(label_smoothing), float(lse_square_scale), 0.0 if softcap is None else float(softcap))
-        loss, lse = _by_rows(rows, weight, bias, flat, *numbers)
-        if reduction != "none":
-            loss = loss.sum() / ((flat != ignore_index).sum() if reduction == "mean" else 1)
-        loss = loss.reshape(target.shape) if reduction == "none" else loss
-        if divisor is not None:
-            loss = loss / (divisor.detach().reshape(()).to(loss.device) if hasattr(divisor, "detach") else divisor)
-        return (loss, lse.detach().reshape(target.shape)) if return_lse else loss
     wanted = (wants_gradient(x), wants_gradient(weight), wants_gradient(bias))
     cap = 0.0 if softcap is None else float(softcap)
     options = (int(ignore_index), reduction, float(label_smoothing), float(lse_square_scale), cap)
     given = implementation if implementation is not None or not return_lse else ""  # torch's own function gives no normaliser
-    if group is not None:
-        from rooftop.ops._vocabulary import split_loss
-
-        loss, state = split_loss(OP, rows, weight, bias, flat, options, (to, memory), wanted, group, implementation)
+    if invariance.on:
+        _linear_rows.refuse(implementation, group, to, weight)
+        loss, lse = _linear_rows.losses(rows, weight, bias, flat, *(options[0], *options[2:]))
+        if reduction != "none":
+            loss = loss.sum() / ((flat != ignore_index).sum() if reduction == "mean" else 1)
     else:
-        loss, state, *_ = OP(rows, weight, bias, flat, *options, 0, 0, to, memory, *wanted, True, implementation=given)
+        if group is not None:
+            from rooftop.ops._vocabulary import split_loss
+
+            loss, state = split_loss(OP, rows, weight, bias, flat, options, (to, memory), wanted, group, implementation)
+        else:
+            loss, state, *_ = OP(rows, weight, bias, flat, *options, 0, 0, to, memory, *wanted, True, implementation=given)
+        lse = state[:, 0] + state[:, 1].log() if return_lse else loss
     loss = loss.reshape(target.shape) if reduction == "none" else loss
     if divisor is not None:
         loss = loss / (divisor.detach().reshape(()).to(loss.device) if hasattr(divisor, "detach") else divisor)
-    return (loss, (state[:, 0] + state[:, 1].log()).detach().reshape(target.shape)) if return_lse else loss
-
-
-APART = "it runs as rooftop.matmul and rooftop.cross_entropy there, on one rank"
-
-
-def _by_rows(x: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, ignore: int, smoothing: float, scale: float, cap: float) -> tuple[Tensor, Tensor]:
-    """(losses, lse) [N] by two ops whose rows do not depend on each other; some tokens at a time, the logits of each kept where a gradient is wanted."""
-    import torch
-
-    from rooftop.ops import cross_entropy, matmul
-
-    step = max(1, LOGITS // (weight.shape[0] * x.element_size()))
-    losses, lse = [], []
-    for i in range(0, max(1, x.shape[0]), step):
-        z = matmul.OP(x[i : i + step], weight.t(), None, bias, None, None, 1.0, 0.0, "none", "", "ieee")
-        loss, normaliser, _ = cross_entropy.OP(z, target[i : i + step], ignore, "none", smoothing, scale, cap, False)
-        losses.append(loss)
-        lse.append((normaliser[:, 0] + normaliser[:, 1].log()).where(target[i : i + step] != ignore, 0.0))
-    return torch.cat(losses), torch.cat(lse)
+    return (loss, lse.detach().reshape(target.shape)) if return_lse else loss
 
 
 def _options(weight: Tensor, rest: Sequence[Any]) -> Options:
@@ -461,7 +435,7 @@ OP = Op(
     swept=SWEPT,
     work=work,
     judging=Judging(
-        same=same, compare={"state": _same_state}, rows=lambda p: APART,
+        same=same, compare={"state": _same_state}, rows=lambda p: _linear_rows.APART,
         invariant={"batch": "mode", "packing": "mode", "padding": "mode", "chunking": "mode"},
     ),
     tolerance=Tolerance(multiple=2.0),

@@ -311,7 +311,7 @@ def alone(a: Tensor, b: Tensor, c: Tensor | None, bias: Tensor | None = None, ga
         given = zip(*([None] * len(a) if t is None else t for t in (a, b, c, gate, residual)), strict=True)
         found = [alone(x, y, z, bias, u, v, *rest) for x, y, z, u, v in given]
     else:
-        found = [reference(x, b, z, bias, u, v, *rest) for x, z, u, v in map(at, range(a.shape[0]))]  # type: ignore[arg-type]
+        found = [reference(x, b, z, bias, u, v, *rest) for x, z, u, v in map(at, range(a.shape[0]))]
     return (torch.stack(found) if a.dim() == 3 else torch.cat(found)) if found else reference(a, b, c, bias, gate, residual, *rest)
 
 

@@ -92,7 +92,7 @@ def test_kernel_and_config_are_the_same_for_every_number_of_rows(op: Contract) -
 def test_what_cannot_promise_it_is_refused() -> None:
     with rooftop.invariant():
         op = registry.op("softmax")
-        with pytest.raises(invariance.InvarianceError, match="softmax under .*, along batch: along another dimension than the last"):
+        with pytest.raises(invariance.InvarianceError, match=r"softmax under .*, along batch: along another dimension than the last"):
             select(op, op.problem(_along_columns(op)))
         with pytest.raises(invariance.InvarianceError, match=r"softmax under rooftop.invariant\(\), along batch: along another dimension"):
             rooftop.softmax(torch.randn(4, 8), 0)
@@ -126,7 +126,8 @@ def test_rows_that_lie_otherwise_are_copied() -> None:
     a, b = Meta((5, 512), "bf16", (515, 1)), Meta((512, 64), "bf16")
     given = {"a": a, "b": b, "c": None, "bias": None, "gate": None, "residual": None}
     options = {"alpha": 1.0, "beta": 0.0, "activation": "none", "to": "", "precision": "ieee"}
-    apart, dense, low = (for_any_rows(op, op.problem_of({**given, "a": m}, options, TARGETS["h200"])).call for m in (a, Meta((5, 512), "bf16"), Meta((5, 512), "bf16", (), 2)))
+    metas = a, Meta((5, 512), "bf16"), Meta((5, 512), "bf16", (), 2)
+    apart, dense, low = (for_any_rows(op, op.problem_of({**given, "a": m}, options, TARGETS["h200"])).call for m in metas)
     assert apart is not None and dense is not None and low is not None
     assert apart.implementation is dense.implementation is low.implementation
     assert (apart.copies, dense.copies, low.copies) == (("a",), (), ("a",)) and apart.problem["a"].contiguous

@@ -63,10 +63,10 @@ def test_a_compiled_graph_follows_the_mode() -> None:
     free = given(x, t)
     with rooftop.invariant():
         many, one = given(x, t), given(x[4:5], t[4:5])
-        with pytest.raises(InvarianceError, match="linear_cross_entropy under .*, along batch: implementation='triton' is given; it runs as"):
+        with pytest.raises(InvarianceError, match=r"linear_cross_entropy under .*, along batch: implementation='triton' is given; it runs as"):
             rooftop.linear_cross_entropy(x, w, t, implementation="triton")
         op = registry.op("linear_cross_entropy")
-        with pytest.raises(InvarianceError, match="runs as rooftop.matmul and rooftop.cross_entropy there"):
+        with pytest.raises(InvarianceError, match=r"runs as rooftop.matmul and rooftop.cross_entropy there"):
             select(op, op.problem(op.cases[0]))
     assert torch.equal(many[4:5], one)
     torch.testing.assert_close(many, free)

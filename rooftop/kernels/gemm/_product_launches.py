@@ -16,8 +16,6 @@ from rooftop.kernels._device.gluon_tiles import TYPES, lies, readable, turned
 from rooftop.kernels.gemm import _product_gluon
 from rooftop.kernels.gemm._model import Config, Facts, Plan, deepest, piece, plan, ranked, seconds
 
-SLICE = 128  # elements of K that 8-bit products sum by themselves under `rooftop.invariant()`, as many as a scale of a block has
-
 
 @dataclass(frozen=True)
 class Product:
@@ -78,13 +76,11 @@ class Product:
         return [c for c in found if c.BK == 128 and c.BN <= 128] if self.scales == "blocks" else found
 
     def for_any_rows(self) -> Config:
-        """The fastest config of those that add the products of a result in one order: one chain of instructions along all of K. The tile decides which
-        results a block has, not how one is summed; so it may follow the number of rows. With `promote` a slice is a sum of its own: all have one length."""
-        found = [c for c in self.ranked() if c.SPLIT == 1 and not c.STREAM]
-        if self.promote:
-            f = self.facts
-            found = [deepest(replace(c, BK=SLICE), f.itemsize, f.out_bytes, f.vectors) for c in found]
-        return min(found, key=self.seconds)
+        """The fastest config of those with one order of sums: one chain of instructions along all of K, whatever the tile; with `promote` of
+        slices of 128, as many as a scale of a block has."""
+        f, chains = self.facts, [c for c in self.ranked() if c.SPLIT == 1 and not c.STREAM]
+        short = [deepest(replace(c, BK=128), f.itemsize, f.out_bytes, f.vectors) for c in chains if self.promote]
+        return min(short or chains, key=self.seconds)
 
     def seconds(self, config: Config) -> float:
         """Predicted time."""

@@ -63,7 +63,7 @@ def sequences(sizes: Mapping[str, Any], dtype: str = "bf16", *, backend: str = "
     expected: dict[int, tuple[Any, Any]] = {}
     kernel, wrong, calls = "", [], 0
     for said, tensors, tokens in arrangements(q, k, v, seed):
-        given = {n: None for n in op.tensor_names} | {"sinks": sinks} | tensors
+        given = dict.fromkeys(op.tensor_names) | {"sinks": sinks} | tensors
         call = for_any_rows(op, op.problem_of(metas_of(given), options, device), implementation).call
         assert call is not None
         runs, reason = backend_and_reason(op, call.implementation, "auto" if gpu else backend)
@@ -83,7 +83,8 @@ def sequences(sizes: Mapping[str, Any], dtype: str = "bf16", *, backend: str = "
                 continue
             for what, got, want in (("out", out, expected[s][0][first:last]), ("lse", lse, expected[s][1][:, first:last])):
                 if not same_bits(got, want.contiguous()):
-                    wrong.append(f"{said}: {int((got != want).sum())} of {got.numel()} elements of {what} of sequence {s}, tokens {first} to {last - 1}, differ")
+                    many = f"{int((got != want).sum())} of {got.numel()} elements of {what}"
+                    wrong.append(f"{said}: {many} of sequence {s}, tokens {first} to {last - 1}, differ")
     return Compared(name, kernel, calls, tuple(wrong))
 
 

@@ -186,7 +186,8 @@ def _check_invariant(names: list[str], backend: str, seed: int, as_json: bool) -
             say(op.name, "refused", holds)
             continue
         if op.rows is None or op.swept is None or not op.swept.counted:
-            say(op.name, "always" if holds == ALWAYS else "by its parts", "exact: no result has an order of sums" if holds == ALWAYS else "it runs as other ops do")
+            exact, parts = ("always", "exact: no result has an order of sums"), ("by its parts", "it runs as other ops do")
+            say(op.name, *(exact if holds == ALWAYS else parts))
             continue
         for text, compare in comparisons(op, seed, torch.cuda.is_available() and backend in ("auto", "gpu"), backend):
             try:

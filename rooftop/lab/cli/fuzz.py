@@ -21,7 +21,7 @@ def fuzz(
     seed: Annotated[int | None, typer.Option(help="0 to 2**31 - 1. Default: a new one each time.")] = None,
     jobs: Annotated[int | None, typer.Option(help="Processes on a GPU.", show_default="a quarter of the CPUs, 8 at most")] = None,
     cpu: Annotated[bool, typer.Option("--cpu", help="Use the CPU even if there is a GPU.")] = False,
-    invariant: Annotated[bool, typer.Option("--invariant", help="Rows and sequences alone and among others, under rooftop.invariant(): are their bits equal?")] = False,
+    invariant: Annotated[bool, typer.Option("--invariant", help="Rows and sequences alone and among others, under rooftop.invariant().")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Random calls of the public functions, checked against the contracts: shapes, layouts, offsets, magnitudes, NaN and infinities, options, streams,

@@ -87,7 +87,7 @@ def timed(op: Contract, case: Case, timer: Timer, device: Any) -> dict[str, Any]
     tensors, options = make(op, case, "cuda", 1)
     touched = sum(t.numel() * t.element_size() for t in tensors.values() if t is not None)
     sets = [tensors] + [{n: None if t is None else t.clone() for n, t in tensors.items()} for _ in range(min(sets_needed(touched, device.l2_bytes), 64) - 1)]
-    values = [options[n] for n in op.runtime_options]
+    values: list[Any] = [options[n] for n in op.runtime_options]
     found: dict[str, Plan] = {}
     with torch.no_grad():
         for name, on in (("free", False), ("mode", True)):
@@ -110,9 +110,8 @@ def table(found: list[Record], _site: Any = None) -> str:
     groups: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
     for row in record["rows"]:
         groups.setdefault((row["op"], row["group"]), []).append(row)
-    lines = [
-        f"{record['device']['name']}: the speed in the mode over that without.", "", "| op | cases | geometric mean | least | there |", "|---|---|---:|---:|---|",
-    ]  # fmt: skip
+    lines = [f"{record['device']['name']}: the speed in the mode over that without.", ""]
+    lines += ["| op | cases | geometric mean | least | there |", "|---|---|---:|---:|---|"]
     for (op, group), rows in groups.items():
         shares = [row["free"] / row["mode"] for row in rows]
         least = rows[shares.index(min(shares))]
