@@ -12,12 +12,13 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from math import gcd
 
+from rooftop.core import settings
 from rooftop.core.contract import ALWAYS, Contract
 from rooftop.core.spec import Meta, Problem, contiguous_strides
 
 ROWS = 4096  # many: the kernels for few rows, which divide one among blocks, are left
 DIMENSIONS = ("batch", "padding", "packing", "chunking", "splits")  # what else is in a call; contracts say which of them a result may depend on
-on = False  # for the whole process: read by every call
+on = settings.invariant()  # for the whole process: read by every call
 
 
 class InvarianceError(ValueError):
