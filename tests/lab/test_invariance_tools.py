@@ -50,9 +50,12 @@ def test_costs_are_timed_where_the_mode_chooses_and_shown_by_groups(monkeypatch:
         return {"free": 4e-6, "mode": 8e-6 if " 1 rows" in case.id else 5e-6, "kernels": ["a", "b"]}
 
     monkeypatch.setattr(invariant_costs, "timed", timed)
+    compiled: list[str] = []
+    monkeypatch.setattr(invariant_costs, "compile_calls", lambda todo, _device: compiled.extend(call.implementation.name for call, _ in todo))
     record = invariant_costs.measure(["matmul", "attention"], say=lambda _line: None)
     text = invariant_costs.table([{**record, "at": "now"}])
     assert "| matmul | 14 of N = K = 4096, 1 to 8192 rows | 0.77 | 0.50 | N = K = 4096, 1 to 8192 rows, 1 rows" in text and "Not measured: " in text
+    assert {"matmul__gluon_sm90", "attention__splits__triton", "attention__decode__triton"} <= set(compiled)
     assert any("2048 keys" in line for line in record["left"])
     assert invariant_costs.table([]) == "Nothing has been measured yet."
 

@@ -143,6 +143,8 @@ def _splits(q, k, v, bias, mask, slopes, sinks, key_begin, key_end, cu_q, cu_k, 
         k += batch * kb + tl.cast(first_key, tl.int64) * ks
         v += batch * vb + tl.cast(first_key, tl.int64) * vs
     ALIBI: tl.constexpr = slopes is not None
+    # Otherwise the last product of a score and the maximum taken off would be contracted where no mask lies between them, and only there.
+    PLAIN: tl.constexpr = not (CAP or ALIBI or bias is not None or mask is not None)
     scales = tl.zeros((BM,), tl.float32) + scale
     slope = scales
     if bias is not None:
@@ -214,7 +216,7 @@ def _splits(q, k, v, bias, mask, slopes, sinks, key_begin, key_end, cu_q, cu_k, 
         acc, top, total = _walk(acc, top, total, tile_q, k, v, bias, mask, table, tl.maximum(whole, left),
                                 tl.minimum(tl.minimum(whole_end, end), right), rows, heads, rows_in, low, high, keys, position, factor, cap,
                                 slope, kb, ks, vb, vs, zh, zs, zk, mh, ms, mk, PAGES, D, DV, BN, SIZE, SIZE_V, PAGE, LEFT, RIGHT, CAP,
-                                ALIBI, False)
+                                ALIBI, not PLAIN)
         acc, top, total = _walk(acc, top, total, tile_q, k, v, bias, mask, table, tl.maximum(whole_end, left), tl.minimum(end, right), rows,
                                 heads, rows_in, low, high, keys, position, factor, cap, slope, kb, ks, vb, vs, zh, zs, zk, mh, ms, mk,
                                 PAGES, D, DV, BN, SIZE, SIZE_V, PAGE, LEFT, RIGHT, CAP, ALIBI, True)

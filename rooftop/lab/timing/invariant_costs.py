@@ -4,6 +4,7 @@ rooftop bench --invariant [OP ...] --records FOLDER      writes a record below F
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,10 +12,12 @@ from functools import partial
 from typing import Any
 
 from rooftop.core import invariance, registry
+from rooftop.core.call import Call, select
 from rooftop.core.contract import MODE, Contract
 from rooftop.core.dispatch import plan_for
 from rooftop.core.plans import Plan
 from rooftop.core.spec import Case, Input
+from rooftop.lab.ahead import compile_calls
 from rooftop.lab.inputs import make
 from rooftop.lab.records import store
 from rooftop.lab.records.store import Record
@@ -67,8 +70,11 @@ def measure(names: Sequence[str] = (), budget_s: float = 120.0, say: Any = print
     rows: list[dict[str, Any]] = []
     left: list[str] = []
     for op in ops(names):
-        for group, case in cases(op):
-            if time.monotonic() - began > budget_s:
+        listed, over = list(cases(op)), time.monotonic() - began > budget_s
+        if not over:
+            say(f"{op.name}: {compile_calls(((c, case) for _, case in listed for c in chosen(op, case, device)), device)} programs compiled")
+        for group, case in listed:
+            if over or time.monotonic() - began > budget_s:
                 left.append(f"{op.name}: {case.id}")
                 continue
             try:
@@ -79,6 +85,14 @@ def measure(names: Sequence[str] = (), budget_s: float = 120.0, say: Any = print
             rows.append({"op": op.name, "group": group, "case": case.id, **row})
             say(f"{op.name} {case.id}: {row['free'] * 1e6:.1f} us free, {row['mode'] * 1e6:.1f} in the mode ({row['free'] / row['mode']:.2f})")
     return {"kind": "clock", "subject": SUBJECT, "rows": rows, "left": left, "device": store.about(device), "versions": store.versions()}
+
+
+def chosen(op: Contract, case: Case, device: Any) -> Iterator[Call]:
+    """The calls of a case, without and with the mode."""
+    for on in (False, True):
+        with invariance.invariant(on), contextlib.suppress(invariance.InvarianceError):
+            if (call := select(op, op.problem(case, device)).call) is not None:
+                yield call
 
 
 def timed(op: Contract, case: Case, timer: Timer, device: Any) -> dict[str, Any]:
