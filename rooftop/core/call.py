@@ -277,7 +277,10 @@ def for_any_rows(op: Contract, problem: Problem, implementation: str | Implement
     base = op.twin_of or op
     if op.idle(problem):
         return Choice(None, ())
-    stand_in = invariance.stand_in(base, problem_for_kernels(op, problem)[0])
+    kernel_problem = problem_for_kernels(op, problem)[0]
+    if invariance.no_rows(base, kernel_problem):
+        return freely(op, problem, implementation if isinstance(implementation, str) else None)
+    stand_in = invariance.stand_in(base, kernel_problem)
     chosen = None
     if implementation is not None:
         candidates = [implementation if isinstance(implementation, Implementation) else named(op, implementation)]
@@ -328,6 +331,11 @@ def select(op: Contract, problem: Problem, implementation: str | None = None, co
     ChoiceError for a choice that names no kernel, or a config that the kernel refuses."""
     if invariance.on and not invariance.always(op):
         return for_any_rows(op, problem, implementation)
+    return freely(op, problem, implementation, config)
+
+
+def freely(op: Contract, problem: Problem, implementation: str | None = None, config: Mapping[str, Any] | None = None) -> Choice:
+    """`select`, whatever `rooftop.invariant()` says."""
     if implementation is not None:
         candidate = named(op, implementation)
         return Choice(Call.of(op, candidate, problem, config), ())

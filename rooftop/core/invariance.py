@@ -58,6 +58,11 @@ def _extents(dims: int | tuple[int, ...] | Mapping[int, int]) -> dict[int, int]:
     return {dim: ROWS if dim == dims[-1] else 1 for dim in dims}
 
 
+def no_rows(op: Contract, problem: Problem) -> bool:
+    """Whether there are none, and with them no order of sums."""
+    return any(problem[n].shape[d] == 0 for n, dims in rows_of(op, problem).items() for d in dims)
+
+
 def seen(op: Contract, problem: Problem) -> Problem:
     """The problem with each tensor of rows as aligned as any of its rows: what the kernel of the mode is launched for."""
     return problem.replace(**{n: _aligned(problem[n], dims, problem[n].strides) for n, dims in rows_of(op, problem).items()})

@@ -133,6 +133,20 @@ def test_rows_that_lie_otherwise_are_copied() -> None:
     assert (apart.copies, dense.copies, low.copies) == (("a",), (), ("a",)) and apart.problem["a"].contiguous
 
 
+def test_of_no_rows_there_is_nothing_to_keep_in_order() -> None:
+    """Attention of no queries, or of no keys, which plain torch answers."""
+    q, k = torch.randn(2, 0, 2, 16), torch.randn(2, 5, 2, 16)
+    with rooftop.invariant():
+        assert rooftop.attention(q, k, k, order="bshd").shape == (2, 0, 2, 16)
+        assert not rooftop.attention(k, q, q, order="bshd").any()
+        assert rooftop.cross_entropy(torch.randn(0, 7), torch.zeros(0, dtype=torch.int64), reduction="none").shape == (0,)
+        assert rooftop.matmul(torch.randn(0, 3), torch.randn(3, 2)).shape == (0, 2)
+        op = registry.op("cross_entropy")
+        given = {"input": Meta((0, 7), "f32"), "target": Meta((0,), "i64")}
+        options = {"ignore_index": -100, "reduction": "none", "label_smoothing": 0.0, "lse_square_scale": 0.0, "softcap": 0.0, "inplace": False}
+        select(op, op.problem_of(given, options, TARGETS["h200"]))
+
+
 def test_products_keep_near_the_free_choice() -> None:
     """By the model that chooses: at least 0.85 on the geometric mean from 1 to 8192 rows, never under 0.6 (a square of 4096 and of 8192)."""
     for n in (4096, 8192):
