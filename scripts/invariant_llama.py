@@ -39,7 +39,8 @@ def made(tiny: bool, device: str, seed: int) -> Any:
 
     torch.manual_seed(seed)
     config = LlamaConfig(**SIZES[tiny], max_position_embeddings=16384, rope_theta=500000.0)  # type: ignore[arg-type]
-    model = LlamaForCausalLM(config).to(device, torch.float32 if tiny else torch.bfloat16).eval()
+    with torch.device(device):
+        model = LlamaForCausalLM(config).to(torch.float32 if tiny else torch.bfloat16).eval()
     rooftop.patch(model, fused_linear_cross_entropy=False)
     for module in model.modules():
         if type(module) is nn.Linear:
