@@ -27,13 +27,6 @@ SIZES = {  # of the model, and the tokens of a sequence
 }
 
 
-class Linear(nn.Linear):
-    """torch's layer by rooftop's product: cuBLAS chooses the order of sums by the number of tokens."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return rooftop.linear(x, self.weight, self.bias)
-
-
 def made(tiny: bool, device: str, seed: int) -> Any:
     from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -41,10 +34,7 @@ def made(tiny: bool, device: str, seed: int) -> Any:
     config = LlamaConfig(**SIZES[tiny], max_position_embeddings=16384, rope_theta=500000.0)  # type: ignore[arg-type]
     with torch.device(device):
         model = LlamaForCausalLM(config).to(torch.float32 if tiny else torch.bfloat16).eval()
-    rooftop.patch(model, fused_linear_cross_entropy=False)
-    for module in model.modules():
-        if type(module) is nn.Linear:
-            module.__class__ = Linear
+    rooftop.patch(model, fused_linear_cross_entropy=False, linear=True)
     return model
 
 
