@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -67,7 +68,7 @@ def order_of(call: Call) -> object:
     """What the order of sums follows from: the config, or of kernels whose tile may follow the rows, how K is cut."""
     config, kernel = call.implementation.config_dict(call.config), call.implementation
     follows = hasattr(kernel._module if kernel.backend == "cuda" else kernel.module, "for_any_rows")  # type: ignore[attr-defined]
-    return tuple(config.get(n) for n in ("SPLIT", "STREAM", "PART")) if follows else str(config)
+    return (type(call.config), *(config.get(n) for n in ("SPLIT", "STREAM", "PART"))) if follows else str(config)
 
 
 @pytest.mark.parametrize("op", promised(), ids=lambda op: op.name)
@@ -133,6 +134,15 @@ def test_rows_that_lie_otherwise_are_copied() -> None:
     assert (apart.copies, dense.copies, low.copies) == (("a",), (), ("a",)) and apart.problem["a"].contiguous
 
 
+def test_a_deep_product_is_cut_at_the_same_places_of_k_for_every_number_of_rows() -> None:
+    """Few columns and much of K: parts for more multiprocessors, of all tiles, also where those fill no wave, or several."""
+    for rows in (1, 64, 300, 4096, 20_000):
+        product, config = product_of(rows, 1024, 8192)
+        plan = product.plan(config)
+        assert (plan.split, plan.whole) == (4, 0) and plan.blocks <= 132 and plan.parts == plan.streamed * 4
+        assert plan.slices % 4 == 0 and plan.slices // 4 * config.BK == 2048  # a part of K, whatever the tile
+
+
 def test_of_no_rows_there_is_nothing_to_keep_in_order() -> None:
     """Attention of no queries, or of no keys, which plain torch answers."""
     q, k = torch.randn(2, 0, 2, 16), torch.randn(2, 5, 2, 16)
@@ -147,14 +157,23 @@ def test_of_no_rows_there_is_nothing_to_keep_in_order() -> None:
         select(op, op.problem_of(given, options, TARGETS["h200"]))
 
 
+def product_of(rows: int, n: int, k: int) -> tuple[Product, Any]:
+    """A product of 16 bits, and its config under the mode."""
+    op = registry.op("matmul")
+    given = {"a": Meta((rows, k), "bf16"), "b": Meta((k, n), "bf16", (1, k)), "c": None, "bias": None, "gate": None, "residual": None}
+    options = {"alpha": 1.0, "beta": 0.0, "activation": "none", "to": "", "precision": "ieee"}
+    call = for_any_rows(op, op.problem_of(given, options, TARGETS["h200"])).call
+    assert call is not None and call.implementation.name == "matmul__gluon_sm90"
+    return Product(dict(call.problem.tensors), TARGETS["h200"].sms), call.config
+
+
 def test_products_keep_near_the_free_choice() -> None:
     """By the model that chooses: at least 0.85 on the geometric mean from 1 to 8192 rows, never under 0.6 (a square of 4096 and of 8192)."""
     for n in (4096, 8192):
         shares = []
         for rows in (1 << i for i in range(14)):
-            metas = {"a": Meta((rows, n), "bf16"), "b": Meta((n, n), "bf16"), "out": Meta((rows, n), "bf16")}
-            product = Product(metas, TARGETS["h200"].sms)
-            shares.append(product.seconds(product.ranked()[0]) / product.seconds(product.for_any_rows()))
+            product, config = product_of(rows, n, n)
+            shares.append(product.seconds(product.ranked()[0]) / product.seconds(config))
         assert min(shares) > 0.6 and math.prod(shares) ** (1 / len(shares)) > 0.95, shares
 
 

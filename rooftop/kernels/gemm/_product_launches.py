@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import triton
@@ -14,7 +14,7 @@ from rooftop.core.spec import DTYPES, Descriptor, Launch, Meta
 from rooftop.kernels._device import gemm_epilogue
 from rooftop.kernels._device.gluon_tiles import TYPES, lies, readable, turned
 from rooftop.kernels.gemm import _product_gluon
-from rooftop.kernels.gemm._model import Config, Facts, Plan, deepest, piece, plan, ranked, seconds
+from rooftop.kernels.gemm._model import Config, Facts, Plan, piece, plan, ranked, seconds
 
 
 @dataclass(frozen=True)
@@ -53,10 +53,8 @@ class Product:
     def stored(self) -> int:
         """Bytes of one element if TMA stores the result; 0 if it cannot."""
         out = self.of(self.out)
-        return (
-            out.itemsize if out.strides[-1] == 1 and all(s * out.itemsize % 16 == 0 for s in out.strides[:-1])
-            and out.align % 16 == 0 else 0
-        )
+        whole = out.strides[-1] == 1 and all(s * out.itemsize % 16 == 0 for s in out.strides[:-1]) and out.align % 16 == 0
+        return out.itemsize if whole else 0
 
     @property
     def vectors(self) -> int:
@@ -74,13 +72,6 @@ class Product:
         if self.promote:  # two accumulators a thread
             found = [c for c in found if c.BM // c.GROUPS * c.BN <= 64 * 128]
         return [c for c in found if c.BK == 128 and c.BN <= 128] if self.scales == "blocks" else found
-
-    def for_any_rows(self) -> Config:
-        """The fastest config of those with one order of sums: one chain of instructions along all of K, whatever the tile; with `promote` of
-        slices of 128, as many as a scale of a block has."""
-        f, chains = self.facts, [c for c in self.ranked() if c.SPLIT == 1 and not c.STREAM]
-        short = [deepest(replace(c, BK=128), f.itemsize, f.out_bytes, f.vectors) for c in chains if self.promote]
-        return min(short or chains, key=self.seconds)
 
     def seconds(self, config: Config) -> float:
         """Predicted time."""
@@ -192,10 +183,8 @@ def along_k(product: Product) -> str | None:
 
 
 def _tile(config: Config) -> str:
-    more = "".join(
-        [f" split-K {config.SPLIT}" if config.SPLIT > 1 else "", " stream-K" if config.STREAM else "", " swapped" if config.SWAP else ""]
-    )
-    return f"{config.BM}x{config.BN}x{config.BK}{more}"
+    split = f" split-K {config.SPLIT}" if config.SPLIT > 1 else ""
+    return f"{config.BM}x{config.BN}x{config.BK}{split}{' stream-K' if config.STREAM else ''}{' swapped' if config.SWAP else ''}"
 
 
 def explanation(product: Product, config: Config) -> str:
@@ -209,10 +198,8 @@ def explanation(product: Product, config: Config) -> str:
     if config.SWAP:
         said.append("few columns: the operands are swapped, so that N fills the 64 rows of an instruction")
     if plan.split > 1:
-        said.append(
-            f"split-K: the {plan.streamed} tiles of the last, partial wave are cut into {plan.split} parts of K each, added by a second "
-            f"launch"
-        )
+        which = f"{plan.streamed} tiles of the last, partial wave" if plan.whole else f"{plan.streamed} tiles"
+        said.append(f"split-K: the {which} are cut into {plan.split} parts of K each, added by a second launch")
     elif plan.units:
         said.append(
             f"stream-K: the slices of {plan.streamed} tiles are divided evenly among the blocks, the parts added by a second launch"
