@@ -5,7 +5,7 @@ differs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -167,7 +167,7 @@ class Call:
 
     def given(self, tensors: Mapping[str, Tensor | None]) -> dict[str, Tensor | None]:
         """The inputs as the kernel gets them: some as contiguous copies."""
-        return {n: t.contiguous() if n in self.copies and (t := tensors[n]) is not None else tensors[n] for n in self.inputs}
+        return {n: copied(t) if n in self.copies and (t := tensors[n]) is not None else tensors[n] for n in self.inputs}
 
     def memory(self, given: Mapping[str, Tensor | None], runtime_values: Mapping[str, Number], allocate: Allocate) -> dict[str, Any]:
         """Everything that the launches refer to, in the order of `names`: the inputs (as `given` returns them), outputs and scratch from
@@ -189,6 +189,12 @@ class Call:
         if self.idle:
             return _launch_nothing
         return self.implementation.bind(self.problem, self.config, self.names, index)
+
+
+def copied(t: Tensor) -> Tensor:
+    """Its values without gaps, from a multiple of 16 bytes on."""
+    found = t.contiguous()
+    return found.clone() if found is t and t.data_ptr() % 16 else found
 
 
 def _launch_nothing(stream: int, values: Sequence[Any]) -> None:
@@ -267,12 +273,14 @@ def named(op: Contract, implementation: str) -> Implementation:
 
 
 def for_any_rows(op: Contract, problem: Problem, implementation: str | Implementation | None = None) -> Choice:
-    """What runs under `rooftop.invariant()`: the kernel and config of a fixed number of rows. Raises InvarianceError."""
+    """What runs under `rooftop.invariant()`: the kernel of a fixed number of rows, whatever layout and number these have. Raises InvarianceError."""
     base = op.twin_of or op
     if op.idle(problem):
         return Choice(None, ())
-    kernel_problem, copies = problem_for_kernels(op, problem)
-    stand_in, seen = invariance.stand_in(base, kernel_problem), invariance.seen(base, kernel_problem)
+    kernel_problem = problem_for_kernels(op, problem)[0]
+    if invariance.no_rows(base, kernel_problem):
+        return freely(op, problem, implementation if isinstance(implementation, str) else None)
+    stand_in = invariance.stand_in(base, kernel_problem)
     chosen = None
     if implementation is not None:
         candidates = [implementation if isinstance(implementation, Implementation) else named(op, implementation)]
@@ -282,14 +290,38 @@ def for_any_rows(op: Contract, problem: Problem, implementation: str | Implement
         candidates = candidates if found is None else [found, *candidates]
     refused = ""
     for candidate in candidates:
-        reason = next((r for p in (stand_in, seen) if (r := candidate.supports(p) or candidate.varies(p))), None)
+        reason = candidate.supports(stand_in) or candidate.varies(stand_in)
         if reason is None:
             said = chosen if chosen is not None and chosen.kernel == candidate.name else None
-            config, source = candidate.resolve(stand_in, None, said)
-            if (reason := candidate.breaks(seen, config)) is None:
-                return Choice(Call(op, candidate, problem, seen, copies, config, source, "" if said is None else said.why), ())
+            return Choice(_for_these_rows(op, candidate, problem, stand_in, said), ())
         refused = refused or f"{candidate.name}: {reason}"
-    raise invariance.InvarianceError(f"{op.name} under rooftop.invariant(): {refused or 'no kernel runs here'}")
+    raise invariance.InvarianceError(f"{op.name} under rooftop.invariant(), along batch: {refused or 'no kernel runs here'}")
+
+
+def _for_these_rows(op: Contract, candidate: Implementation, problem: Problem, stand_in: Problem, said: Chosen | None) -> Call:
+    """The call of the kernel that was chosen for `stand_in`. Rows that it does not take as they lie are copied: another kernel would have other bits."""
+    base = op.twin_of or op
+    along = invariance.rows_of(base, stand_in)
+    reason: str | None = None
+    for called, more in ((problem, ()), _copied(op, problem, along)):
+        kernel_problem, copies = problem_for_kernels(op, called)
+        seen = invariance.seen(base, kernel_problem)
+        reason = candidate.supports(seen) or candidate.varies(seen)
+        if reason is None:
+            config, source = candidate.for_any_rows(seen, stand_in, said)
+            if (reason := candidate.breaks(seen, config)) is None:
+                copies = tuple(dict.fromkeys((*copies, *more)))
+                return Call(op, candidate, problem, seen, copies, config, source, "" if said is None else said.why)
+    said_of = f"{candidate.name} is chosen for such rows, and cannot take these: {reason}"
+    raise invariance.InvarianceError(f"{op.name} under rooftop.invariant(), along batch: {said_of}")
+
+
+def _copied(op: Contract, problem: Problem, along: Container[str]) -> tuple[Problem, tuple[str, ...]]:
+    """The problem with inputs of rows without gaps, at multiples of 16 bytes, and which of them are copied for it."""
+    inputs = op.inputs_of(problem)
+    metas = {n: Meta(m.shape, m.dtype) if m is not None and n in along else m for n, m in problem.tensors if n in inputs}
+    options = {n: problem.option(n) if n not in op.runtime_options else 0 for n in op.option_names}
+    return op.problem_of(metas, options, problem.device), tuple(n for n, m in metas.items() if m != problem.get(n))
 
 
 def select(op: Contract, problem: Problem, implementation: str | None = None, config: Mapping[str, Any] | None = None) -> Choice:
@@ -297,8 +329,13 @@ def select(op: Contract, problem: Problem, implementation: str | None = None, co
 
     Raises UnsupportedError if a *named* implementation does not support the problem, RegistryError if there is none of that name,
     ChoiceError for a choice that names no kernel, or a config that the kernel refuses."""
-    if invariance.on:
+    if invariance.on and not invariance.always(op):
         return for_any_rows(op, problem, implementation)
+    return freely(op, problem, implementation, config)
+
+
+def freely(op: Contract, problem: Problem, implementation: str | None = None, config: Mapping[str, Any] | None = None) -> Choice:
+    """`select`, whatever `rooftop.invariant()` says."""
     if implementation is not None:
         candidate = named(op, implementation)
         return Choice(Call.of(op, candidate, problem, config), ())

@@ -14,7 +14,7 @@ from rooftop.core.layouts import meta_of
 from rooftop.core.names import UnknownName
 from rooftop.core.spec import Case, Meta, Option, Problem, Work, dtype_of
 from rooftop.core.specialised import PRESENT
-from rooftop.core.sweeps import Sizes
+from rooftop.core.sweeps import Sizes, each_element
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -25,7 +25,9 @@ KINDS: Mapping[str, str] = {
 }
 
 
-Rows: TypeAlias = Callable[[Problem], "Mapping[str, int | tuple[int, ...]] | str"]  # of `Judging.rows`
+Rows: TypeAlias = Callable[[Problem], "Mapping[str, int | tuple[int, ...] | Mapping[int, int]] | str"]  # of `Judging.rows`
+
+ALWAYS, MODE = "always", "mode"  # of `Contract.invariance`
 
 
 @dataclass(frozen=True)
@@ -66,6 +68,7 @@ class Grad:
     undefined  the gradients as plain arithmetic has them, parameters as `backward`'s: where one of them is NaN or infinite, a kernel's may
                be too. So a kernel may multiply the NaN of a hidden pair by 0, or skip it
     rows       as `Judging.rows`, of the backward's tensors: the gradients of rows; those that sum over rows (a weight's) are left out
+    invariant  as `Judging.invariant`
 
     The gradient of an output may be absent (the output was not used, or is absent itself) if `backward` annotates it `Tensor | None`."""
 
@@ -85,6 +88,7 @@ class Grad:
     cpu: Callable[..., Any] | None = None
     undefined: Callable[..., Any] | None = None
     rows: Rows | None = None
+    invariant: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def saved_names(self) -> tuple[str, ...]:
@@ -142,7 +146,12 @@ class Judging:
     undefined  (the reference's parameters) -> the outputs as plain arithmetic has them: where one is NaN or infinite, a kernel's may be too
     deterministic  two runs give equal bits
     rows       (problem as kernels see it) -> tensor -> its dimension that counts rows, whose results do not depend on each other, or its
-               dimensions, or why they do: which calls `rooftop.invariant()` takes"""
+               dimensions (the last of them counts), or those with the extents for which the kernel is chosen, or why they do depend: which
+               calls `rooftop.invariant()` takes
+    invariant  dimension (one of `rooftop.core.invariance.DIMENSIONS`) -> "always", "mode" (under `rooftop.invariant()`), or why a result depends
+               on it in any case. What is not said follows from `rows`
+    alone      on the CPU under `rooftop.invariant()`: (the reference's parameters) -> outputs, each row computed by itself; by default the
+               reference is called for one row after another"""
 
     same: Callable[..., Any] | None = None
     compare: Mapping[str, Callable[[Judged], str | None]] = field(default_factory=dict)
@@ -150,6 +159,8 @@ class Judging:
     undefined: Callable[..., Any] | None = None
     deterministic: bool = True
     rows: Rows | None = None
+    invariant: Mapping[str, str] = field(default_factory=dict)
+    alone: Callable[..., Any] | None = None
 
 
 @dataclass(frozen=True)
@@ -244,6 +255,7 @@ class Contract:
         self.arrange, self.runtime_options = values.arrange, tuple(values.runtime_options)
         self.same, self.compare, self.sizes = judging.same, dict(judging.compare), dict(judging.sizes)
         self.undefined, self.deterministic, self.rows = judging.undefined, judging.deterministic, judging.rows
+        self.invariant, self.alone = dict(judging.invariant), judging.alone
         self.cpu, self.public, self.objects, self.faults, self.strict = calls.cpu, calls.public, calls.objects, calls.faults, calls.strict
         self.ranks, self.ranks_peers = calls.ranks, dict(calls.ranks_peers)
         self.measured_work, self.bucket, self.beside = timed.measured_work, timed.bucket, dict(timed.beside)
@@ -354,6 +366,21 @@ class Contract:
         grouped = self._grouped(tensors)
         return [grouped[n] if n in grouped else options[n] for n in self.kinds]
 
+    @cached_property
+    def invariance(self) -> Mapping[str, str]:
+        """Dimension -> "always", "mode" (under `rooftop.invariant()`), or why the bits of a result depend on it in any case: `Judging.invariant`, and where
+        that says nothing what `Judging.rows` means. Rows know nothing of sequences: how those are padded, packed or cut is how many rows there are."""
+        if self.twin_of is not None:
+            return self.twin_of.invariance
+        if self.rows is None:
+            refusal = "its gradients are sums over rows" if self.forward is not None else "its contract names no dimension of rows"
+            batch = ALWAYS if self.exact and self.forward is None else refusal
+        else:
+            batch = ALWAYS if self.exact or self.rows is each_element else MODE
+        batch = self.invariant.get("batch", batch)
+        sequences = dict.fromkeys(("batch", "padding", "packing", "chunking"), batch)
+        return {**sequences, "splits": "it is computed by one rank; what several add up depends on their number", **self.invariant}
+
     def inputs_of(self, problem: Problem) -> tuple[str, ...]:
         return tuple(n for n, _ in problem.tensors if n not in self.output_names)
 
@@ -453,7 +480,10 @@ class Contract:
             tolerance=grad.tolerance or (self._tolerance if isinstance(self._tolerance, Tolerance) else None),
             peers=grad.peers, wrong=grad.wrong, name=f"{self.name}_bwd", swept=self.swept,
             values=Values(runtime_options=[n for n in self.runtime_options if n in inspect.signature(grad.backward).parameters]),
-            judging=Judging(same=grad.narrow, undefined=grad.undefined, deterministic=self.deterministic, rows=grad.rows), calls=Calls(cpu=grad.cpu),
+            judging=Judging(
+                same=grad.narrow, undefined=grad.undefined, deterministic=self.deterministic, rows=grad.rows, invariant=grad.invariant,
+            ),
+            calls=Calls(cpu=grad.cpu),
         )
         made.forward, made.into = self, dict(grad.into)
         return made

@@ -30,7 +30,7 @@ _MAP = re.compile(r"^\s*(\w+)\s*:\s*map\s*=\s*(\w+)\s*\[([^\]]*)\]\s*(.*?)\s*$")
 _MAP_WORD = re.compile(r"(swizzle|promote|fill|as)\s+([^\s\[\]]+)\s*|(steps)\s*\[([^\]]*)\]\s*")
 _ZEROED = re.compile(r"\s*=\s*0\s*$")
 # functions that the .py file beside a .cu may define
-PYTHON = ("supports", "choose", "configs", "launches", "scratch", "zeroed", "explains")
+PYTHON = ("supports", "choose", "configs", "launches", "scratch", "zeroed", "explains", "for_any_rows")
 _OPEN = re.compile(r"\s*/\*\s*rooftop\b")
 SOURCE = 1 << 24  # bytes of a file of source that is read
 

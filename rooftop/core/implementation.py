@@ -159,6 +159,11 @@ class Implementation:
         """None, or why the bits of a row depend on the number of rows although the config does not."""
         return None
 
+    def for_any_rows(self, problem: Problem, stand_in: Problem, chosen: Chosen | None = None) -> tuple[Any, str]:
+        """The config under `rooftop.invariant()`, and its source: that of `stand_in`, a fixed number of rows. A kernel whose order of sums follows from a
+        part of its config alone may choose the rest for the rows that there are."""
+        return self.resolve(stand_in, None, chosen)
+
     def launches(self, problem: Problem, config: Any) -> list[Launch]:
         raise NotImplementedError
 

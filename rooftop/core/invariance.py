@@ -8,15 +8,17 @@ rows (`varies`). `rooftop check OP --invariant` compares the bits."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from math import gcd
 
-from rooftop.core.contract import Contract
+from rooftop.core import settings
+from rooftop.core.contract import ALWAYS, Contract
 from rooftop.core.spec import Meta, Problem, contiguous_strides
 
 ROWS = 4096  # many: the kernels for few rows, which divide one among blocks, are left
-on = False  # for the whole process: read by every call
+DIMENSIONS = ("batch", "padding", "packing", "chunking", "splits")  # what else is in a call; contracts say which of them a result may depend on
+on = settings.invariant()  # for the whole process: read by every call
 
 
 class InvarianceError(ValueError):
@@ -35,12 +37,30 @@ def invariant(enabled: bool = True) -> Iterator[None]:
         on = before
 
 
-def rows_of(op: Contract, problem: Problem) -> dict[str, tuple[int, ...]]:
-    """Tensor -> its dimensions that count rows, of a problem as kernels see it. Raises InvarianceError for an op, or such a problem, that has none."""
-    found = "its contract names no dimension of rows" if op.rows is None else op.rows(problem)
+def always(op: Contract) -> bool:
+    """Whether a result depends on nothing else in any case, so that nothing need be chosen otherwise."""
+    return (op.twin_of or op).invariance["batch"] == ALWAYS
+
+
+def rows_of(op: Contract, problem: Problem) -> dict[str, dict[int, int]]:
+    """Tensor -> its dimensions that count rows, each with its extent where the choice is made, of a problem as kernels see it. Raises InvarianceError
+    for an op, or such a problem, that has none."""
+    found = op.invariance["batch"] if op.rows is None else op.rows(problem)
     if isinstance(found, str):
-        raise InvarianceError(f"{op.name} under rooftop.invariant(): {found}")
-    return {name: dims if isinstance(dims, tuple) else (dims,) for name, dims in found.items() if problem.get(name) is not None}
+        raise InvarianceError(f"{op.name} under rooftop.invariant(), along batch: {found}")
+    return {name: _extents(dims) for name, dims in found.items() if problem.get(name) is not None}
+
+
+def _extents(dims: int | tuple[int, ...] | Mapping[int, int]) -> dict[int, int]:
+    if isinstance(dims, Mapping):
+        return dict(dims)
+    dims = dims if isinstance(dims, tuple) else (dims,)
+    return {dim: ROWS if dim == dims[-1] else 1 for dim in dims}
+
+
+def no_rows(op: Contract, problem: Problem) -> bool:
+    """Whether there are none, and with them no order of sums."""
+    return any(problem[n].shape[d] == 0 for n, dims in rows_of(op, problem).items() for d in dims)
 
 
 def seen(op: Contract, problem: Problem) -> Problem:
@@ -49,16 +69,16 @@ def seen(op: Contract, problem: Problem) -> Problem:
 
 
 def stand_in(op: Contract, problem: Problem) -> Problem:
-    """The problem for which kernel and config are chosen: `ROWS` rows without gaps."""
+    """The problem for which the kernel is chosen: `ROWS` rows without gaps, at a multiple of 16 bytes."""
     changed = {}
     for name, dims in rows_of(op, problem).items():
         m = problem[name]
-        shape = tuple(ROWS if i == dims[-1] else 1 if i in dims else n for i, n in enumerate(m.shape))
-        changed[name] = _aligned(Meta(shape, m.dtype, (), m.align), dims, contiguous_strides(shape))
+        shape = tuple(dims.get(i, n) for i, n in enumerate(m.shape))
+        changed[name] = _aligned(Meta(shape, m.dtype), dims, contiguous_strides(shape))
     return problem.replace(**changed)
 
 
-def _aligned(m: Meta, dims: tuple[int, ...], strides: tuple[int, ...]) -> Meta:
+def _aligned(m: Meta, dims: Mapping[int, int], strides: tuple[int, ...]) -> Meta:
     """As aligned as any row is; of a single one, as if others lay behind it without a gap."""
     steps = [contiguous_strides(m.shape)[dim] if m.shape[dim] == 1 else strides[dim] for dim in dims]
     return Meta(m.shape, m.dtype, m.strides, gcd(m.align, 16, *(step * m.itemsize for step in steps)))

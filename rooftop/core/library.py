@@ -10,6 +10,7 @@ from rooftop.core import debugging, invariance
 from rooftop.core.contract import KINDS, Contract, metas_of
 from rooftop.core.gradients import Gradients, autocast_off, refuse_second_derivative
 from rooftop.core.layouts import widen
+from rooftop.core.one_by_one import one_by_one
 
 NAMESPACE = "rooftop"
 _LIBRARY: Any = None
@@ -115,13 +116,9 @@ def on_cpu(op: Contract, given: Sequence[Any], implementation: str | None) -> An
 
         named(op, implementation)  # raises for a name that does not exist
         raise UnsupportedError(f"{op.name}: implementation={implementation!r} runs on CUDA tensors; these lie on the CPU")
-    if invariance.on:
-        raise invariance.InvarianceError(
-            f"{op.name} under rooftop.invariant(): on tensors of the CPU plain torch runs, whose sums depend on the number of rows"
-        )
     if debugging.on or op.strict:
         debugging.check(op, given)
-    return fallback(op, given)
+    return one_by_one(op, given, fallback, shaped) if invariance.on else fallback(op, given)
 
 
 def by_torch(op: Contract, given: Sequence[Any]) -> Any:
@@ -186,9 +183,14 @@ def fallback(op: Contract, given: Sequence[Any]) -> Any:
             t.copy_(wide[name])
     if not op.output_names:
         return None
+    return shaped(op, given, result)
+
+
+def shaped(op: Contract, given: Sequence[Any], result: Any) -> Any:
+    """Results in the layouts and dtypes that the shape function gives."""
     results = result if isinstance(result, tuple) else (result,)
-    shaped = tuple(None if m is None else _in_layout(r, m) for r, m in zip(results, _fake_metas(op, given), strict=True))
-    return shaped if len(shaped) > 1 else shaped[0]
+    made = tuple(None if m is None else _in_layout(r, m) for r, m in zip(results, _fake_metas(op, given), strict=True))
+    return made if len(made) > 1 else made[0]
 
 
 def _absent_as_empty(results: Any, given: Sequence[Any]) -> Any:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from rooftop.core.call import Call
+from rooftop.core.call import Call, copied
 from rooftop.core.contract import Contract
 from rooftop.core.implementation import Launches
 from rooftop.core.spec import DTYPES, Meta, Problem
@@ -49,7 +49,7 @@ class Plan:
         run = self._runner or self.runner()
         given: list[Any] = list(tensors)
         for i in self._copies:
-            given[i] = given[i].contiguous()
+            given[i] = copied(given[i])
         made: list[Any] = [make() for make in self._outputs]
         for i in self._mutated:
             if tensors[i] is not None:

@@ -9,6 +9,7 @@
 | `ROOFTOP_LEARN` | file of what a learner has done | `$XDG_STATE_HOME/rooftop/learn.sqlite`, else in `~/.local/state` |
 | `ROOFTOP_BOARD` | board of what `rooftop judge` has judged | `$XDG_STATE_HOME/rooftop/board.sqlite`, else in `~/.local/state` |
 | `ROOFTOP_DIARY` | log of what commands found, for `rooftop diary`; `off`: none is kept | `$XDG_STATE_HOME/rooftop/diary.jsonl`, else in `~/.local/state` |
+| `ROOFTOP_INVARIANT` | 1: `rooftop.invariant()` is on from the start | 0 |
 | `ROOFTOP_JOBS` | processes that compile at once | number of usable cores |
 | `LOCAL_RANK`, `WORLD_SIZE` | which of its processes this is on its host, and how many there are: torchrun sets them | 0, 1 |
 | `ROOFTOP_SIMT_MIB` | most memory that one simulation may take | three quarters of the machine's |
@@ -134,6 +135,11 @@ def _state(cache: Path) -> Path:
 def torchrun() -> tuple[int, int]:
     """(this process's number on its host, number of processes of the run), as torchrun has set them."""
     return _whole("LOCAL_RANK", 0, "processes", 0), _whole("WORLD_SIZE", 1, "processes", 1)
+
+
+def invariant() -> bool:
+    """Whether `rooftop.invariant()` is on from the start."""
+    return _whole("ROOFTOP_INVARIANT", 0, "modes", 0, 1) == 1
 
 
 def tool_path(name: str) -> Path | None:

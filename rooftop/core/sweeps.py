@@ -19,6 +19,8 @@ class Sizes:
     ranges   size -> (least, most)
     rows     the size that is computed from the bytes of a point and the other sizes; the bytes must grow linearly with it. "": every size
              is drawn
+    beside   the size that counts rows which do not depend on each other, where `rows` names none: what `rooftop check --invariant` varies
+    taken    (tensors, indices of rows in their order) -> the other tensors as they are for these rows alone (offsets of groups)
     models   size -> the model dimension that it stands for (a name of `rooftop.lab.timing.models.WIDTHS`)
     powers   sizes that are powers of two, such as the side of a block; their ranges start and end at one
     dtypes   of the first tensor, or of the values whose codes it holds
@@ -31,6 +33,8 @@ class Sizes:
     powers: tuple[str, ...] = ()
     dtypes: tuple[str, ...] = ("bf16", "f32")
     axis: str = ""
+    beside: str = ""
+    taken: Callable[[Mapping[str, Any], list[int]], Mapping[str, Any]] | None = None
 
     def __post_init__(self) -> None:
         if not self.ranges or not self.dtypes:
@@ -38,7 +42,7 @@ class Sizes:
         for name, (low, high) in self.ranges.items():
             if not 1 <= low <= high:
                 raise ValueError(f"the range of {name} is {low} to {high}; it must start at 1 or above and not end before it starts")
-        for name in (*self.models, *self.powers, *filter(None, (self.rows, self.axis))):
+        for name in (*self.models, *self.powers, *filter(None, (self.rows, self.axis, self.beside))):
             if name not in self.ranges:
                 raise ValueError(f"{name!r} is no size; there are {', '.join(self.ranges)}")
         for name in self.powers:
@@ -50,6 +54,11 @@ class Sizes:
     def drawn(self) -> tuple[str, ...]:
         """The sizes that are drawn: all except `rows`."""
         return tuple(n for n in self.ranges if n != self.rows)
+
+    @property
+    def counted(self) -> str:
+        """The size that counts rows, which do not depend on each other; "": there is none."""
+        return self.rows or self.beside
 
     def case(self, dtype: str, sizes: Mapping[str, int]) -> Case:
         return Case(" ".join(f"{n} {v}" for n, v in sizes.items()), self.inputs(dtype, **sizes), frozenset({"sweep"}))

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rooftop.drop_in.swapping import builder
+from rooftop.drop_in.swapping import builder, swap_of
 from rooftop.drop_in.transformers_masks import TOLD
 from rooftop.drop_in.trials import REFUSED, ordinary, quiet, replaced_forward, twin
 from rooftop.ops.linear_cross_entropy import linear_cross_entropy
@@ -117,7 +117,8 @@ def _body(module: nn.Module, **call: Any) -> Any:
 
 def _unusable(layer: Any) -> str:
     """Why the head is no linear layer whose weight may be read past its forward; "" where it is."""
-    if type(layer) is not nn.Linear:
+    how = swap_of(layer)  # one that `patch` has replaced computes the same
+    if (type(layer) if how is None else how.base) is not nn.Linear:
         return f"its output embedding is a {type(layer).__name__}, no torch.nn.Linear"
     if layer._forward_hooks or layer._forward_pre_hooks or "forward" in vars(layer):
         return "its output embedding has hooks, or another forward"

@@ -10,8 +10,8 @@ from rooftop.drop_in.proving import proven
 
 def patch(
     model: nn.Module, *, attention: bool = True, rms_norm: bool = True, layer_norm: bool = True, rope: bool = True, mlp: bool = True,
-    activation: bool = True, fused_linear_cross_entropy: bool = True, experts: bool = True, residual: bool = False, check: bool = True,
-    prove: bool = False, memory: str = "fast", decompose: tuple[str, ...] | None = None, **aliases: bool,
+    activation: bool = True, fused_linear_cross_entropy: bool = True, experts: bool = True, residual: bool = False, linear: bool = False,
+    check: bool = True, prove: bool = False, memory: str = "fast", decompose: tuple[str, ...] | None = None, **aliases: bool,
 ) -> patching.Report:  # fmt: skip
     """Have `model` compute with the functions of this package: ``rooftop.patch(model)``. In place, and this instance alone: neither its classes
     nor Transformers change. Nothing is known by name: a module is replaced if a small random copy of it gives the same as ours, against float64.
@@ -27,6 +27,7 @@ def patch(
             skip_logits=True; skip_logits=False gives logits in training). The result's `logits` are then None. Also cross_entropy=.
         experts: experts of a mixture, through ``experts_implementation="rooftop"``.
         residual: the addition within a decoder layer goes into the norm after it.
+        linear: `nn.Linear` by `rooftop.linear`, so that `rooftop.invariant()` holds for a whole model; adapters and quantised layers stay.
         check: compare the gradients of the copies too.
         prove: afterwards run `rooftop.prove` on random tokens; a model that is not equal is restored, and a ValueError says where.
         memory: of `rooftop.linear_cross_entropy`.
@@ -41,7 +42,7 @@ def patch(
         raise TypeError(f"patch: prove is {prove!r}; it must be True or False")
     parts = dict(
         attention=attention, rms_norm=rms_norm, layer_norm=layer_norm, rope=rope, mlp=mlp, activation=activation,
-        fused_linear_cross_entropy=fused_linear_cross_entropy, experts=experts, residual=residual, **aliases,
+        fused_linear_cross_entropy=fused_linear_cross_entropy, experts=experts, residual=residual, linear=linear, **aliases,
     )  # fmt: skip
     report = patching.apply(model, parts, check=check, memory=memory, decompose=decompose)
     if prove:

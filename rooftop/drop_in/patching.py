@@ -13,10 +13,11 @@ from typing import Any
 
 from torch import nn
 
-from rooftop.drop_in import gates, losses, mixtures, norms, residuals, rotations
+from rooftop.drop_in import gates, linears, losses, mixtures, norms, residuals, rotations
 from rooftop.drop_in.swapping import Swap, buried, remaking, restore, swap, swap_of, swapped_class
 
-PARTS = ("attention", "rms_norm", "layer_norm", "rope", "mlp", "activation", "fused_linear_cross_entropy", "experts", "residual")
+PARTS = ("attention", "rms_norm", "layer_norm", "rope", "mlp", "activation", "fused_linear_cross_entropy", "experts", "residual", "linear")
+ASKED_FOR = ("residual", "linear")  # replaced only where a call says so
 ALIASES = {"swiglu": "mlp", "geglu": "mlp", "gelu": "activation", "cross_entropy": "fused_linear_cross_entropy"}
 DECOMPOSED = ("activation", "rms_norm", "layer_norm", "mlp", "residual")  # what a compiler does at least as well, where it may fuse it with its neighbours
 STATE = "_rooftop"  # an attribute of a patched model: what its configuration said before
@@ -101,7 +102,7 @@ def is_patched(model: nn.Module) -> bool:
 
 def wanted(parts: Mapping[str, Any]) -> list[str]:
     """The parts that are asked for. Raises TypeError for others."""
-    found = {n: n != "residual" for n in PARTS}
+    found = {n: n not in ASKED_FOR for n in PARTS}
     for name, value in parts.items():
         if name not in found and name not in ALIASES:
             raise TypeError(f"patch: {name!r} is no part; there are {', '.join((*PARTS, *ALIASES))}")
@@ -114,7 +115,7 @@ def wanted(parts: Mapping[str, Any]) -> list[str]:
 def apply(
     model: nn.Module, parts: Mapping[str, Any], *, check: bool = True, memory: str = "fast", decompose: Sequence[str] | None = None
 ) -> Report:
-    """What `rooftop.patch` does; `parts`: by name or alias, those that are not there are asked for, but for residual."""
+    """What `rooftop.patch` does; `parts`: by name or alias, those that are not there are asked for, but for those of ASKED_FOR."""
     asked = wanted(parts)
     if not isinstance(check, bool):
         raise TypeError(f"patch: check is {check!r}; it must be True or False")
@@ -232,6 +233,8 @@ class _Patch:
             self.rope()
         if "fused_linear_cross_entropy" in self.wanted:
             self.loss()
+        if "linear" in self.wanted:
+            self.linear()
         for top in self.tops:  # so that a copy of it in another process knows the attention function
             if swap_of(top) is None and not any(r.why == "" for r in self.rows if r.part == "fused_linear_cross_entropy" and r.what == type(top).__name__):
                 swap(top, "model")
@@ -334,6 +337,13 @@ class _Patch:
             if not isinstance(options, str):
                 swap(top, "loss", options, "fused_linear_cross_entropy" in self.decompose)
             self.rows.append(Row("fused_linear_cross_entropy", type(top).__name__, 1, options if isinstance(options, str) else ""))
+
+    def linear(self) -> None:
+        layers = [m for m in self.modules if linears.candidate(m)]
+        for module in layers:
+            swap(module, "linear")
+        if layers:
+            self.rows.append(Row("linear", "Linear", len(layers)))
 
     def heads(self) -> Iterator[Any]:
         """The models with an output embedding: the outermost ones."""

@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from rooftop.core import invariance
 from rooftop.core.autocasting import lowered
 from rooftop.drop_in.attention import drawn, fits
 from rooftop.drop_in.transformers_masks import is_lengths, is_order, is_pages, is_runs, transformers_mask
@@ -43,7 +44,8 @@ def transformers_attention(
         softcap: scores are bounded to ± this, before `position_bias` and the mask.
         s_aux: sinks [H]: a score without a key, for each head.
         position_bias: added to the scores, broadcast over [B, H, L, S], with a gradient.
-        cu_seq_lens_q, cu_seq_lens_k: bounds of packed sequences in the B · L tokens, where no mask tells them apart.
+        cu_seq_lens_q, cu_seq_lens_k: bounds of packed sequences in the B · L tokens, where no mask tells them apart, and under
+            `rooftop.invariant()` where it says for each token which run of keys it sees.
         others: None; what changes nothing (`sliding_window`: the mask has it); and what a layer only hands on from the caller of its model,
             which Transformers' own functions do not read either.
 
@@ -74,7 +76,7 @@ def transformers_attention(
         more.update(causal=True, window=None if reach is None else (reach - 1, 0), cache_lengths=attention_mask[:, 0, 0, 0].expand(query.shape[0]))
         if is_pages(attention_mask):
             more["page_table"] = attention_mask[:, 1, 0]
-    elif attention_mask is not None:
+    elif attention_mask is not None and not (invariance.on and cu_seq_lens_q is not None and is_runs(attention_mask)):
         more.update(_seen(attention_mask, query.shape[0], keys))
     elif cu_seq_lens_q is not None:
         if position_bias is not None:

@@ -16,6 +16,7 @@ from typing import Any
 from rooftop.core import settings
 from rooftop.core.backends.cuda import CudaImplementation
 from rooftop.core.backends.triton import TritonImplementation
+from rooftop.core.call import Call
 from rooftop.core.compile import compile_many
 from rooftop.core.spec import Case, Device
 from rooftop.lab.candidates import Subject
@@ -52,6 +53,26 @@ def compile_first(todo: Iterable[tuple[Subject, Case]], device: Device) -> int:
         except (BrokenProcessPool, OSError):  # LLVM ends its process over some kernels; a cache that cannot be written
             break
     return len(programs) + len(binaries)
+
+
+def compile_calls(todo: Iterable[tuple[Call, Case]], device: Device) -> int:
+    """The same for calls of cases, with the configs that they have."""
+    programs: set[tuple[CudaImplementation, tuple[str, ...]]] = set()
+    jobs: dict[str, tuple[str, Case, Mapping[str, Any]]] = {}
+    for call, case in todo:
+        kernel = call.implementation
+        if isinstance(kernel, CudaImplementation):
+            programs.add((kernel, tuple(sorted({x.kernel for x in call.launches}))))
+        elif isinstance(kernel, TritonImplementation):
+            jobs |= {t: (str(kernel.path), case, kernel.config_dict(call.config)) for t in _texts(kernel, call.problem, call.config)}
+    waiting = []
+    if len(jobs) > FEW:
+        with ProcessPoolExecutor(min(settings.load().jobs, len(jobs)), mp_context=multiprocessing.get_context("spawn")) as pool:
+            waiting = [pool.submit(compile_triton, word, case, device, values) for word, case, values in jobs.values()]
+            compile_many([k.compile_job(names, device.target) for k, names in programs])
+    else:
+        compile_many([k.compile_job(names, device.target) for k, names in programs])
+    return len(programs) + sum(done.exception() is None and done.result() for done in waiting)
 
 
 def _texts(kernel: TritonImplementation, problem: Any, config: Any) -> list[str]:

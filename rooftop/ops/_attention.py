@@ -198,6 +198,60 @@ def forward(q: Tensor, k: Tensor, v: Tensor, all_parts: list[Part], o: Options, 
     return out, lse
 
 
+def alone(q: Tensor, k: Tensor, v: Tensor, all_parts: list[Part], o: Options) -> tuple[Tensor, Tensor]:
+    """`forward`, one query of the heads of a key head at a time: what torch is called for has the sizes of the keys that it sees, and no others."""
+    import torch
+
+    out = q.new_zeros(*q.shape[:3], v.shape[3])
+    lse = q.new_full((q.shape[0], q.shape[2], q.shape[1]), float("-inf"))
+    group = q.shape[2] // max(k.shape[2], 1)
+    for part, h, b in ((p, h, b) for p in all_parts for h in range(k.shape[2]) for b in range(p.batch.start, p.batch.stop)):
+        heads = slice(h * group, (h + 1) * group)
+        one = Part(slice(b, b + 1), part.start, part.count, part.keys, part.length)
+        keys, values = taken(k, one, h, float("nan"))[0], taken(v, one, h, 0.0)[0]
+        for i in range(part.count):
+            position = i + part.length - part.count
+            first = 0 if o.left == UNBOUNDED else max(0, position - o.left)
+            last = part.length if o.right == UNBOUNDED else min(part.length, max(position + o.right + 1, 0))
+            if o.key_begin is not None and o.key_end is not None:
+                first, last = max(first, int(o.key_begin[b, i])), min(last, int(o.key_end[b, i]))
+            j = torch.arange(first, max(first, last), device=q.device)
+            if o.mask is not None:  # of one head at a time, where heads see other keys
+                seen = spread(o.mask, one, heads)[0, :, i if o.mask.shape[2] > 1 else 0].expand(group, part.length)
+                alike = len(seen.unique(dim=0)) == 1
+                sets = [(heads, j[seen[0][j]])] if alike else [(slice(heads.start + g, heads.start + g + 1), j[seen[g][j]]) for g in range(group)]
+            else:
+                sets = [(heads, j)]
+            for of, at in sets:
+                row, norm = _one(q[b, part.start + i, of].clone(), keys[at], values[at], at - position, i, one, of, o)
+                out[b, part.start + i, of], lse[b, of, part.start + i] = row, norm
+    return out, lse
+
+
+def _one(q: Tensor, k: Tensor, v: Tensor, apart: Tensor, i: int, part: Part, heads: slice, o: Options) -> tuple[Tensor, Tensor]:
+    """(out [G, Dv], lse [G]) of query i, q [G, D], with the keys that it sees, `apart` positions from it."""
+    import torch
+
+    z = (q @ k.T) * o.scale
+    if o.softcap:
+        z = o.softcap * (z / o.softcap).tanh()
+    if o.bias is not None:
+        of = spread(o.bias, part, heads)[0, :, i if o.bias.shape[2] > 1 else 0].to(z.dtype)
+        z = z + (of[:, apart + i + part.length - part.count] if of.shape[1] > 1 else of)
+    if o.alibi_slopes is not None:
+        slopes = o.alibi_slopes[part.batch.start, heads] if o.alibi_slopes.dim() == 2 else o.alibi_slopes[heads]
+        z = z - slopes.to(z.dtype)[:, None] * apart.abs()
+    if o.sinks is not None:
+        z = torch.cat((z, o.sinks[heads].to(z.dtype)[:, None]), -1)
+    if z.shape[-1] == 0:
+        return q.new_zeros(q.shape[0], v.shape[1]), q.new_full(q.shape[:1], float("-inf"))
+    most = z.amax(-1, keepdim=True)
+    most = most.where(most != float("-inf"), 0.0)
+    e = (z - most).exp()
+    total = e.sum(-1, keepdim=True)
+    return (e[:, : k.shape[0]] @ v) / total.where(total != 0, 1.0), (most + total.log())[:, 0]
+
+
 def _product(a: Tensor, b: Tensor, seen: Tensor | None) -> Tensor:
     """a @ b, where a pair that is not seen contributes nothing; a is 0 there, and b may be NaN or infinite. `seen` None: a @ b."""
     made = a @ b

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from rooftop.core.op import Calls, Op
+from rooftop.core.op import Calls, Judging, Op
 from rooftop.core.spec import Case, Input, Meta, Problem, Work, case
 
 if TYPE_CHECKING:
@@ -133,6 +133,7 @@ def _by_torch(tensors: Mapping[str, Any], options: Mapping[str, Any], group: Any
 OP = Op(
     reference,
     outputs=outputs,
+    judging=Judging(invariant={"batch": "its tiles are those of the rows that each rank has"}),
     canonical=canonical,
     cases=_cases(),
     work=work,

@@ -14,6 +14,8 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from rooftop.core import invariance
+from rooftop.core.invariance import ROWS
 from rooftop.core.op import Calls, Grad, Judged, Judging, Op, Sizes, Tolerance, Values, like
 from rooftop.core.spec import Input, Meta, Problem, Work
 from rooftop.ops import _attention, _attention_call, _randomness
@@ -105,6 +107,8 @@ def attention(
     gradient.
 
     Raises TypeError for other dtypes, ValueError for shapes, devices or numbers that do not fit."""
+    import torch
+
     first = _attention_call.first_order("attention", order, q, k, v, page_table)
     q, k, v = (_attention_call.turned(t, first) for t in (q, k, v))
     tensors = {
@@ -119,6 +123,12 @@ def attention(
     ranges: tuple[Any, Any] = (None, None)
     if isinstance(mask, (tuple, list)):
         ranges, mask = tuple(mask), None
+        seen = invariance.on and q.is_cuda and not torch.compiler.is_compiling() and not torch.cuda.is_current_stream_capturing()
+        if seen and bool((ranges[0] != 0).any()):
+            raise invariance.InvarianceError(
+                "attention under rooftop.invariant(), along padding and packing: mask begins behind key 0, and kernels cut keys by their place in the "
+                "tensor; pad behind each sequence, or give cu_seqlens_q and cu_seqlens_k"
+            )
     if packed:
         q, k, v = q[None], k[None], v[None]
     out, lse = OP(
@@ -299,6 +309,28 @@ def canonical(p: Problem) -> Problem | None:
     return p
 
 
+def rows(p: Problem) -> dict[str, dict[int, int]] | str:
+    """For `Judging.rows`: sequences, queries and keys, whatever holds them."""
+    if float(p.option("dropout_p")):
+        return "what dropout drops follows from the place of a query in the call"
+    found: dict[str, dict[int, int]] = {n: {0: 1, 1: ROWS} for n in ("q", "k", "v", "out", "key_begin", "key_end")}
+    for name in ("bias", "mask"):
+        if (m := p.get(name)) is not None:
+            found[name] = {i: n for i, n in ((0, 1), (2, ROWS), (3, ROWS)) if m.shape[i] > 1}
+    if (slopes := p.get("alibi_slopes")) is not None and len(slopes.shape) == 2:
+        found["alibi_slopes"] = {0: 1}
+    return {**found, "lse": {0: 1, 2: ROWS}, "cu_seqlens_q": {0: 2}, "cu_seqlens_k": {0: 2}, "cache_lengths": {0: 1}, "page_table": {0: 1, 1: 16}}
+
+
+def alone(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
+    """As the reference, for each query of a head by itself, with the keys that it sees."""
+    bias, mask, cu_q, cu_k, pages, lengths, slopes, q_scale, k_scale, v_scale, sinks, *numbers = rest
+    q, k, v = (x if x.element_size() > 1 else x.float() for x in (q, k, v))
+    q, k, v = (x if s is None else x * s[:, None] for x, s in ((q, q_scale), (k, k_scale), (v, v_scale)))
+    options = _options(q, k, bias, mask, slopes, sinks, *numbers)
+    return _attention.alone(q, k, v, list(_attention.parts(q, k, cu_q, cu_k, pages, lengths)), options)
+
+
 def pairs(p: Problem) -> int:
     """Pairs of a query and a key that it sees, of one head: of pages and caches as if they were full, of packed sequences as if all were of
     one length, where there are fewest."""
@@ -436,7 +468,10 @@ OP = Op(
     swept=Sizes(_swept, {"batch": (1, 65535), "length": (1, 16384), "eighths": (4, 32)}, rows="batch", dtypes=("bf16",), axis="length"),
     work=work,
     tolerance=Tolerance(multiple=2.0, flushed=True),
-    judging=Judging(compare={"lse": _same_lse}, same=same),
+    judging=Judging(
+        compare={"lse": _same_lse}, same=same, rows=rows, alone=alone,
+        invariant={"padding": "mode", "packing": "mode", "chunking": "mode", "splits": "keys on several ranks are cut elsewhere than at multiples of a split"},
+    ),
     values=Values(runtime_options=("scale", "seed"), arrange=arrange),
     grad=Grad(
         wrt=("q", "k", "v", "bias", "sinks"),
@@ -446,6 +481,7 @@ OP = Op(
         ),
         backward=backward,
         outputs=outputs_bwd,
+        invariant={"batch": "the gradient of a key is a sum over queries: call backward() outside of rooftop.invariant()"},
         work=work_bwd,
         undefined=partial(_gradients, True),
         tolerance=Tolerance(multiple=4.0, flushed=True),

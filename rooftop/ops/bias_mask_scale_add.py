@@ -12,7 +12,7 @@ from math import prod
 from typing import TYPE_CHECKING, Any
 
 from rooftop.core.argument_checks import number
-from rooftop.core.op import Calls, Grad, Op, Tolerance, Values
+from rooftop.core.op import Calls, Grad, Judging, Op, Tolerance, Values
 from rooftop.core.spec import Case, Input, Meta, Problem, Work, case
 from rooftop.formats import random_bits
 from rooftop.ops import _randomness
@@ -210,6 +210,7 @@ OP = Op(
     reference,
     calls=Calls(cpu=cpu),
     outputs=outputs,
+    judging=Judging(invariant={"batch": "which elements are dropped follows from their place in the call"}),
     canonical=canonical,
     cases=_cases(),
     swept=sizes(lambda x: _given(x, mask=True)),  # with a seed in its place torch makes another mask: no peer to stand beside

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from math import prod
 from typing import TYPE_CHECKING, Any
 
-from rooftop.core.op import Calls, Grad, Op, Sizes, Tolerance
+from rooftop.core.op import Calls, Grad, Judging, Op, Sizes, Tolerance
 from rooftop.core.spec import Case, Input, Meta, Problem, Work, case
 
 if TYPE_CHECKING:
@@ -219,6 +219,7 @@ OP = Op(
     reference,
     calls=Calls(cpu=cpu),
     outputs=outputs,
+    judging=Judging(invariant={"batch": "how a row is divided among threads follows from the number of vectors; rooftop.matmul takes them as rows"}),
     canonical=canonical,
     cases=_cases(),
     swept=Sizes(

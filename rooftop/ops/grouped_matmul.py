@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from rooftop.core.autocasting import lowered
-from rooftop.core.op import Calls, Grad, Op, Sizes, Tolerance, Values
+from rooftop.core.op import Calls, Grad, Judging, Op, Sizes, Tolerance, Values
 from rooftop.core.spec import Case, Input, Meta, Option, Problem, Work, case
 from rooftop.core.sweeps import PRODUCT
 from rooftop.ops._gradient_layout import product_like
@@ -99,6 +99,30 @@ def cpu(a: Tensor, b: Tensor, offsets: Tensor) -> Any:
     if ends[-1] < a.shape[0]:
         parts.append(a.new_zeros(a.shape[0] - ends[-1], b.shape[2]))
     return torch.cat(parts) if len(parts) > 1 else parts[0]
+
+
+def alone(a: Tensor, b: Tensor, offsets: Tensor) -> Tensor:
+    """Row by row, each of them where memory begins."""
+    ends = offsets.clamp(0, a.shape[-2]).tolist()
+    out = a.new_zeros(*a.shape[:-1], b.shape[-1])
+    for g, (begin, end) in enumerate(zip([0, *ends], ends, strict=False)):
+        of_a, of_out = (a[g], out[g]) if a.dim() == 3 else (a, out)
+        for i in range(0 if a.dim() == 3 else begin, end):
+            of_out[i] = (of_a[i : i + 1].clone() @ b[g])[0]
+    return out
+
+
+def _rows(p: Problem) -> dict[str, int] | str:
+    if len(p["b"].shape) == 2:
+        return "where K is cut, each result is a sum over rows"
+    return dict.fromkeys(("a", "out"), len(p["a"].shape) - 2)
+
+
+def _of_rows(tensors: Mapping[str, Any], rows: list[int]) -> dict[str, Any]:
+    """The offsets of these rows, which are in order."""
+    import torch
+
+    return {"offsets": torch.searchsorted(torch.tensor(rows, device=tensors["offsets"].device), tensors["offsets"].long()).int()}
 
 
 def backward(dout: Tensor, a: Tensor, b: Tensor, offsets: Tensor) -> tuple[Tensor, Tensor]:
@@ -220,12 +244,13 @@ OP = Op(
         lambda dtype, M, N, K, groups: {
             "a": Input((M, K), dtype), "b": Input((groups, K, N), dtype, layout="transposed"), "offsets": Input((groups,), "i32"),
         },
-        {**PRODUCT, "groups": (8, 256)}, models={"N": "inner", "K": "hidden"}, dtypes=("bf16",),
+        {**PRODUCT, "groups": (8, 256)}, models={"N": "inner", "K": "hidden"}, dtypes=("bf16",), beside="M", taken=_of_rows,
     ),
     work=work,
     tolerance=Tolerance(multiple=4.0),
     grad=Grad(wrt=("a", "b"), saves=("a", "b", "offsets"), backward=backward),
     values=Values(arrange=_offsets),
+    judging=Judging(rows=_rows, alone=alone),
     peers={"torch": _torch},
     wrong={"weights of the first group": _first_weights, "one row less": _one_row_less, "rows past the end": _all_rows},
 )

@@ -11,11 +11,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from rooftop.core import invariance
 from rooftop.core.argument_checks import flag, number, wants_gradient
 from rooftop.core.autocasting import lowered
 from rooftop.core.op import Calls, Grad, Judged, Judging, Op, Timed, Tolerance
 from rooftop.core.spec import DTYPES, Meta, Problem, Work
-from rooftop.ops import _linear_loss
+from rooftop.ops import _linear_loss, _linear_rows
 from rooftop.ops._linear_call import check_divisor, validated
 from rooftop.ops._linear_cases import SWEPT, cases
 from rooftop.ops._linear_loss import Options
@@ -110,16 +111,23 @@ def linear_cross_entropy(
     cap = 0.0 if softcap is None else float(softcap)
     options = (int(ignore_index), reduction, float(label_smoothing), float(lse_square_scale), cap)
     given = implementation if implementation is not None or not return_lse else ""  # torch's own function gives no normaliser
-    if group is not None:
-        from rooftop.ops._vocabulary import split_loss
-
-        loss, state = split_loss(OP, rows, weight, bias, flat, options, (to, memory), wanted, group, implementation)
+    if invariance.on:
+        _linear_rows.refuse(implementation, group, to, weight)
+        loss, lse = _linear_rows.losses(rows, weight, bias, flat, *(options[0], *options[2:]))
+        if reduction != "none":
+            loss = loss.sum() / ((flat != ignore_index).sum() if reduction == "mean" else 1)
     else:
-        loss, state, *_ = OP(rows, weight, bias, flat, *options, 0, 0, to, memory, *wanted, True, implementation=given)
+        if group is not None:
+            from rooftop.ops._vocabulary import split_loss
+
+            loss, state = split_loss(OP, rows, weight, bias, flat, options, (to, memory), wanted, group, implementation)
+        else:
+            loss, state, *_ = OP(rows, weight, bias, flat, *options, 0, 0, to, memory, *wanted, True, implementation=given)
+        lse = state[:, 0] + state[:, 1].log() if return_lse else loss
     loss = loss.reshape(target.shape) if reduction == "none" else loss
     if divisor is not None:
         loss = loss / (divisor.detach().reshape(()).to(loss.device) if hasattr(divisor, "detach") else divisor)
-    return (loss, (state[:, 0] + state[:, 1].log()).detach().reshape(target.shape)) if return_lse else loss
+    return (loss, lse.detach().reshape(target.shape)) if return_lse else loss
 
 
 def _options(weight: Tensor, rest: Sequence[Any]) -> Options:
@@ -426,7 +434,10 @@ OP = Op(
     cases=cases(),
     swept=SWEPT,
     work=work,
-    judging=Judging(same=same, compare={"state": _same_state}),
+    judging=Judging(
+        same=same, compare={"state": _same_state}, rows=lambda p: _linear_rows.APART,
+        invariant={"batch": "mode", "packing": "mode", "padding": "mode", "chunking": "mode"},
+    ),
     tolerance=Tolerance(multiple=2.0),
     grad=Grad(
         wrt=("x", "weight", "bias"),

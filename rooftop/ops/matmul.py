@@ -11,7 +11,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from rooftop.core.argument_checks import number
-from rooftop.core.op import Calls, Grad, Op, Sizes, Timed, Tolerance
+from rooftop.core.invariance import ROWS
+from rooftop.core.op import Calls, Grad, Judging, Op, Sizes, Timed, Tolerance
 from rooftop.core.spec import DTYPES, Input, Meta, Problem, Work, dtype_of
 from rooftop.core.sweeps import PRODUCT
 from rooftop.ops._gradient_layout import product_like
@@ -292,6 +293,28 @@ def _columns(m: Meta | None) -> bool:
     return m is not None and m.shape[-1] > 1 and m.strides[-1] != 1
 
 
+def rows(p: Problem) -> dict[str, dict[int, int]]:
+    """For `Judging.rows`: those of all matrices of the batch."""
+    of_a = {0: ROWS} if len(p["a"].shape) == 2 else {0: 1, 1: ROWS}
+    found = dict.fromkeys(("a", "c", "gate", "residual", "out"), of_a)
+    return found if len(p["b"].shape) == 2 else {**found, "b": {0: 1}}
+
+
+def alone(a: Tensor, b: Tensor, c: Tensor | None, bias: Tensor | None = None, gate: Tensor | None = None, residual: Tensor | None = None, *rest: Any) -> Tensor:
+    """Row by row, each of them where memory begins."""
+    import torch
+
+    def at(i: int) -> list[Tensor | None]:
+        return [None if t is None else t[i : i + 1].clone() for t in (a, c, gate, residual)]
+
+    if a.dim() == 3:
+        given = zip(*([None] * len(a) if t is None else t for t in (a, b, c, gate, residual)), strict=True)
+        found = [alone(x, y, z, bias, u, v, *rest) for x, y, z, u, v in given]
+    else:
+        found = [reference(x, b, z, bias, u, v, *rest) for x, z, u, v in map(at, range(a.shape[0]))]
+    return (torch.stack(found) if a.dim() == 3 else torch.cat(found)) if found else reference(a, b, c, bias, gate, residual, *rest)
+
+
 def work(p: Problem) -> Work:
     """Each operand read once, the result written once; one FMA a product, three on the tensor cores in the split modes."""
     a, b, out = p["a"], p["b"], p["out"]
@@ -422,10 +445,11 @@ OP = Op(
     cases=cases(ACTIVATIONS, PRECISIONS),
     swept=Sizes(
         lambda dtype, M, N, K: {"a": Input((M, K), dtype), "b": Input((K, N), dtype), "c": None, "alpha": 1.0, "beta": 0.0},
-        PRODUCT, models={"N": "inner", "K": "hidden"}, dtypes=("f32", "bf16"),
+        PRODUCT, models={"N": "inner", "K": "hidden"}, dtypes=("f32", "bf16"), beside="M",
     ),
     work=work,
     tolerance=Tolerance(multiple=4.0),
+    judging=Judging(rows=rows, alone=alone),
     grad=Grad(wrt=("a", "b", "c", "bias", "gate", "residual"), saves=("a", "b", "c", "bias", "gate", "residual"), backward=backward),
     timed=Timed(bucket=bucket),
     peers={"torch": _torch},

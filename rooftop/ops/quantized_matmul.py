@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from rooftop.core.op import Calls, Grad, Judging, Op, Sizes, Tolerance, Values
+from rooftop.core.op import Calls, Grad, Judging, Op, Sizes, Tolerance, Values, first_of
 from rooftop.core.spec import Case, Input, Meta, Option, Problem, Work, case
 
 if TYPE_CHECKING:
@@ -355,13 +355,13 @@ OP = Op(
     cases=_cases(),
     swept=Sizes(
         lambda dtype, M, N, K: _given(M, N, K, "int4", 128, dtype), {"M": (1, 1 << 14), "N": (16, 1 << 17), "K": (128, 1 << 16)},
-        models={"N": "inner", "K": "hidden"}, dtypes=("bf16", "f16"),
+        models={"N": "inner", "K": "hidden"}, dtypes=("bf16", "f16"), beside="M",
     ),
     work=work,
     tolerance=Tolerance(multiple=2.0),
     grad=Grad(wrt=("x", "bias"), saves=("codes", "scale", "zero", "x_scale"), backward=backward),
     values=Values(arrange=_fitting),
-    judging=Judging(same=same),
+    judging=Judging(same=same, rows=first_of("x", "x_scale", "out")),
     peers={"torch": _torch},
     wrong={
         "pairs of codes swapped": _with(_swapped_halves),

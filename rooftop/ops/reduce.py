@@ -10,7 +10,7 @@ from math import prod
 from typing import TYPE_CHECKING, Any
 
 from rooftop.core import argument_checks
-from rooftop.core.op import Calls, Grad, Op, Sizes, Tolerance
+from rooftop.core.op import Calls, Grad, Judging, Op, Sizes, Tolerance
 from rooftop.core.spec import Case, Input, Meta, Problem, Work, case
 
 if TYPE_CHECKING:
@@ -306,6 +306,7 @@ OP = Op(
     reference,
     calls=Calls(cpu=reference, public=_public),
     outputs=outputs,
+    judging=Judging(invariant={"batch": "how many blocks share a sum follows from the sizes of the whole tensor"}),
     canonical=canonical,
     cases=_cases(),
     swept=Sizes(

@@ -428,7 +428,7 @@ OP = Op(
     outputs=outputs,
     canonical=canonical,
     cases=_cases(),
-    judging=Judging(rows=lambda p: {n: (0, 1) for n, m in p.tensors if m is not None and len(m.shape) > 2}),
+    judging=Judging(rows=lambda p: {n: (0, 1) for n, m in p.tensors if m is not None and len(m.shape) > 2}, alone=reference),  # no sums
     swept=Sizes(
         _swept, {"tokens": (1, 1 << 22), "heads": (1, 128), "head": (16, 256)}, rows="tokens", models={"head": "head"}, axis="head"
     ),

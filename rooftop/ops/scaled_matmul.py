@@ -278,11 +278,11 @@ def _cases() -> list[Case]:
 
 OP = Op(
     reference,
-    judging=Judging(same=in_float32),
+    judging=Judging(same=in_float32, rows=lambda p: dict.fromkeys(("a", "out") if p.option("scales") == "one" else ("a", "scale_a", "out"), 0)),
     outputs=outputs,
     canonical=canonical,
     cases=_cases(),
-    swept=Sizes(_swept, {**PRODUCT, "K": (16, 1 << 16)}, models={"N": "inner", "K": "hidden"}, dtypes=("f8e4m3", "i8")),
+    swept=Sizes(_swept, {**PRODUCT, "K": (16, 1 << 16)}, models={"N": "inner", "K": "hidden"}, dtypes=("f8e4m3", "i8"), beside="M"),
     work=work,
     tolerance=Tolerance(multiple=4.0),
     values=Values(arrange=_fitting),

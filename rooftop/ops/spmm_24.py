@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from rooftop.core.op import Grad, Op, Sizes, Tolerance, Values
+from rooftop.core.op import Grad, Judging, Op, Sizes, Tolerance, Values
 from rooftop.core.spec import Case, Input, Meta, Option, Problem, Work, case
 from rooftop.core.sweeps import PRODUCT
 from rooftop.ops._sparse import UNITS, bias_gradient, finished, slope, validate
@@ -258,6 +258,7 @@ def _cases() -> list[Case]:
 OP = Op(
     reference,
     outputs=outputs,
+    judging=Judging(invariant={"batch": "how K is split follows from the sizes of both matrices"}),
     canonical=canonical,
     cases=_cases(),
     swept=Sizes(_swept, {**PRODUCT, "K": (64, 1 << 18)}, models={"M": "inner", "K": "hidden"}, dtypes=("bf16", "f16")),

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from rooftop.core.op import Calls, Grad, Op, Sizes, Tolerance, Values
+from rooftop.core.op import Calls, Grad, Judging, Op, Sizes, Tolerance, Values
 from rooftop.core.spec import Case, Input, Meta, Option, Problem, Work, case
 from rooftop.ops._sparse import LAYOUTS, UNITS, bias_gradient, finished, indices, slope, validate
 from rooftop.ops.spmm_csr import pattern_faults, rows_of, turned
@@ -294,6 +294,7 @@ def _cases() -> list[Case]:
 OP = Op(
     reference,
     outputs=outputs,
+    judging=Judging(invariant={"batch": "how a row of blocks is split follows from the sizes of both matrices"}),
     canonical=canonical,
     cases=_cases(),
     swept=Sizes(_swept, **BLOCKS),

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from rooftop.core.op import Calls, Grad, Op, Sizes, Tolerance, Values
+from rooftop.core.op import Calls, Grad, Judging, Op, Sizes, Tolerance, Values
 from rooftop.core.spec import Case, Input, Meta, Option, Problem, Work, case
 from rooftop.ops._sparse import LAYOUTS, bias_gradient, finished, indices, slope, validate
 
@@ -356,6 +356,7 @@ OP = Op(
     reference,
     calls=Calls(cpu=cpu, faults=faults),
     outputs=outputs,
+    judging=Judging(invariant={"batch": "how a row is split follows from the sizes of both matrices"}),
     canonical=canonical,
     cases=_cases(),
     swept=Sizes(_swept, **ROWS),

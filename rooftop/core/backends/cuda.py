@@ -15,6 +15,7 @@ from rooftop.core import head as heads
 from rooftop.core import head_text, tensor_maps
 from rooftop.core.backends.gpu_only import needs_gpu
 from rooftop.core.backends.python_files import load_file
+from rooftop.core.choice import Chosen
 from rooftop.core.compile import Binary, Job, compile_cuda
 from rooftop.core.cuda_form import Definitions
 from rooftop.core.digests import c_code, digest
@@ -39,7 +40,8 @@ class CudaImplementation(Implementation):
         configs(problem, head) -> Iterable        more sets of constants, for tuning
         launches(problem, config, head) -> list[Launch]
         scratch(problem, config, head) -> dict[str, Meta]
-        zeroed(problem, config, head) -> Sequence[str]"""
+        zeroed(problem, config, head) -> Sequence[str]
+        for_any_rows(problem, head) -> Mapping | str  (as of a Python kernel: rooftop.core.backends.python_modules)"""
 
     backend = "cuda"
 
@@ -167,7 +169,11 @@ class CudaImplementation(Implementation):
         return self._head.breaks(problem, config)
 
     def varies(self, problem: Problem) -> str | None:
-        """Rows are read by whole vectors from the first boundary on, so that the terms of a thread follow from where a row starts."""
+        """Rows are read by whole vectors from the first boundary on, so that the terms of a thread follow from where a row starts; unless the Python code
+        says how the order of sums is kept."""
+        if (function := self._python_function("for_any_rows")) is not None:
+            found = function(problem, self._head)
+            return found if isinstance(found, str) else None
         contract = None if self.contract is None else self.contract()
         if contract is None or contract.rows is None or contract.exact:  # exact results have no order
             return None
@@ -175,6 +181,12 @@ class CudaImplementation(Implementation):
         inputs = () if isinstance(rows, str) else [n for n in rows if n not in contract.output_names]
         odd = [n for n in inputs if (m := problem.get(n)) is not None and m.align < 16 and len(m.shape) > 1]
         return f"rows of {odd[0]} start at different places of their 16 bytes, and the order of sums follows them" if odd else None
+
+    def for_any_rows(self, problem: Problem, stand_in: Problem, chosen: Chosen | None = None) -> tuple[Any, str]:
+        function = self._python_function("for_any_rows")
+        if function is None:
+            return super().for_any_rows(problem, stand_in, chosen)
+        return {**self._head.config, **function(problem, self._head)}, "heuristic"
 
     def launches(self, problem: Problem, config: Any) -> list[Launch]:
         function = self._python_function("launches")

@@ -10,6 +10,7 @@ from typing import Any
 
 from rooftop.core import normal_form
 from rooftop.core.backends.python_files import load_file
+from rooftop.core.choice import Chosen
 from rooftop.core.digests import digest
 from rooftop.core.head_parts import HeadError
 from rooftop.core.head_text import shown
@@ -36,6 +37,8 @@ class ModuleImplementation(Implementation):
     breaks(problem, config) -> str | None     the validity predicate: why a problem cannot run with a config
     scratch(problem, config) -> dict[str, Meta]
     zeroed(problem, config) -> Sequence[str]  scratch tensors that must be zero when the first launch starts
+    for_any_rows(problem) -> Config | str     the config under `rooftop.invariant()`, with which the order of a row's sums follows from the row alone; or why
+                                              it never does. Without it: the config of a fixed number of rows
     explains(problem, config) -> str          a sentence for `rooftop.explain`: tile, reason, predicted time
     DEMANDS                                   what the machine code must contain (docs/head.md, "Demands")
     UNORDERED                                 (a rung) why two runs may differ in their last bits: atomic additions
@@ -92,6 +95,14 @@ class ModuleImplementation(Implementation):
     def breaks(self, problem: Problem, config: Any) -> str | None:
         reason: str | None = self._function_or("breaks", lambda p, c: None)(problem, config)
         return reason
+
+    def varies(self, problem: Problem) -> str | None:
+        found = self._function_or("for_any_rows", lambda p: None)(problem)
+        return found if isinstance(found, str) else None
+
+    def for_any_rows(self, problem: Problem, stand_in: Problem, chosen: Chosen | None = None) -> tuple[Any, str]:
+        function = getattr(self.module, "for_any_rows", None)
+        return super().for_any_rows(problem, stand_in, chosen) if function is None else (function(problem), "heuristic")
 
     def config_of(self, values: Mapping[str, Any]) -> Any:
         made = getattr(self.module, "Config", None)

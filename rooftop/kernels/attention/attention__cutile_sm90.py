@@ -108,6 +108,10 @@ def configs(p: Problem) -> list[Config]:
     ]
 
 
+def for_any_rows(p: Problem) -> str:
+    return "its tiles follow from the numbers of queries and keys"
+
+
 def launches(p: Problem, config: Config) -> list[Launch]:
     q = p["q"]
     size = max(16, 1 << (q.shape[3] - 1).bit_length())

@@ -316,6 +316,10 @@ def _kept(p: Problem, name: str) -> dict[str, int]:
     return {n: s // 2 if _eight(p) else s for n, s in shared.strides(p, name, name).items()}
 
 
+def for_any_rows(p: Problem) -> str:
+    return "how the keys are split follows from the number of sequences"
+
+
 def launches(p: Problem, config: Config) -> list[Launch]:
     q, k, v = p["q"], p["k"], p["v"]
     batch, queries, heads, size = q.shape

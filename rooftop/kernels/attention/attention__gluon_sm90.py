@@ -488,6 +488,10 @@ def scratch(p: Problem, config: Config) -> dict[str, Meta]:
     return {"plan": Meta((8 * (1 + shared.tiles(p, 64 * config.GROUPS)),), "i32")} if shared.packed(p) else {}
 
 
+def for_any_rows(p: Problem) -> str:
+    return "it takes prefill alone, and begins at the last key: decoding adds the keys in another order"
+
+
 def launches(p: Problem, config: Config) -> list[Launch]:
     from triton.experimental.gluon.language import bfloat16, float16
 

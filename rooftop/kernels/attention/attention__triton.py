@@ -249,6 +249,10 @@ def configs(p: Problem) -> list[Config]:
     ]
 
 
+def for_any_rows(p: Problem) -> str:
+    return "its tiles follow from the numbers of queries and keys, and it does not split the keys as decoding does"
+
+
 def launches(p: Problem, config: Config) -> list[Launch]:
     q, k, v = p["q"], p["k"], p["v"]
     batch, queries, heads, size = q.shape

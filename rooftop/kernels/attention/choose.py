@@ -17,7 +17,10 @@ def attention(p: Problem, named: str = "") -> Chosen | str:
     order = [("attention__decode__triton", "few queries: the keys are split among programs")]
     if p.device.arch >= 90 and q.shape[1] > 64 * sequences and max(q.shape[3], v.shape[3]) > 32:
         order.append(("attention__gluon_sm90", "blocks of 128 queries, wgmma and TMA, warps specialised"))
-    order += [("attention__triton", "any layout and size"), ("attention__gluon_sm90", "the only kernel that takes it")]
+    order += [
+        ("attention__triton", "any layout and size"), ("attention__gluon_sm90", "the only kernel that takes it"),
+        ("attention__splits__triton", "the kernel of rooftop.invariant()"),
+    ]
     return in_order(p, named, order)
 
 

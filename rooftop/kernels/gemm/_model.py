@@ -51,6 +51,10 @@ class Config:
     SPLIT: int = 1
 
 
+class Cut(Config):
+    """Every tile is cut into SPLIT parts of K, not those of the last wave alone."""
+
+
 WIDE = ((128, 256, 64, 2), (256, 128, 64, 2), (128, 128, 64, 2), (64, 256, 64, 1), (64, 128, 64, 1), (64, 128, 128, 1), (128, 64, 128, 2))
 NARROW = ((128, 64, 128, 2), (64, 64, 128, 1), (128, 32, 128, 2), (64, 32, 128, 1), (128, 16, 128, 2), (64, 16, 128, 1))
 
@@ -101,6 +105,8 @@ def plan(config: Config, m: int, n: int, k: int, batch: int, sms: int) -> Plan:
         m, n = n, m
     total = -(-m // config.BM) * -(-n // config.BN) * batch
     slices = max(1, -(-k // config.BK))
+    if isinstance(config, Cut):
+        return Plan(0, total, min(sms, total * config.SPLIT), slices, config.SPLIT)
     if config.SPLIT > 1 and total % sms:
         rest = total % sms
         split = min(config.SPLIT, slices)
@@ -165,7 +171,7 @@ def seconds(config: Config, facts: Facts) -> float:
     epilogue = EPILOGUE + (bm * bn / 8 if config.SWAP or not f.out_bytes else bm * bn * f.out_bytes / 64)
     turns = -(-p.whole // p.blocks)
     mine = -(-p.slices // p.split) if p.split > 1 else -(-p.units // p.blocks)
-    shared = mine * step / CLOCK
+    shared = (mine if p.split == 1 else mine * -(-p.streamed * p.split // p.blocks)) * step / CLOCK
     if p.units and p.split == 1:
         shared = max(shared, _apart(config, f, p) / MEMORY)
     clocks = START + turns * (p.slices * step + epilogue) + (epilogue if p.units else 0)

@@ -53,10 +53,8 @@ class Product:
     def stored(self) -> int:
         """Bytes of one element if TMA stores the result; 0 if it cannot."""
         out = self.of(self.out)
-        return (
-            out.itemsize if out.strides[-1] == 1 and all(s * out.itemsize % 16 == 0 for s in out.strides[:-1])
-            and out.align % 16 == 0 else 0
-        )
+        whole = out.strides[-1] == 1 and all(s * out.itemsize % 16 == 0 for s in out.strides[:-1]) and out.align % 16 == 0
+        return out.itemsize if whole else 0
 
     @property
     def vectors(self) -> int:
@@ -185,10 +183,8 @@ def along_k(product: Product) -> str | None:
 
 
 def _tile(config: Config) -> str:
-    more = "".join(
-        [f" split-K {config.SPLIT}" if config.SPLIT > 1 else "", " stream-K" if config.STREAM else "", " swapped" if config.SWAP else ""]
-    )
-    return f"{config.BM}x{config.BN}x{config.BK}{more}"
+    split = f" split-K {config.SPLIT}" if config.SPLIT > 1 else ""
+    return f"{config.BM}x{config.BN}x{config.BK}{split}{' stream-K' if config.STREAM else ''}{' swapped' if config.SWAP else ''}"
 
 
 def explanation(product: Product, config: Config) -> str:
@@ -202,10 +198,8 @@ def explanation(product: Product, config: Config) -> str:
     if config.SWAP:
         said.append("few columns: the operands are swapped, so that N fills the 64 rows of an instruction")
     if plan.split > 1:
-        said.append(
-            f"split-K: the {plan.streamed} tiles of the last, partial wave are cut into {plan.split} parts of K each, added by a second "
-            f"launch"
-        )
+        which = f"{plan.streamed} tiles of the last, partial wave" if plan.whole else f"{plan.streamed} tiles"
+        said.append(f"split-K: the {which} are cut into {plan.split} parts of K each, added by a second launch")
     elif plan.units:
         said.append(
             f"stream-K: the slices of {plan.streamed} tiles are divided evenly among the blocks, the parts added by a second launch"

@@ -8,14 +8,20 @@ them (split-K or stream-K) and a second launch adds the pieces, in order."""
 
 from __future__ import annotations
 
+from dataclasses import asdict
+from functools import lru_cache
+from math import log
+
 from rooftop.core.spec import Launch, Meta, Problem
 from rooftop.kernels.gemm import _product_launches
-from rooftop.kernels.gemm._model import Config
+from rooftop.kernels.gemm._model import Config, Cut, Facts, candidates, seconds
 from rooftop.kernels.gemm._product_launches import Product, explanation
 
-__all__ = ["Config", "choose", "configs", "explains", "launches", "scratch", "supports"]
+__all__ = ["Config", "choose", "configs", "explains", "for_any_rows", "launches", "scratch", "supports"]
 
 DEMANDS = {"has": ["HGMMA", "UTMALDG"]}
+PARTS = (1, 2, 4)  # of K under `rooftop.invariant()`
+DEEP, MOST = 1024, 1 << 13  # K of a part at least; columns times parts at most: each part of a result is 4 bytes of scratch memory
 TRIED = 12  # configs that a search times: the model's best is rarely further back
 
 
@@ -45,6 +51,29 @@ def supports(p: Problem) -> str | None:
 
 def choose(p: Problem) -> Config:
     return _product(p).ranked()[0]
+
+
+def for_any_rows(p: Problem) -> Config:
+    """How K is cut follows from N and K, the tile alone from the number of rows: a result is one chain of instructions along a part of K, and
+    its parts are added in order. The tile decides which results a block has, not how one is summed."""
+    product = _product(p)
+    _, n, k, _ = product.sizes
+    f = product.facts
+    return min(_cutting(f, parts(n, k, f.itemsize, f.sms)), key=product.seconds)
+
+
+@lru_cache(maxsize=256)
+def parts(n: int, k: int, itemsize: int, sms: int) -> int:
+    """Into how many parts of K every tile is cut: those with which the times are least on the geometric mean over 1 to 8192 rows. Tiles of
+    any depth are cut at the same places of K."""
+    facts = [Facts(1 << i, n, k, itemsize=itemsize, sms=sms) for i in range(14)]
+    options = [c for c in PARTS if c == 1 or (k % (128 * c) == 0 and k >= DEEP * c and n * c <= MOST)]
+    return min(options, key=lambda c: sum(log(min(seconds(x, f) for x in _cutting(f, c))) for f in facts))
+
+
+def _cutting(facts: Facts, count: int) -> list[Config]:
+    whole = [c for c in candidates(facts) if c.SPLIT == 1 and not c.STREAM]
+    return whole if count == 1 else [Cut(**{**asdict(c), "SPLIT": count}) for c in whole]
 
 
 def configs(p: Problem) -> list[Config]:

@@ -12,7 +12,7 @@ args    = [
     "zr: i64 = stride(residual, 0)",
 ]
 demands = { has = ["FFMA", "LDS.128", "LDGSTS"], spills = 0 }
-python  = ["supports", "choose", "configs", "launches", "scratch", "explains"]
+python  = ["supports", "choose", "configs", "launches", "scratch", "explains", "for_any_rows"]
 
 [config]
 BM     = 128

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from math import gcd
+from math import gcd, log
 from typing import Any
 
 from rooftop.core.head import Head
@@ -36,6 +36,8 @@ START, SECOND = 0.9e-6, 1.2e-6  # seconds of a launch, and of the launch that ad
 L2, MEMORY, PARTS = 6.0e12, 2.8e12, 4.7e12  # bytes a second
 CACHED = 40e6  # bytes of an operand that stay in the L2
 MOST_PARTS = 512
+ROWS = tuple(1 << i for i in range(14))  # for which the parts of K are chosen that serve any number
+MOST_FOR_ANY_ROWS = (1, 2, 3, 4)  # parts
 
 
 @dataclass(frozen=True)
@@ -220,6 +222,33 @@ def _config(p: Problem, tile: Tile, splits: int) -> dict[str, int]:
 def choose(p: Problem, head: Head) -> Mapping[str, Any]:
     _, tile, splits = ranked(p)[0]
     return _config(p, tile, splits)
+
+
+@lru_cache(maxsize=256)
+def _parts_for_any_rows(n: int, k: int, sms: int, room: int) -> int:
+    """The parts of K, whatever the number of rows: with them, the times are least on the geometric mean over 1 to 8192 rows, relative to those of a free
+    choice. The parts of the results, which are as many as the rows, stay few."""
+    best = [(rows, _ranked((rows, _step(n), k, 1), (0, 4), True, sms, room)[0][0]) for rows in ROWS]
+    options = sorted({-(-k // _part(k, x)) for x in MOST_FOR_ANY_ROWS if x * 4 * BK <= k or x == 1}) if k else [1]
+
+    def lost(splits: int) -> float:
+        return sum(
+            log(min(seconds(t, splits, (rows, _step(n), k, 1), (0, 4), True, sms, room) for t in TILES if _shared(t.config, (0, 4)) <= room) / time)
+            for rows, time in best
+        )
+
+    return min(options, key=lost)
+
+
+def for_any_rows(p: Problem, head: Head) -> Mapping[str, Any]:
+    """A part of K is one chain of FMAs in the order of K, whatever the tile, and the parts are added in order."""
+    a, b, wide = _modes(p)
+    m, n, k, batch = _sizes(p)
+    room = p.device.shared_per_block
+    splits = _parts_for_any_rows(n, k, p.device.sms, room)
+    sizes = (_step(m), _step(n), k, batch)
+    fit = [t for t in TILES if _shared(t.config, (a, b)) <= room]
+    return _config(p, min(fit, key=lambda t: (seconds(t, splits, sizes, (a, b), wide, p.device.sms, room), -t.BM * t.BN)), splits)
 
 
 def configs(p: Problem, head: Head) -> list[Mapping[str, Any]]:

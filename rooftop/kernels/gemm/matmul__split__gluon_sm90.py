@@ -231,6 +231,11 @@ def choose(p: Problem) -> Config:
     return configs(p)[0]
 
 
+def for_any_rows(p: Problem) -> Config:
+    """Every slice is a sum of its own, of one length whatever the tile; none are divided among blocks."""
+    return next(c for c in configs(p) if c.SPLIT == 1)
+
+
 def scratch(p: Problem, config: Config) -> dict[str, Meta]:
     m, n, k, batch = _sizes(p)
     kind = KIND[str(p.option("precision"))]

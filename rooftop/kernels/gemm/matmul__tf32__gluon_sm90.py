@@ -15,7 +15,7 @@ from rooftop.kernels.gemm import _product_launches
 from rooftop.kernels.gemm._model import Config
 from rooftop.kernels.gemm._product_launches import Product, explanation
 
-__all__ = ["Config", "choose", "configs", "explains", "launches", "scratch", "supports"]
+__all__ = ["Config", "choose", "configs", "explains", "for_any_rows", "launches", "scratch", "supports"]
 
 DEMANDS = {"has": ["HGMMA", "UTMALDG"]}
 TRIED = 12
@@ -72,6 +72,11 @@ def supports(p: Problem) -> str | None:
 
 def choose(p: Problem) -> Config:
     return _product(p).ranked()[0]
+
+
+def for_any_rows(p: Problem) -> Config:
+    """One chain along all of K, whatever the tile."""
+    return next(c for c in _product(p).ranked() if c.SPLIT == 1 and not c.STREAM)
 
 
 def configs(p: Problem) -> list[Config]:

@@ -201,6 +201,11 @@ def choose(p: Problem) -> Config:
     return ranked(p)[0][1]
 
 
+def for_any_rows(p: Problem) -> Config:
+    """One chain along all of K, whatever the tile."""
+    return next(config for _, config in ranked(p) if config.SPLIT == 1)
+
+
 def configs(p: Problem) -> list[Config]:
     return [config for _, config in ranked(p)]
 

@@ -8,7 +8,7 @@ limit   = """int4, one row, 8192 x 8192 on an H200: 12.5 us, where a read of the
 dtypes  = ["f16", "bf16"]
 args    = ["x: T[M, K]", "codes: u8[STRIPES, BLOCKS, BYTES]"]
 tensors = ["out: T[M, N]"]
-python  = ["supports", "choose", "configs", "launches", "scratch"]
+python  = ["supports", "choose", "configs", "launches", "scratch", "for_any_rows"]
 demands = { has = ["HMMA.16816.F32", "LDGSTS", "LDSM"], spills = 0 }
 
 [config]

@@ -149,6 +149,10 @@ def choose(p: Problem, head: Any) -> dict[str, Any]:
     return dict(_ranked(_facts(p))[0][1])
 
 
+def for_any_rows(p: Problem, head: Any) -> str:
+    return "it is for few rows: how its warps divide K follows from their number"
+
+
 def configs(p: Problem, head: Any) -> list[dict[str, Any]]:
     return [dict(config) for _, config in _ranked(_facts(p))]
 

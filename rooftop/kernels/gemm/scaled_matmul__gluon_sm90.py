@@ -6,12 +6,14 @@ bits; unless `fast`, and with scales of blocks always, 128 products at a time ar
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from rooftop.core.spec import Launch, Meta, Problem
 from rooftop.kernels.gemm import _product_launches
-from rooftop.kernels.gemm._model import Config
+from rooftop.kernels.gemm._model import Config, deepest
 from rooftop.kernels.gemm._product_launches import Product, explanation
 
-__all__ = ["Config", "choose", "configs", "explains", "launches", "scratch", "supports"]
+__all__ = ["Config", "choose", "configs", "explains", "for_any_rows", "launches", "scratch", "supports"]
 
 DEMANDS = {"has": ["UTMALDG"]}
 TRIED = 24
@@ -35,6 +37,14 @@ def supports(p: Problem) -> str | None:
 
 def choose(p: Problem) -> Config:
     return _product(p).ranked()[0]
+
+
+def for_any_rows(p: Problem) -> Config:
+    """One chain along all of K; of precise sums slices of 128, whatever the tile."""
+    product = _product(p)
+    f, chains = product.facts, [c for c in product.ranked() if c.SPLIT == 1 and not c.STREAM]
+    short = [deepest(replace(c, BK=128), f.itemsize, f.out_bytes, f.vectors) for c in chains if product.promote]
+    return min(short or chains, key=product.seconds)
 
 
 def configs(p: Problem) -> list[Config]:

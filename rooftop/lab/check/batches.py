@@ -15,10 +15,11 @@ from rooftop.core import invariance
 from rooftop.core.call import for_any_rows
 from rooftop.core.contract import Contract, metas_of
 from rooftop.core.implementation import Implementation, device_of
-from rooftop.core.spec import Case, Device
+from rooftop.core.spec import Device
 from rooftop.lab.check.checker import RUNNERS, Trial, backend_of, same_bits
 from rooftop.lab.check.guard_zones import GUARD
 from rooftop.lab.inputs import make
+from rooftop.lab.interpret.numbers import one_order
 
 POINTS = 6  # lengths of rows that are drawn
 COMPANIONS = (1, 2, 3, 17, 256, 257, 4096)  # rows of a call
@@ -43,9 +44,11 @@ def lengths(op: Contract, seed: int, gpu: bool) -> Iterator[tuple[dict[str, int]
     draw = random.Random(seed)
     for i in range(POINTS):
         sizes = {}
-        for name in op.swept.drawn:
+        names = [n for n in op.swept.ranges if n != op.swept.counted]
+        most = ((1 << 17) if gpu else ELEMENTS // 3) if len(names) == 1 else round(((1 << 25) if gpu else ELEMENTS // 3) ** (1 / len(names)))
+        for name in names:
             low, high = op.swept.ranges[name]
-            high = max(low, min(high, (1 << 17) if gpu else ELEMENTS // 3))
+            high = max(low, min(high, most))
             drawn = low if i == 0 else round(math.exp(draw.uniform(math.log(low), math.log(high))))
             near = 1 << (drawn.bit_length() - 1) if name in op.swept.powers else drawn // 8 * 8 if i % 2 else drawn
             sizes[name] = max(low, near)
@@ -58,30 +61,33 @@ def batches(op: Contract, sizes: Mapping[str, int], dtype: str, *, backend: str 
     """Rows of these sizes, alone and among others. Raises InvarianceError where the mode refuses them."""
     import torch
 
-    if op.swept is None or not op.swept.rows:
+    if op.swept is None or not op.swept.counted:
         raise invariance.InvarianceError(f"{op.name}: its contract has no size that counts rows (`swept`)")
     gpu = torch.cuda.is_available() and backend in ("auto", "gpu")
-    device = device_of(torch.cuda.current_device()) if gpu else _card(arch)
-    one = elements_of(op.swept.case(dtype, {**sizes, op.swept.rows: 1}))
-    most = max(n for n in COMPANIONS if n == 1 or n * one <= (1 << 28 if gpu else ELEMENTS))
-    case = op.swept.case(dtype, {**sizes, op.swept.rows: most})
-    tensors, options = make(op, case, "cuda" if gpu else "cpu", seed)
+    device = device_of(torch.cuda.current_device()) if gpu else card(arch)
     along = rows_of(op, sizes, dtype)
+    one = max((math.prod(spec.shape) for n, spec in op.swept.case(dtype, {**sizes, op.swept.counted: 1}).tensors() if n in along), default=1)
+    most = max(n for n in COMPANIONS if n == 1 or n * one <= (1 << 28 if gpu else ELEMENTS))
+    case = op.swept.case(dtype, {**sizes, op.swept.counted: most})
+    tensors, options = make(op, case, "cuda" if gpu else "cpu", seed)
     name = f"{' '.join(f'{n} {v}' for n, v in sizes.items())} {dtype}"
     first: dict[str, Any] | None = None
     kernel, wrong, calls = "", [], 0
-    for said, rows, gap in arrangements(most, seed):
+    for said, rows, gap in arrangements(most, seed, op.swept.taken is None):
         given = {n: t if t is None or n not in along else _taken(t, along[n], rows, gap) for n, t in tensors.items()}
+        if op.swept.taken is not None:
+            given |= op.swept.taken(tensors, rows)
         call = for_any_rows(op, op.problem_of(metas_of(given), options, device), implementation).call
         assert call is not None
-        where, reason = backend_of(_subject(op, call.implementation), "auto" if gpu else backend)
-        if reason or where == "none":
-            return Compared(name, call.implementation.name, calls, skipped=reason or f"{call.implementation.name} does not run here")
+        where, reason = backend_and_reason(op, call.implementation, "auto" if gpu else backend)
+        if reason:
+            return Compared(name, call.implementation.name, calls, skipped=reason)
         if kernel and call.implementation.name != kernel:
             wrong.append(f"{said}: {call.implementation.name} runs, not {kernel}")
             continue
         kernel = call.implementation.name
-        got, _ = Trial(call, "cuda" if gpu else "cpu", RUNNERS[where], GUARD).run(given, options, 0xFF)
+        with one_order():
+            got, _ = Trial(call, "cuda" if gpu else "cpu", RUNNERS[where], GUARD).run(given, options, 0xFF)
         calls += 1
         if first is None:
             first = got
@@ -96,14 +102,15 @@ def batches(op: Contract, sizes: Mapping[str, int], dtype: str, *, backend: str 
     return Compared(name, kernel, calls, tuple(wrong), "" if calls > 1 else "rows of this length are too long for more than one to run here")
 
 
-def arrangements(most: int, seed: int) -> Iterator[tuple[str, list[int], bool]]:
-    """(what it is called, which rows of `most`, whether there are gaps between them); all rows in their order first."""
+def arrangements(most: int, seed: int, anyhow: bool = True) -> Iterator[tuple[str, list[int], bool]]:
+    """(what it is called, which rows of `most`, whether there are gaps between them); all rows in their order first. `anyhow`: rows may have any order."""
     import torch
 
     yield f"{most} rows", list(range(most)), False
     g = torch.Generator().manual_seed(seed)
-    if most > 1:
+    if most > 1 and anyhow:
         yield f"{most} rows in another order", torch.randperm(most, generator=g).tolist(), False
+    if most > 1:
         yield f"{most} rows with gaps", list(range(most)), True
     for n in (n for n in COMPANIONS if n < most):
         starts = torch.randperm(most - n + 1, generator=g)[:4].tolist()  # the bits of one row may be equal by luck
@@ -115,14 +122,9 @@ def arrangements(most: int, seed: int) -> Iterator[tuple[str, list[int], bool]]:
 def rows_of(op: Contract, sizes: Mapping[str, int], dtype: str) -> dict[str, int]:
     """Tensor -> its dimension that counts rows, of the case as it is called."""
     assert op.swept is not None
-    a, b = (dict(op.problem(op.swept.case(dtype, {**sizes, op.swept.rows: n})).tensors) for n in (5, 6))
+    a, b = (dict(op.problem(op.swept.case(dtype, {**sizes, op.swept.counted: n})).tensors) for n in (5, 6))
     changed = {n: (m, other) for n, m in a.items() if m is not None and (other := b[n]) is not None and m.shape != other.shape}
     return {n: next(i for i, (x, y) in enumerate(zip(m.shape, other.shape, strict=True)) if x != y) for n, (m, other) in changed.items()}
-
-
-def elements_of(case: Case) -> int:
-    """Those of its largest tensor."""
-    return max(math.prod(spec.shape) for _, spec in case.tensors())
 
 
 def _taken(t: Any, dim: int, rows: list[int], gap: bool) -> Any:
@@ -137,13 +139,15 @@ def _taken(t: Any, dim: int, rows: list[int], gap: bool) -> Any:
     return wide[..., : found.shape[-1]]
 
 
-def _card(arch: int) -> Device:
+def card(arch: int) -> Device:
     from rooftop.core.spec import TARGETS
 
     return TARGETS["h200"] if arch == 90 else TARGETS[arch]
 
 
-def _subject(op: Contract, implementation: Implementation) -> Any:
+def backend_and_reason(op: Contract, implementation: Implementation, backend: str) -> tuple[str, str]:
+    """Where a kernel runs here, and why it does not; "" if it does."""
     from rooftop.lab.candidates import Subject
 
-    return Subject(implementation.name, op, implementation)
+    where, reason = backend_of(Subject(implementation.name, op, implementation), backend)
+    return where, reason or ("" if where != "none" else f"{implementation.name} does not run here")

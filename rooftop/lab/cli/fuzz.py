@@ -21,6 +21,7 @@ def fuzz(
     seed: Annotated[int | None, typer.Option(help="0 to 2**31 - 1. Default: a new one each time.")] = None,
     jobs: Annotated[int | None, typer.Option(help="Processes on a GPU.", show_default="a quarter of the CPUs, 8 at most")] = None,
     cpu: Annotated[bool, typer.Option("--cpu", help="Use the CPU even if there is a GPU.")] = False,
+    invariant: Annotated[bool, typer.Option("--invariant", help="Rows and sequences alone and among others, under rooftop.invariant().")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Random calls of the public functions, checked against the contracts: shapes, layouts, offsets, magnitudes, NaN and infinities, options, streams,
@@ -30,7 +31,8 @@ def fuzz(
     A failing call is minimised and printed as lines of Python. A call that runs out of memory is skipped and counted. Exit code 1 if there
     is a finding.
 
-    Examples: [bold]rooftop fuzz --seconds 60 --seed 1[/bold] · [bold]rooftop fuzz softmax --calls 10000[/bold]"""
+    Examples: [bold]rooftop fuzz --seconds 60 --seed 1[/bold] · [bold]rooftop fuzz softmax --calls 10000[/bold] ·
+    [bold]rooftop fuzz --invariant[/bold]"""
     import secrets
 
     import torch
@@ -45,6 +47,9 @@ def fuzz(
     if jobs is None:
         jobs = min(8, max(1, (os.cpu_count() or 1) // 4)) if device == "cuda" else 1
     seed = secrets.randbits(31) if seed is None else seed
+    if invariant:
+        _invariant(ops or [], seed, seconds, calls, device == "cuda", as_json)
+        return
     shown = (lambda text: None) if as_json else (lambda text: echo(text + "\n"))
     summary = campaign.run(
         ops or [], seed=seed, seconds=seconds, calls=calls, jobs=jobs, device=device, say=shown, tell=lambda text: echo(text, err=True)
@@ -67,3 +72,19 @@ def fuzz(
         raise typer.Exit(WRONG)
     if not summary.calls:
         raise ValueError("no call could be drawn")
+
+
+def _invariant(names: list[str], seed: int, seconds: float | None, rounds: int | None, gpu: bool, as_json: bool) -> None:
+    from rooftop.lab.fuzz import invariant
+
+    found = invariant.run(names, seed=seed, seconds=seconds, rounds=rounds, gpu=gpu, say=(lambda text: None) if as_json else lambda text: echo(text + "\n"))
+    if as_json:
+        echo(json.dumps({"seed": seed, "calls": found.calls, "refused": found.refused, "skipped": found.skipped, "findings": found.wrong}, indent=2))
+    else:
+        for why, n in found.skipped.most_common(5):
+            echo(f"{n:7} lengths skipped: {why}")
+        echo(f"{found.calls} calls, seed {seed}: {len(found.wrong)} findings; {found.refused} lengths that the mode refuses")
+    if found.wrong:
+        raise typer.Exit(WRONG)
+    if not found.calls:
+        raise ValueError("no call could be made: see what was skipped")

@@ -49,7 +49,9 @@ def bench(
     require: Annotated[float | None, typer.Option(help="Exit with 2 unless every kernel is at least this many times as fast as the best peer.")] = None,
     like: Annotated[str | None, typer.Option(help="For a .cu without a head: a function to be timed beside it, as torch.softmax or FILE.py:FUNCTION.")] = None,
     arg: Given = None, kernel: KernelName = None, grid: Grid = None, block: Block = None, shared: SharedBytes = 0, args: ProgramWords = None,
-    include: Include = None, as_json: AsJson = False,
+    include: Include = None,
+    invariant: Annotated[bool, typer.Option("--invariant", help="What rooftop.invariant() costs: each op timed with and without it, --budget in all.")] = False,
+    as_json: AsJson = False,
 ) -> None:  # fmt: skip
     """Check and time kernels together with their peers, and write records. Needs a GPU.
 
@@ -66,6 +68,9 @@ def bench(
     from rooftop.lab.cli import ranks as several
     from rooftop.lab.timing import bench as benches
 
+    if invariant:
+        _bench_invariant(what or [], _seconds(budget), records or settings.load().results, as_json)
+        return
     launch = {"--like": like, "--arg": arg, "--kernel": kernel, "--grid": grid, "--block": block, "--args": args, "-I": include}
     if any(own_op.headless(Path(w)) for w in what or []):
         if len(what or []) != 1:
@@ -95,6 +100,22 @@ def bench(
         raise typer.Exit(WRONG)
     if require is not None and any(_slower(r, require) for r in summary.written):
         raise typer.Exit(SLOWER)
+
+
+def _bench_invariant(names: list[str], budget_s: float, folder: Path, as_json: bool) -> None:
+    import torch
+
+    from rooftop.lab.ending import gpu_for
+    from rooftop.lab.records import store
+    from rooftop.lab.timing import invariant_costs
+
+    gpu_for("timing")
+    record = invariant_costs.measure(names, budget_s, (lambda text: None) if as_json else echo)
+    if not record["rows"]:
+        raise ValueError(f"nothing was timed: {'; '.join(record['left'][:3]) or 'the mode makes no difference to these ops'}")
+    with store.Writer(folder, torch.cuda.get_device_name()) as writer:
+        writer.write(record)
+    echo(json.dumps(record, indent=2) if as_json else invariant_costs.table([{**record, "at": ""}]))
 
 
 def _bench_own(

@@ -7,7 +7,8 @@ sm_90 and from NVIDIA's PTX ISA 8.7 (cvt, min, max, mma); it is said at each fun
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import ml_dtypes
@@ -108,6 +109,20 @@ def tf32(data: Array) -> Array:
     return (data.view(np.uint32) & np.uint32(0xFFFFE000)).view(np.float32)
 
 
+_one_order = False
+
+
+@contextmanager
+def one_order() -> Iterator[None]:
+    """tl.dot sums in the order of K at every place of a tile, as tensor cores do at each in theirs. A BLAS sums rows at the edge of a block in another."""
+    global _one_order
+    before, _one_order = _one_order, True
+    try:
+        yield
+    finally:
+        _one_order = before
+
+
 def dot(a: Array, b: Array, d: Array, truncate: bool) -> Array:
     """d + a @ b as tl.dot: products and sums in the accumulator's precision, f32 for 16-bit accumulators, modulo 2**32 for int32."""
     if d.dtype.kind == "i":
@@ -116,7 +131,12 @@ def dot(a: Array, b: Array, d: Array, truncate: bool) -> Array:
     work = np.dtype(np.float64 if d.dtype == np.float64 else np.float32)
     if truncate and a.dtype == np.float32:
         a, b = tf32(np.ascontiguousarray(a)), tf32(np.ascontiguousarray(b))
-    return to_float(np.matmul(a.astype(work), b.astype(work)) + d.astype(work), d.dtype)
+    a, b, total = a.astype(work), b.astype(work), d.astype(work)
+    if not _one_order:
+        return to_float(np.matmul(a, b) + total, d.dtype)
+    for k in range(a.shape[-1]):
+        total = total + a[..., :, k, None] * b[..., None, k, :]
+    return to_float(total, d.dtype)
 
 
 def _torch(name: str) -> Callable[[Array], Array]:

@@ -20,7 +20,7 @@ from rooftop.lab.report.picture import climb
 from rooftop.lab.report.sparse_grid import drawing as sparse_drawing
 from rooftop.lab.report.sparse_grid import table as sparse_table
 from rooftop.lab.report.which_kernel import table as choices
-from rooftop.lab.timing import first_calls, sparse_auto
+from rooftop.lab.timing import first_calls, invariant_costs, sparse_auto
 
 END = "<!-- /generated -->"
 NOTHING = "Nothing has been measured yet."
@@ -227,6 +227,7 @@ TABLES: Mapping[tuple[str, str], Callable[[list[Record], SiteData], str]] = {  #
     ("docs/languages.md", "languages"): language_page.table,
     ("docs/sparse.md", "where dense wins"): sparse_table,
     ("docs/sparse.md", "advice"): sparse_auto.table,
+    ("docs/invariance.md", "costs"): invariant_costs.table,
     ("docs/targets.md", "targets"): targets,
     ("docs/trust.md", "trials"): trials.table,
     ("docs/predictions.md", "judged"): expected_page.judged,
