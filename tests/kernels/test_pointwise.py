@@ -279,3 +279,26 @@ def test_the_gradients_of_rows_that_are_seen_as_one(shape: tuple[int, int], monk
         assert slab.args["C"] == fold * shape[1] and sums.args["C"] == shape[1] and slab.args["REST"] == (shape[0] % fold > 0)
         found = checker.check(Subject("folded", op, implementation), c, backend="interpreter")
         assert found.status == "ok", found.message
+
+
+def _choice(name: str, **inputs: Any) -> str:
+    op = registry.op(name)
+    c = case("probe", **inputs)
+    found = select(op, op.problem(c, TARGETS[90])).call
+    assert found is not None and found.copies == ()
+    return str(found.implementation.name)
+
+
+def test_rows_that_start_within_vectors_are_shifted_in_registers() -> None:
+    """Columns do not matter where tensors have no gaps and start alike, on a vector; a copy is made of none."""
+    odd, packed, even = Input((64, 1003), "bf16"), Input((64, 2006), "bf16"), Input((64, 2048), "bf16")
+    for name in ("swiglu", "swiglu_bwd", "geglu", "geglu_bwd"):
+        options = {"approximate": "none"} if name.startswith("geglu") else PLAIN
+        assert _choice(name, a=odd, b=odd, **options) == f"{name}__triton"
+        assert _choice(name, a=packed, b=None, **options) == f"{name}__rows__cuda_sm80"
+        assert _choice(name, a=even, b=None, **options) == f"{name}__triton"
+    for layout in ("offset", "sliced"):
+        x = Input((64, 1003), "bf16", layout=layout)
+        assert _choice("silu", x=x) == "silu__rows__cuda_sm80"
+        assert _choice("add", x=x, y=x) == "add__rows__cuda_sm80"
+    assert _choice("add", x=odd, y=odd) == "add__triton"

@@ -37,6 +37,8 @@ class Config:
 def supports(p: Problem) -> str | None:
     if p["x"].dtype != p["y"].dtype or p["x"].dtype != p["out"].dtype:
         return f"takes one dtype; given {p['x'].dtype}, {p['y'].dtype} and {p['out'].dtype}"
+    if len(p["x"].shape) != 1:
+        return "takes tensors that lie alike and without gaps"
     if not 0 < p["x"].numel <= 2**31 * 1024:
         return f"takes 1 to 2**41 elements; given {p['x'].numel}"
     return None
