@@ -439,6 +439,21 @@ def gemv(a: Tensor, x: Tensor, *, implementation: str | None=None) -> Tensor:
 
     Raises TypeError for other dtypes, ValueError for shapes that do not fit, more than 16 vectors, or tensors on different devices."""
 
+def group_norm(input: Tensor, num_groups: int, weight: Tensor | None=None, bias: Tensor | None=None, eps: float=1e-05, *, implementation: str | None=None) -> Tensor:
+    """Normalise each group of channels of each sample to mean 0 and variance 1, as `torch.nn.functional.group_norm`, computed in float32.
+
+    Args:
+        input: float32, float16 or bfloat16, [N, C, *], any strides; channels_last is read and written as it is.
+        num_groups: of channels; it divides C.
+        weight, bias: [C], in the dtype of `input` or float32, or None.
+        eps: added to the variance.
+        implementation: name of a kernel (`"triton"`), which runs or raises. None selects the best one that supports the input.
+
+    Returns a tensor of the shape, dtype and memory format of `input`.
+
+    Raises TypeError for other dtypes, ValueError for shapes or devices that do not fit, a number of groups that does not divide C, one
+    element a group in all, an eps below 0, or an input that a named implementation cannot take."""
+
 def grouped_matmul(a: Tensor, b: Tensor, offsets: Tensor, *, implementation: str | None=None) -> Tensor:
     """One product for each of G groups, given by offsets that stay on the device; summed in float32, rounded once.
 
