@@ -255,6 +255,16 @@ def test_many_rows_are_drawn_from_by_a_block_a_row_where_that_is_faster() -> Non
         assert all(launch.args["only"] == apart for launch in made[:-1])
 
 
+def test_64_rows_of_a_vocabulary_are_one_wave_of_clusters() -> None:
+    """With three blocks a multiprocessor, eight a row, they would be two."""
+    op, draw = registry.op("sample"), registry.implementation("sample__cuda_sm90")
+    given = {"temperature": 1.0, "top_k": 0, "top_p": 0.9, "min_p": 0.0, "seed": 1}
+    p = op.problem_of({"logits": Meta((64, 128256), "bf16")}, given, TARGETS["h200"])
+    (launch,), device = draw.launches(p, draw.choose(p)), TARGETS["h200"]
+    assert registry.choose("sample", p).kernel == draw.name  # type: ignore[union-attr]
+    assert launch.grid[0] <= device.shared_per_block // (launch.shared + 36 * 1024) * device.sms
+
+
 @pytest.mark.parametrize("k", [1, 30, 700])
 def test_a_pivot_hardly_ever_lies_before_the_last(k: int) -> None:
     """Of 2000 random samples of 1024 of 8192: those with more of the first k than the place allows. Four standard deviations and more: none is expected."""
