@@ -23,9 +23,9 @@ def supports(p: Problem, head: Head) -> str | None:
     return _smem_select.too_long(x, p.device, STATIC)
 
 
-def choose(p: Problem, head: Head) -> Mapping[str, Any]:
-    """The fewest blocks a row with which three blocks fit a multiprocessor: one copies while the others compute; or fewer, if the waves of
-    clusters then take less time. Few rows are divided further, down to four packs a thread, so that more multiprocessors take part."""
+def choose(p: Problem, head: Head | None) -> Mapping[str, Any]:
+    """The fewest blocks a row with which three fit a multiprocessor, one copying while others compute; fewer, if the waves then take less
+    time. Few rows are divided further, down to four packs a thread, so that more multiprocessors take part."""
     x = p["logits"]
     cluster, room = 1, p.device.shared_per_block // 3 - STATIC
     while cluster < CLUSTER and (
@@ -38,14 +38,14 @@ def choose(p: Problem, head: Head) -> Mapping[str, Any]:
     return {"cluster": cluster, "threads": FEW if x.shape[0] * cluster <= p.device.sms and _smem_select.packs(x, cluster) > MANY else MANY}
 
 
-def one_wave(p: Problem) -> bool:
+def one_wave(p: Problem, head: Head | None = None) -> bool:
     """Whether clusters of several blocks hold all rows at once."""
-    cluster = int(choose(p, None)["cluster"])  # type: ignore[arg-type]
+    cluster = choose(p, head)["cluster"]
     return cluster > 1 and _waves(p, cluster) == 1
 
 
 def _resident(p: Problem, cluster: int) -> int:
-    """Blocks of a multiprocessor, at most as many as the registers of 256 threads allow."""
+    """Blocks of a multiprocessor; the registers of 256 threads allow three."""
     return min(3, p.device.shared_per_block // (16 * _smem_select.packs(p["logits"], cluster) + STATIC))
 
 
@@ -54,9 +54,8 @@ def _waves(p: Problem, cluster: int) -> int:
 
 
 def _lasts(p: Problem, cluster: int) -> float:
-    """Seconds of all draws from a nucleus: of each wave, what one row alone takes (22 us on an H200, most of it barriers, which more blocks
-    make longer), and the instructions of a multiprocessor's elements (22 an element), at their full rate from 20 warps on. It gives the
-    184 us that 256 rows of 128256 take with eight blocks a row."""
+    """Seconds of all draws from a nucleus: of each wave, what one row alone takes (22 us on an H200, mostly barriers), and 22 instructions an
+    element, at their full rate from 20 warps a multiprocessor on. It gives the 184 us of 256 rows of 128256 with eight blocks a row."""
     blocks, barriers = _resident(p, cluster), 1e-6 * (cluster.bit_length() - 1)
     work = 0.17e-9 * blocks * p["logits"].shape[1] / cluster * max(1.0, 20 * 32 / (blocks * MANY))
     return _waves(p, cluster) * (19e-6 + barriers + work)
