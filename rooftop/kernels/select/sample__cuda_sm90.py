@@ -9,7 +9,6 @@ from rooftop.core.head import Head
 from rooftop.core.spec import DTYPES, Launch, Problem
 from rooftop.kernels.select import _draw_rows, _smem_select
 
-CLUSTER = _smem_select.CLUSTER
 STATIC = 36 * 1024  # bytes of shared memory beside the logits: a histogram or lists, sums, and what the driver keeps
 FEW, MANY = 512, 256  # threads of a block: where each multiprocessor has at most one; where it has several
 
@@ -28,7 +27,7 @@ def choose(p: Problem, head: Head | None) -> Mapping[str, Any]:
     time. Few rows are divided further, down to four packs a thread, so that more multiprocessors take part."""
     x = p["logits"]
     cluster, room = 1, p.device.shared_per_block // 3 - STATIC
-    while cluster < CLUSTER and (
+    while cluster < _smem_select.CLUSTER and (
         16 * _smem_select.packs(x, cluster) > room
         or (2 * x.shape[0] * cluster <= p.device.sms and _smem_select.packs(x, cluster) > 4 * FEW)
     ):
@@ -44,8 +43,7 @@ def one_wave(p: Problem, head: Head | None = None) -> bool:
     return cluster > 1 and _waves(p, cluster) == 1
 
 
-def _resident(p: Problem, cluster: int) -> int:
-    """Blocks of a multiprocessor; the registers of 256 threads allow three."""
+def _resident(p: Problem, cluster: int) -> int:  # blocks of a multiprocessor; the registers of 256 threads allow three
     return min(3, p.device.shared_per_block // (16 * _smem_select.packs(p["logits"], cluster) + STATIC))
 
 
