@@ -153,8 +153,8 @@ def _backward(p: Problem, centre: bool) -> Order:
     many = s.nbytes > 32 << 20 or (rows >= 2 * p.device.sms - 8 and columns <= 4096 and not (centre and second))
     if hopper and columns >= 1024 and many and (centre or not (second and size <= 16384)):
         order.append(CLUSTERS)
-    # 2.3 to 2.5 times as fast as Triton at 1048576 columns; slower than clusters (0.6 to 0.9)
-    if not in_registers and not (hopper and size <= 524288):
+    # 2.3 to 2.5 times as fast as Triton at 1048576 columns; slower than clusters (0.6 to 0.9), which hold fewer odd rows than aligned ones
+    if not in_registers and not (hopper and size <= 512 * KIB and (size <= 480 * KIB or bwd_clusters.supports(p) is None)):
         order.append(LONG)
     return [*order, TILE, ROWS, CLUSTERS, LONG, SPLIT, STAGED]
 
