@@ -197,8 +197,8 @@ def test_a_clamped_gate_with_gradients(how: str, options: dict[str, Any], compil
 def test_only_the_clamped_kernels_take_a_limit() -> None:
     for name in ("swiglu", "swiglu_bwd"):
         op = registry.op(name)
-        for case, clamped in (("odd f32", False), ("clamped odd f32", True), ("gpt-oss packed odd f32", True)):
-            problem = op.kernel_problem(op.problem(op.case(case), TARGETS[90]))
+        for title, clamped in (("odd f32", False), ("clamped odd f32", True), ("gpt-oss packed odd f32", True)):
+            problem = op.kernel_problem(op.problem(op.case(title), TARGETS[90]))
             takes = {i.name for i in registry.implementations(name) if i.supports(problem) is None}
             assert (takes == {f"{name}__clamped__triton"}) if clamped else takes and f"{name}__clamped__triton" not in takes
 

@@ -49,7 +49,8 @@ def _whole(R, C, BLOCK: tl.constexpr, LANES: tl.constexpr):  # type: ignore[no-u
 
 @triton.jit
 def _pair(a, b, row, sa, sb, bo, column, C, inside, around, TURNS: tl.constexpr, BLOCK: tl.constexpr, LANES: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Gate and up. `sa`, `sb`: strides of rows; `bo`: where the rows of b begin; `inside`, `around`: which elements there are, and which of a run; None: all."""
+    """Gate and up. `sa`, `sb`: strides of rows; `bo`: where the rows of b begin; `inside`, `around`: which elements there are, of a tile and of a run; None:
+    all."""
     if TURNS:
         both = _load(a + row * sa + _run(C, BLOCK), around)
         gate, up = tl.split(tl.reshape(both, (LANES, BLOCK, 2)))

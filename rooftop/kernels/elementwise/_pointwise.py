@@ -87,9 +87,7 @@ def _pointwise(p, q, r, u, v, ps, qs, rs, us, vs, po, qo, ro, uo, vo, R, C,
         whole &= (row + 1) * LANES <= R
         row = row * LANES + tl.arange(0, LANES)[:, None]
         inside &= row < R
-    if EVEN:
-        _tile(p, q, r, u, v, ps, qs, rs, us, vs, po, qo, ro, uo, vo, row, column, None, F)
-    elif whole:
+    if EVEN or whole:
         _tile(p, q, r, u, v, ps, qs, rs, us, vs, po, qo, ro, uo, vo, row, column, None, F)
     else:
         _tile(p, q, r, u, v, ps, qs, rs, us, vs, po, qo, ro, uo, vo, row, column, inside, F)

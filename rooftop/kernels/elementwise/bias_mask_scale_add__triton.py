@@ -68,9 +68,7 @@ def _add(x, bias, residual, mask, out, xs, rs, ms, os, scale, seed, R, C, period
     else:
         of_bias = ((first * BLOCK) % period).to(tl.int32) + tl.arange(0, BLOCK)[None, :]
         of_bias = tl.where(of_bias >= period, of_bias - period, of_bias) if TURNS > 0 else of_bias % period
-    if EVEN:
-        _tile(x, bias, residual, mask, out, xs, rs, ms, os, scale, seed, row, column, of_bias, C, None, None, THRESHOLD, FAR, BLOCK)
-    elif ((group + 1) * LANES <= R) & ((first + 1) * BLOCK <= C):
+    if EVEN or ((group + 1) * LANES <= R) & ((first + 1) * BLOCK <= C):
         _tile(x, bias, residual, mask, out, xs, rs, ms, os, scale, seed, row, column, of_bias, C, None, None, THRESHOLD, FAR, BLOCK)
     else:
         _tile(

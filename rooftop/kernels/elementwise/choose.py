@@ -15,7 +15,7 @@ def _in_vectors(p: Problem) -> bool:
     metas = [m for _, m in p.tensors if m is not None]
     if any(m.align < VECTOR for m in metas):
         return False
-    if len(metas[0].shape) == 1 or metas[0].shape[0] == 1 and len({m.shape for m in metas}) == 1:
+    if len(metas[0].shape) == 1 or (metas[0].shape[0] == 1 and len({m.shape for m in metas}) == 1):
         return True
     return all(m.strides[0] % VECTOR == 0 and m.shape[1] % VECTOR == 0 for m in metas) and _packed_half(p) % VECTOR == 0
 

@@ -64,8 +64,9 @@ def _part(parts, sample, chunk, chunks, channel, C, kind, inside, KINDS: tl.cons
 @triton.jit
 def _join(parts, weight, numbers, dw, db, C, K, S, size, chunks, eps,
           SP: tl.constexpr, WIDE: tl.constexpr, LONG: tl.constexpr, KINDS: tl.constexpr, CHAINED: tl.constexpr):  # type: ignore[no-untyped-def]
-    """One group of a sample, of `size` elements, LONG chunks of WIDE channels at a time. numbers[N, 4, C]: the mean, 1 / sqrt(var + eps) · weight and, for the backward, what the
-    gradient of all elements of a group has in common, and its factor of x - mean; dw, db[N, C]: the sample's part of dweight and dbias."""
+    """One group of a sample, of `size` elements, LONG chunks of WIDE channels at a time. numbers[N, 4, C]: the mean, 1 / sqrt(var + eps) · weight
+    and, for the backward, what the gradients of a group have in common, and their factor of x - mean; dw, db[N, C]: the sample's part of
+    dweight and dbias."""
     if CHAINED:
         gdc_wait()
     groups = C // K

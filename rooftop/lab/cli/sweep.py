@@ -39,7 +39,7 @@ def sweep(
     models: Annotated[bool, typer.Option("--models/--no-models", help="Also the widths of forty well-known models.")] = True,
     budget: Annotated[float, typer.Option(help="Seconds an op and direction, compiling included.")] = 120.0,
     total: Annotated[float | None, typer.Option(help="Seconds in total; each op gets an equal part of the time that is left, at most its budget.")] = None,
-    worst: Annotated[int, typer.Option(help="Number of the worst points that are listed with kernel, config, what bounds it and the fastest other config.")] = 0,
+    worst: Annotated[int, typer.Option(help="Number of the worst points that are listed with kernel, config, bound and the fastest other config.")] = 0,
     records: Annotated[Path | None, typer.Option(help="Folder of the records.", show_default="results/")] = None,
     as_json: AsJson = False,
 ) -> None:  # fmt: skip
@@ -110,7 +110,8 @@ def sweep(
                 lost = sweeping.context_lost()
             if lost and todo[k + 1 :]:
                 left = None if ends is None else max(0.0, ends - time.monotonic())
-                flags = {"--points": points, "--seed": seed, "--dtype": dtype, "--bytes": moved, "--compiled": compiled, "--budget": budget, "--total": left, "--worst": worst or None,
+                flags = {"--points": points, "--seed": seed, "--dtype": dtype, "--bytes": moved, "--compiled": compiled, "--budget": budget, "--total": left,
+                         "--worst": worst or None,
                          "--records": records}  # fmt: skip
                 more = [*(w for t in size or [] for w in ("--size", t)), "--models" if models else "--no-models", *(["--json"] if as_json else [])]
                 code, others = _in_new_process(todo[k + 1 :], [*(str(w) for n, v in flags.items() if v is not None for w in (n, v)), *more], as_json)

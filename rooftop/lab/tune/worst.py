@@ -103,7 +103,8 @@ def table(run: sweep.Sweep, found: Iterable[swept.Measured], count: int, budget_
 def _said(run: sweep.Sweep, point: sweep.Point) -> dict[str, str]:
     case, mine = point.case(run.of), run.chosen(point)
     assert mine is not None
-    target = run.device.name if run.device.name in TARGETS else run.device.arch
+    names = {d.name for d in TARGETS.names.values()}
+    target: int | str = run.device.name if run.device.name in names else run.device.arch
     facts = facts_of(mine, case, target)
     said = [bound(k, run.device) for k in facts.get("kernels", ())]
     text = "; ".join(f"{b.kernel + ': ' if len(said) > 1 else ''}{b.text}" for b in said)
