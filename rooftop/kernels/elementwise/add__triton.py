@@ -19,11 +19,9 @@ def _add(x, y, out, n, BLOCK: tl.constexpr, CHAINED: tl.constexpr):  # type: ign
     if CHAINED:
         gdc_wait()
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)  # 64 bits: n may be beyond 2**31
-    if (tl.program_id(0).to(tl.int64) + 1) * BLOCK <= n:
-        tl.store(out + at, tl.load(x + at) + tl.load(y + at))
-    else:  # with this mask every access is one of single elements, unless n is a multiple of a vector
-        inside = at < n
-        tl.store(out + at, tl.load(x + at, inside) + tl.load(y + at, inside), inside)
+    inside = at < n
+    total = tl.load(x + at, inside) + tl.load(y + at, inside)
+    tl.store(out + at, total, inside)
 
 
 @dataclass(frozen=True)
