@@ -11,13 +11,10 @@ VECTOR = 16  # what Triton knows of a number: whether it is a multiple of 16
 
 
 def _in_vectors(p: Problem) -> bool:
-    """Whether every row of every tensor, and of the halves of a packed one, starts on a vector. One row without gaps may end within one; not
-    add's, whose kernel has one mask for all elements."""
+    """Whether every row of every tensor, and of the halves of a packed one, starts on a vector. One row without gaps may end within one."""
     metas = [m for _, m in p.tensors if m is not None]
     if any(m.align < VECTOR for m in metas):
         return False
-    if len(metas[0].shape) == 1:
-        return metas[0].numel % VECTOR == 0
     if metas[0].shape[0] == 1 and len({m.shape for m in metas}) == 1:
         return True
     return all(m.strides[0] % VECTOR == 0 and m.shape[1] % VECTOR == 0 for m in metas) and _packed_half(p) % VECTOR == 0
@@ -32,10 +29,6 @@ def _packed_half(p: Problem) -> int:
 def _pointwise(op: str, p: Problem, named: str, *more: tuple[str, str]) -> Chosen | str:
     triton, rows = (f"{op}__triton", "every access is a vector"), (f"{op}__rows__cuda_sm80", "rows start within vectors, which are shifted in registers")
     return in_order(p, named, () if named else (triton, rows, *more) if _in_vectors(p) else (rows, triton, *more))
-
-
-def add(p: Problem, named: str = "") -> Chosen | str:
-    return _pointwise("add", p, named)
 
 
 def gelu(p: Problem, named: str = "") -> Chosen | str:

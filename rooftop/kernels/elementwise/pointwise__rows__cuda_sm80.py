@@ -10,7 +10,6 @@ from rooftop.core.spec import DTYPES, Launch, Meta, Problem, instance
 
 # op -> the formula, what it reads, what it writes
 FORMULAS: Mapping[str, tuple[str, tuple[str, ...], tuple[str, ...]]] = {
-    "add": ("Add", ("x", "y"), ("out",)),
     "gelu": ("Gelu", ("x",), ("y",)), "gelu_bwd": ("GeluBwd", ("dy", "x"), ("dx",)),
     "silu": ("Silu", ("x",), ("y",)), "silu_bwd": ("SiluBwd", ("dy", "x"), ("dx",)),
     "square": ("Square", ("x",), ("y",)), "square_bwd": ("SquareBwd", ("dy", "x"), ("dx",)),
@@ -21,11 +20,10 @@ FORMS = ("gelu", "geglu")  # exact, and by tanh
 
 
 def _place(p: Problem, name: str) -> tuple[str, Meta, bool]:
-    """The tensor that `name` is in, as rows, and whether it is the second half of them."""
+    """The tensor that `name` is in, and whether it is the second half of its rows."""
     half = p.get(name) is None  # b in a, db in da
     held = f"{name[:-1]}a" if half else name
-    m = p[held]
-    return held, m if len(m.shape) == 2 else Meta((1, m.numel), m.dtype, (m.numel, 1), m.align), half
+    return held, p[held], half
 
 
 def _extents(p: Problem) -> tuple[int, int, int]:
