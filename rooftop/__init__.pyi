@@ -439,6 +439,21 @@ def gemv(a: Tensor, x: Tensor, *, implementation: str | None=None) -> Tensor:
 
     Raises TypeError for other dtypes, ValueError for shapes that do not fit, more than 16 vectors, or tensors on different devices."""
 
+def group_norm(input: Tensor, num_groups: int, weight: Tensor | None=None, bias: Tensor | None=None, eps: float=1e-05, *, implementation: str | None=None) -> Tensor:
+    """Normalise each group of channels of each sample to mean 0 and variance 1, as `torch.nn.functional.group_norm`, computed in float32.
+
+    Args:
+        input: float32, float16 or bfloat16, [N, C, *], any strides; channels_last is read and written as it is.
+        num_groups: of channels; it divides C.
+        weight, bias: [C], in the dtype of `input` or float32, or None.
+        eps: added to the variance.
+        implementation: name of a kernel (`"triton"`), which runs or raises. None selects the best one that supports the input.
+
+    Returns a tensor of the shape, dtype and memory format of `input`.
+
+    Raises TypeError for other dtypes, ValueError for shapes or devices that do not fit, a number of groups that does not divide C, one
+    element a group in all, an eps below 0, or an input that a named implementation cannot take."""
+
 def grouped_matmul(a: Tensor, b: Tensor, offsets: Tensor, *, implementation: str | None=None) -> Tensor:
     """One product for each of G groups, given by offsets that stay on the device; summed in float32, rounded once.
 
@@ -606,6 +621,34 @@ def linear_jsd(x: Tensor, weight: Tensor, teacher_x: Tensor, teacher_weight: Ten
     Returns a float32 scalar. The mean over no tokens is NaN. On a GPU a second backward through one forward raises.
 
     Raises TypeError for other dtypes or options that are not numbers, ValueError for shapes, devices or options that are not accepted."""
+
+def log_softmax(x: Tensor, dim: int=-1, *, implementation: str | None=None) -> Tensor:
+    """log(softmax(x)) along `dim`, as `torch.nn.functional.log_softmax`, computed in float32 and rounded once: no exponential is rounded to 0 first.
+
+    Args:
+        x: float32, float16 or bfloat16, any shape and strides with at least one dimension.
+        dim: the dimension along which the exponentials of the result sum to one; negative values count from the last.
+        implementation: name of a kernel (`"triton"`), which runs or raises. None selects the best one that supports `x`.
+
+    Returns a tensor of the shape, dtype and device of `x`. A row that contains NaN or +inf, or only -inf, gives NaN.
+
+    Raises TypeError for anything but a floating tensor of these dtypes, IndexError for a `dim` out of range, ValueError for no dimensions
+    or where a named implementation cannot take `x`."""
+
+def logsumexp(x: Tensor, dim: int | Sequence[int]=-1, *, keepdim: bool=False, implementation: str | None=None) -> Tensor:
+    """log(sum(exp(x))) over `dim`, as `torch.logsumexp`, computed in float32 and rounded once: no exponential overflows.
+
+    Args:
+        x: float32, float16 or bfloat16, any shape and strides with at least one dimension.
+        dim: a dimension, or several that are summed together; negative values count from the last.
+        keepdim: if True, these dimensions are kept with extent 1.
+        implementation: name of a kernel (`"triton"`), which runs or raises. None selects the best one that supports `x`.
+
+    Returns a tensor of the other dimensions, of the dtype and device of `x`. NaN where there is a NaN, else +inf where there is one; -inf
+    of nothing but -inf, and of no elements.
+
+    Raises TypeError for anything but a floating tensor of these dtypes, IndexError for a `dim` out of range, ValueError for no dimensions,
+    a dimension given twice or none, or where a named implementation cannot take `x`."""
 
 def matmul(a: Tensor, b: Tensor, *, c: Tensor | None=None, alpha: float=1.0, beta: float=1.0, bias: Tensor | None=None, activation: str='none', gate: Tensor | None=None, residual: Tensor | None=None, out_dtype: Any=None, precision: str='ieee', implementation: str | None=None) -> Tensor:
     """act(alpha · a b + beta · c + bias) · gate + residual, summed in float32 and rounded once.

@@ -186,6 +186,8 @@ def _cases() -> list[Case]:
                 edge.append(case(f"seed {name}", tags="edge", **call(Input(shape, d, fill, layout), p=0.25, seed=-5)))
         edge += [
             case("many rows", tags="edge", **call(Input((700, 40), d), p=0.5, scale=2.0)),
+            case("rows of 1027", tags="edge", why="more than a tile", **call(Input((3, 1027), d), mask=True)),
+            case("one column", tags="edge", **call(Input((33, 1), d), p=0.5)),
             case("no bias", tags="edge", **call(Input((33, 70), d), bias=False, p=0.1, seed=2**31 - 1)),
             case("no residual", tags="edge", **call(Input((33, 70), d), residual=False, p=0.9, seed=1)),
             case("neither mask nor seed", tags="edge", **call(Input((33, 70), d), seed=0)),

@@ -32,23 +32,23 @@ def softmax(x: Tensor, dim: int = -1, *, implementation: str | None = None) -> T
     or where a named implementation cannot take `x`.
 
     Source: Milakov & Gimelshein 2018 (arXiv 1805.02867)."""
-    rank = _validate(x, dim)
-    return OP(x, dim + rank if dim < 0 else dim, implementation=implementation)
+    return OP(x, validate("softmax", x, dim), implementation=implementation)
 
 
-def _validate(x: Tensor, dim: int) -> int:
+def validate(name: str, x: Tensor, dim: int) -> int:
+    """`dim`, counted from the first. Raises as the public functions say."""
     import torch
 
     if not isinstance(x, torch.Tensor):
-        raise TypeError(f"softmax: x is a {type(x).__name__}; it must be a tensor")
+        raise TypeError(f"{name}: x is a {type(x).__name__}; it must be a tensor")
     if x.dtype not in (torch.float32, torch.float16, torch.bfloat16):
-        raise TypeError(f"softmax: x is {x.dtype}; accepted are torch.float32, torch.float16, torch.bfloat16")
+        raise TypeError(f"{name}: x is {x.dtype}; accepted are torch.float32, torch.float16, torch.bfloat16")
     rank = x.dim()
     if rank == 0:
-        raise ValueError("softmax: x has no dimensions; it must have at least one")
+        raise ValueError(f"{name}: x has no dimensions; it must have at least one")
     if not -rank <= dim < rank:
-        raise IndexError(f"softmax: dim is {dim}; x has {rank} dimensions, so it must be {-rank} to {rank - 1}")
-    return rank
+        raise IndexError(f"{name}: dim is {dim}; x has {rank} dimensions, so it must be {-rank} to {rank - 1}")
+    return dim + rank if dim < 0 else dim
 
 
 def reference(x: Tensor, dim: int) -> Tensor:
@@ -62,6 +62,10 @@ def backward(dy: Tensor, y: Tensor, dim: int) -> Tensor:
 
 def outputs(x: Meta, dim: int) -> dict[str, Meta]:
     return {"y": like(x)}
+
+
+def outputs_bwd(dy: Meta, y: Meta, dim: int) -> dict[str, Meta]:
+    return {"dx": Meta(y.shape, y.dtype, y.strides if like(y).strides == y.strides else contiguous_strides(y.shape))}
 
 
 def canonical(p: Problem) -> Problem | None:
@@ -83,7 +87,7 @@ def canonical(p: Problem) -> Problem | None:
     return p.replace(**tensors)
 
 
-def _rows(p: Problem, name: str = "x") -> dict[str, int] | str:
+def independent(p: Problem, name: str = "x") -> dict[str, int] | str:
     return {n: 0 for n, _ in p.tensors} if p[name].shape[2] == 1 else "along another dimension than the last, neighbours share a tile"
 
 
@@ -168,7 +172,7 @@ def _nan_lost(x: Tensor, dim: int) -> Tensor:
     return x.nan_to_num(0.0).softmax(dim)
 
 
-def _cases() -> list[Case]:
+def cases() -> list[Case]:
     rows = [(16384, 8192), (4096, 32768), (2048, 131072)]
     bench = [case(f"rows {r}x{c}", x=Input((r, c), d), dim=1, tags="bench") for r, c in rows for d in ("bf16", "f32")]
     bench += [
@@ -218,26 +222,28 @@ def _cases() -> list[Case]:
     return bench + edge + huge
 
 
+SWEPT = Sizes(
+    lambda dtype, rows, columns: {"x": Input((rows, columns), dtype), "dim": 1}, {"rows": (1, 1 << 26), "columns": (64, 1 << 22)},
+    rows="rows", models={"columns": "vocabulary"}, axis="columns",
+)
+
 OP = Op(
     reference,
     calls=Calls(cpu=reference),
     outputs=outputs,
     canonical=canonical,
-    cases=_cases(),
-    swept=Sizes(
-        lambda dtype, rows, columns: {"x": Input((rows, columns), dtype), "dim": 1}, {"rows": (1, 1 << 26), "columns": (64, 1 << 22)},
-        rows="rows", models={"columns": "vocabulary"}, axis="columns",
-    ),
+    cases=cases(),
+    swept=SWEPT,
     work=work,
-    judging=Judging(rows=_rows),
+    judging=Judging(rows=independent),
     tolerance=Tolerance(multiple=4.0),
     grad=Grad(
         wrt=("x",),
         saves=("y",),
-        rows=lambda p: _rows(p, "dx"),
+        rows=lambda p: independent(p, "dx"),
         backward=backward,
-        outputs=lambda dy, y,
-        dim: {"dx": Meta(y.shape, y.dtype, y.strides if like(y).strides == y.strides else contiguous_strides(y.shape))}, work=work_bwd,
+        outputs=outputs_bwd,
+        work=work_bwd,
         peers={"torch": _torch_backward, "torch.compile": _compiled_backward},
         wrong={
             "sum forgotten": lambda dy, y, dim: y * dy,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import gcd
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,10 @@ import rooftop
 from rooftop.core import registry
 from rooftop.core.call import select
 from rooftop.core.contract import metas_of
-from rooftop.core.spec import TARGETS
+from rooftop.core.spec import TARGETS, Input, case
 from rooftop.lab.candidates import Subject
 from rooftop.lab.check import checker
+from rooftop.lab.inspect.inspector import facts_of
 
 PAIRS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
     "gelu": (lambda x: rooftop.gelu(x), functional.gelu),
@@ -195,8 +197,8 @@ def test_a_clamped_gate_with_gradients(how: str, options: dict[str, Any], compil
 def test_only_the_clamped_kernels_take_a_limit() -> None:
     for name in ("swiglu", "swiglu_bwd"):
         op = registry.op(name)
-        for case, clamped in (("odd f32", False), ("clamped odd f32", True), ("gpt-oss packed odd f32", True)):
-            problem = op.kernel_problem(op.problem(op.case(case), TARGETS[90]))
+        for title, clamped in (("odd f32", False), ("clamped odd f32", True), ("gpt-oss packed odd f32", True)):
+            problem = op.kernel_problem(op.problem(op.case(title), TARGETS[90]))
             takes = {i.name for i in registry.implementations(name) if i.supports(problem) is None}
             assert (takes == {f"{name}__clamped__triton"}) if clamped else takes and f"{name}__clamped__triton" not in takes
 
@@ -232,3 +234,69 @@ def test_the_short_normal_distribution_keeps_to_its_stated_error() -> None:
     error = (x * q - (torch.special.log_ndtr(x) - torch.special.log_ndtr(-x))).abs()
     assert float(error[x.abs() < 4.4].max()) < 2.2e-5
     assert float(error.max()) < 8e-4
+
+
+def _counts(name: str, kernel: str, **inputs: Any) -> dict[str, int]:
+    found = facts_of(Subject(kernel, registry.op(name), registry.implementation(kernel)), case("probe", **inputs), 90)
+    return dict(found["kernels"][0]["counts"])
+
+
+X, MASK = Input((9777, 2051), "bf16"), Input((9777, 2051), "bool")
+PLAIN = {"limit": 0.0, "alpha": 1.0, "offset": 0.0, "interleaved": False}
+ODD: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "silu": ("silu", "silu__triton", {"x": X}),
+    "add": ("add", "add__triton", {"x": X, "y": X}),
+    "swiglu, backward": ("swiglu_bwd", "swiglu_bwd__triton", {"a": X, "b": X, **PLAIN}),
+    "clamped": ("swiglu", "swiglu__clamped__triton", {"a": X, "b": X, **PLAIN, "limit": 1.0}),
+    "in turns": ("swiglu_bwd", "swiglu_bwd__clamped__triton", {"a": Input((9777, 4102), "bf16"), "b": None, **PLAIN, "interleaved": True}),
+    **{
+        name: (name, f"{name}__triton", {"x": X, "bias": Input((2051,), "bf16"), "residual": None, "mask": MASK, "scale": 1.25, "p": 0.0, "seed": 0})
+        for name in ("bias_mask_scale_add", "bias_mask_scale_add_bwd")
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("how", ODD)
+def test_odd_columns_without_gaps_are_read_and_written_in_vectors(how: str) -> None:
+    """The programs that are whole; the last one takes single elements."""
+    counts = _counts(*ODD[how][:2], **ODD[how][2])
+    assert any(counts.get(f"{kind}.{bits}") for kind in ("LDG", "LDGSTS") for bits in (64, 128)), counts
+    assert counts.get("STG.64") or counts.get("STG.128"), counts
+
+
+@pytest.mark.parametrize("shape", [(37, 40), (50, 7), (33, 1)])
+def test_the_gradients_of_rows_that_are_seen_as_one(shape: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whole vectors of several odd rows, the rows left over, and the sums of their columns."""
+    op, implementation = registry.op("bias_mask_scale_add_bwd"), registry.implementation("bias_mask_scale_add_bwd__triton")
+    monkeypatch.setattr(implementation.module, "LARGE", 1)
+    for mask, p in ((True, 0.0), (False, 0.5)):
+        x = Input(shape, "f32")
+        given = {"x": x, "bias": Input(shape[-1:], "f32"), "residual": None, "mask": Input(shape, "bool") if mask else None}
+        c = case("folded", **given, scale=1.25, p=p, seed=3)
+        problem = op.kernel_problem(op.problem(c, TARGETS[90]))
+        assert problem is not None
+        (slab, sums), fold = implementation.launches(problem, implementation.choose(problem)), 16 // gcd(16, shape[1])
+        assert slab.args["C"] == fold * shape[1] and sums.args["C"] == shape[1] and slab.args["REST"] == (shape[0] % fold > 0)
+        found = checker.check(Subject("folded", op, implementation), c, backend="interpreter")
+        assert found.status == "ok", found.message
+
+
+def _choice(name: str, **inputs: Any) -> str:
+    op = registry.op(name)
+    c = case("probe", **inputs)
+    found = select(op, op.problem(c, TARGETS[90])).call
+    assert found is not None and found.copies == ()
+    return str(found.implementation.name)
+
+
+def test_rows_that_start_within_vectors_are_shifted_in_registers() -> None:
+    """Columns do not matter where tensors have no gaps and start alike, on a vector; a copy is made of none."""
+    odd, packed, even = Input((64, 1003), "bf16"), Input((64, 2006), "bf16"), Input((64, 2048), "bf16")
+    for name in ("swiglu", "swiglu_bwd", "geglu", "geglu_bwd"):
+        options = {"approximate": "none"} if name.startswith("geglu") else PLAIN
+        assert _choice(name, a=odd, b=odd, **options) == f"{name}__triton"
+        assert _choice(name, a=packed, b=None, **options) == f"{name}__rows__cuda_sm80"
+        assert _choice(name, a=even, b=None, **options) == f"{name}__triton"
+    for layout in ("offset", "sliced"):
+        x = Input((64, 1003), "bf16", layout=layout)
+        assert _choice("silu", x=x) == "silu__rows__cuda_sm80"

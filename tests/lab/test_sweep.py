@@ -23,6 +23,7 @@ from rooftop.lab.report.site import environment
 from rooftop.lab.timing import models, sweep, swept
 from rooftop.lab.timing.bench_group import Bench
 from rooftop.lab.timing.timer import Candidate, Timer
+from rooftop.lab.tune import worst
 
 H200 = TARGETS["h200"]
 GIB = 1 << 30
@@ -229,6 +230,42 @@ def test_a_record_holds_what_was_measured(tmp_path: Path, monkeypatch: pytest.Mo
         assert p.share == pytest.approx(0.9, rel=2e-3) and p.copy == p.roof
 
 
+def test_the_worst_points_have_a_bound_and_the_next_better_config(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of add, whose configs all take as long on the simulated device, but for one."""
+    run, record = swept_add(monkeypatch)
+    quick = {"block=1024, warps=8": 0.5}
+    slow = Plain.candidate
+
+    def candidate(self: Plain, s: Subject, sets: Any, options: Any) -> Candidate:
+        made = slow(self, s, sets, options)
+        for call in made.calls:
+            call.seconds *= next((f for text, f in quick.items() if text in s.name and "triton" in s.name), 1.0)
+        return made
+
+    monkeypatch.setattr(Plain, "candidate", candidate)
+    found = worst.table(run, swept.points(record), 2, 60.0)
+    assert len(found) == 2 and found[0]["share"] <= found[1]["share"]
+    for row in found:
+        assert row["kernel"] == "add__triton" and "block=" in row["config"]
+        assert "block=1024, warps=8" in row["next"] and row["faster"] == pytest.approx(2.0, rel=0.01)
+        assert "waves" in row["bound"] and "KiB in flight" in row["bound"] and "spilled" not in row["bound"]
+    assert worst.table(run, swept.points(record), 1, -1.0)[0]["next"] == "not timed: the budget is spent"
+    assert 20 << 10 < worst.needed(H200) < 40 << 10
+
+
+def test_what_bounds_a_kernel() -> None:
+    """Bytes in flight: of the registers' loads by all resident threads, of copies to shared memory by all resident blocks; few blocks are not
+    multiplied by those that could be resident."""
+    occupied = {"blocks": 4, "limiter": "registers", "percent": 50.0}
+    facts = {"kernel": "k<float>", "occupancy": occupied, "registers": 40, "spills": 8, "threads": 256, "shared": 0, "grid": [132 * 8]}
+    loads = worst.bound({**facts, "counts": {"LDG.128": 2, "LDG.16": 1, "FFMA": 9}}, H200)
+    assert (loads.waves, loads.in_flight, loads.spills) == (2.0, 4 * 256 * 34, 8) and "8 B spilled" in loads.text
+    few = worst.bound({**facts, "grid": [100], "counts": {"LDG.128": 2}}, H200)
+    assert few.in_flight == 256 * 32 and few.waves == pytest.approx(100 / (4 * 132))
+    copied = worst.bound({**facts, "shared": 40960, "counts": {"UBLKCP": 1, "LDG.32": 1}}, H200)
+    assert copied.in_flight == 4 * 40960
+
+
 def test_a_result_that_is_not_torchs_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     run, record = swept_add(monkeypatch, wrong=True)
     assert record["wrong"] == [0, 1, 2] and len(run.wrong) == 3 and "add__triton" in run.wrong[0] and "away from torch's" in run.wrong[0]
@@ -247,20 +284,20 @@ def test_what_the_budget_does_not_reach_is_not_compiled(monkeypatch: pytest.Monk
     order, said = list(sweep._scattered_order(3)), list[str]()
     assert len(run.run(60.0, said.append)["us"]) == 3 and asked == [order[:2], order[2:]]
     assert said[-1].startswith("add: 3 of 3 points in ") and "2 programs compiled" in said[-1]
-    row = run._row
+    row = run.row
 
     def slow(i: int, say: Any) -> Any:
         sweep.time.sleep(0.3)
         return row(i, say)
 
-    monkeypatch.setattr(run, "_row", slow)
+    monkeypatch.setattr(run, "row", slow)
     asked.clear()
     assert len(run.run(0.2, said.append)["us"]) == 1 and asked == [order[:2]]
 
 
 def test_a_point_that_raises_is_named_and_the_others_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     run, whole = swept_add(monkeypatch)
-    row = run._row
+    row = run.row
     bad = next(sweep._scattered_order(3))
 
     def once(i: int, say: Any) -> Any:
@@ -268,7 +305,7 @@ def test_a_point_that_raises_is_named_and_the_others_stay(monkeypatch: pytest.Mo
             raise RuntimeError("no such kernel\nand more")
         return row(i, say)
 
-    monkeypatch.setattr(run, "_row", once)
+    monkeypatch.setattr(run, "row", once)
     monkeypatch.setattr(sweep, "SAVE_S", 0.0)
     saved: list[store.Record] = []
     record = run.run(60.0, lambda text: None, saved.append)
@@ -292,14 +329,14 @@ def test_a_peer_that_lacks_memory_does_not_end_the_point(monkeypatch: pytest.Mon
 
 def test_a_lost_context_ends_the_op(monkeypatch: pytest.MonkeyPatch) -> None:
     run, _ = swept_add(monkeypatch)
-    row, began = run._row, iter((True, False))
+    row, began = run.row, iter((True, False))
 
     def fails(i: int, say: Any) -> Any:
         if next(began):
             return row(i, say)
         raise RuntimeError("CUDA error: misaligned address")
 
-    monkeypatch.setattr(run, "_row", fails)
+    monkeypatch.setattr(run, "row", fails)
     monkeypatch.setattr(run, "on", "cuda")
     monkeypatch.setattr(sweep, "context_lost", lambda: True)
     said: list[str] = []

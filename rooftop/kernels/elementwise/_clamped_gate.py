@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_wait
 
-from rooftop.core.spec import Launch, Problem
+from rooftop.core.spec import Launch, Meta, Problem
 from rooftop.kernels._device.activations import sigmoid
 from rooftop.kernels.elementwise._pointwise import Config, gated
 
@@ -34,16 +34,29 @@ def _run(C, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _pair(a, b, row, sa, sb, bo, column, R, C, TURNS: tl.constexpr, BLOCK: tl.constexpr, LANES: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Gate and up. `sa`, `sb`: strides of rows; `bo`: where the rows of b begin."""
-    inside = (row < R) & (column < C)
+def _load(pointer, inside):  # type: ignore[no-untyped-def]
+    return tl.load(pointer) if inside is None else tl.load(pointer, inside, other=0)
+
+
+@triton.jit
+def _whole(R, C, BLOCK: tl.constexpr, LANES: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Whether all elements of a program are inside; then it takes no mask, which would make every access one of single elements, unless C is a multiple of
+    a vector."""
+    across = tl.cdiv(C, BLOCK)
+    row, column = (tl.program_id(0) // across).to(tl.int64), (tl.program_id(0) % across).to(tl.int64)
+    return ((row + 1) * LANES <= R) & ((column + 1) * BLOCK <= C)
+
+
+@triton.jit
+def _pair(a, b, row, sa, sb, bo, column, C, inside, around, TURNS: tl.constexpr, BLOCK: tl.constexpr, LANES: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Gate and up. `sa`, `sb`: strides of rows; `bo`: where the rows of b begin; `inside`, `around`: which elements there are, of a tile and of a run; None:
+    all."""
     if TURNS:
-        run = _run(C, BLOCK)
-        both = tl.load(a + row * sa + run, (row < R) & (run < 2 * C), other=0)
+        both = _load(a + row * sa + _run(C, BLOCK), around)
         gate, up = tl.split(tl.reshape(both, (LANES, BLOCK, 2)))
     else:
-        gate = tl.load(a + row * sa + column, inside, other=0)
-        up = tl.load(b + bo + row * sb + column, inside, other=0)
+        gate = _load(a + row * sa + column, inside)
+        up = _load(b + bo + row * sb + column, inside)
     return gate.to(tl.float32), up.to(tl.float32)
 
 
@@ -54,50 +67,81 @@ def _clamped(gate, up, limit):  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _forward(a, b, y, R, C, sa, sb, sy, bo, limit, alpha, offset,
-             TURNS: tl.constexpr, BLOCK: tl.constexpr, LANES: tl.constexpr, CHAINED: tl.constexpr):  # type: ignore[no-untyped-def]
-    if CHAINED:
-        gdc_wait()
-    row, column = _tile(C, BLOCK, LANES)
-    inside = (row < R) & (column < C)
-    gate, up = _pair(a, b, row, sa, sb, bo, column, R, C, TURNS, BLOCK, LANES)
+def _forward_tile(a, b, y, row, column, C, sa, sb, sy, bo, limit, alpha, offset, inside, around,
+                  TURNS: tl.constexpr, BLOCK: tl.constexpr, LANES: tl.constexpr):  # type: ignore[no-untyped-def]
+    gate, up = _pair(a, b, row, sa, sb, bo, column, C, inside, around, TURNS, BLOCK, LANES)
     gate, up = _clamped(gate, up, limit)
     found = gate * sigmoid(alpha * gate) * (up + offset)
     tl.store(y + row * sy + column, found.to(y.dtype.element_ty), inside)
 
 
 @triton.jit
-def _backward(dy, a, b, da, db, R, C, sg, sa, sb, su, sv, bo, vo, limit, alpha, offset,
-              TURNS: tl.constexpr, BLOCK: tl.constexpr, LANES: tl.constexpr, CHAINED: tl.constexpr):  # type: ignore[no-untyped-def]
-    """A gradient is 0 where its value was clamped. NaN lies within no limit, but without one nothing is clamped."""
+def _forward(a, b, y, R, C, sa, sb, sy, bo, limit, alpha, offset,
+             TURNS: tl.constexpr, BLOCK: tl.constexpr, LANES: tl.constexpr, CHAINED: tl.constexpr):  # type: ignore[no-untyped-def]
     if CHAINED:
         gdc_wait()
     row, column = _tile(C, BLOCK, LANES)
-    inside = (row < R) & (column < C)
-    flow = tl.load(dy + row * sg + column, inside, other=0).to(tl.float32)
-    given, raised = _pair(a, b, row, sa, sb, bo, column, R, C, TURNS, BLOCK, LANES)
+    if _whole(R, C, BLOCK, LANES):
+        _forward_tile(a, b, y, row, column, C, sa, sb, sy, bo, limit, alpha, offset, None, None, TURNS, BLOCK, LANES)
+    else:
+        inside, around = (row < R) & (column < C), (row < R) & (_run(C, BLOCK) < 2 * C)
+        _forward_tile(a, b, y, row, column, C, sa, sb, sy, bo, limit, alpha, offset, inside, around, TURNS, BLOCK, LANES)
+
+
+@triton.jit
+def _backward_tile(dy, a, b, da, db, row, column, C, sg, sa, sb, su, sv, bo, vo, limit, alpha, offset, inside, around,
+                   TURNS: tl.constexpr, BLOCK: tl.constexpr, LANES: tl.constexpr):  # type: ignore[no-untyped-def]
+    """A gradient is 0 where its value was clamped. NaN lies within no limit, but without one nothing is clamped."""
+    flow = _load(dy + row * sg + column, inside).to(tl.float32)
+    given, raised = _pair(a, b, row, sa, sb, bo, column, C, inside, around, TURNS, BLOCK, LANES)
     gate, up = _clamped(given, raised, limit)
     s = sigmoid(alpha * gate)
     free = limit == float("inf")
     u = tl.where(free | (given <= limit), flow * (up + offset) * (s * (1 + alpha * gate * (1 - s))), 0.0)
     v = tl.where(free | (tl.abs(raised) <= limit), flow * (gate * s), 0.0)
     if TURNS:
-        run = _run(C, BLOCK)
         both = tl.reshape(tl.join(u, v), (LANES, 2 * BLOCK))
-        tl.store(da + row * su + run, both.to(da.dtype.element_ty), (row < R) & (run < 2 * C))
+        tl.store(da + row * su + _run(C, BLOCK), both.to(da.dtype.element_ty), around)
     else:
         tl.store(da + row * su + column, u.to(da.dtype.element_ty), inside)
         tl.store(db + vo + row * sv + column, v.to(da.dtype.element_ty), inside)
 
 
+@triton.jit
+def _backward(dy, a, b, da, db, R, C, sg, sa, sb, su, sv, bo, vo, limit, alpha, offset,
+              TURNS: tl.constexpr, BLOCK: tl.constexpr, LANES: tl.constexpr, CHAINED: tl.constexpr):  # type: ignore[no-untyped-def]
+    if CHAINED:
+        gdc_wait()
+    row, column = _tile(C, BLOCK, LANES)
+    if _whole(R, C, BLOCK, LANES):
+        _backward_tile(dy, a, b, da, db, row, column, C, sg, sa, sb, su, sv, bo, vo, limit, alpha, offset, None, None, TURNS, BLOCK, LANES)
+    else:
+        inside, around = (row < R) & (column < C), (row < R) & (_run(C, BLOCK) < 2 * C)
+        _backward_tile(dy, a, b, da, db, row, column, C, sg, sa, sb, su, sv, bo, vo, limit, alpha, offset, inside, around, TURNS, BLOCK, LANES)
+
+
 def clamped(backward: bool) -> tuple[Any, ...]:
     """supports, choose, configs and launches of the forward or the backward."""
     inputs, outputs = (("dy", "a", "b"), ("da", "db")) if backward else (("a", "b"), ("y",))
-    takes, choose, configs, _ = gated(inputs, outputs, lambda p: None)
+    takes, choose_of, configs_of, _ = gated(inputs, outputs, lambda p: None)
     flow = inputs[0] if backward else outputs[0]
 
+    def flat(p: Problem) -> Problem:
+        """As one row where gate and up are in turns and no tensor has gaps: its columns do not matter."""
+        metas = {n: m for n, m in p.tensors if m is not None}
+        if not p.option("interleaved") or any(m.strides[0] != m.shape[1] for m in metas.values()):
+            return p
+        return p.replace(**{n: Meta((1, m.numel), m.dtype, (m.numel, 1), m.align) for n, m in metas.items()})
+
+    def choose(p: Problem) -> Config:
+        found: Config = choose_of(flat(p))
+        return found
+
+    def configs(p: Problem) -> list[Config]:
+        return list(configs_of(flat(p)))
+
     def programs(p: Problem, config: Config) -> int:
-        rows, columns = p[flow].shape
+        rows, columns = flat(p)[flow].shape
         return -(-columns // config.block) * -(-rows // config.lanes)
 
     def supports(p: Problem) -> str | None:
@@ -108,18 +152,24 @@ def clamped(backward: bool) -> tuple[Any, ...]:
         return "more programs than one launch may have" if programs(p, choose(p)) >= 2**31 else None
 
     def launches(p: Problem, config: Config) -> list[Launch]:
+        p = flat(p)
         rows, columns = p[flow].shape
         apart = p.get("b") is not None
-        a, half = p["a"], 0 if apart else columns
-        args: dict[str, Any] = {"a": "a", "b": "b" if apart else "a", "R": rows, "C": columns, "sa": a.strides[0], "bo": half}
-        args |= {"sb": p["b"].strides[0] if apart else a.strides[0], "TURNS": bool(p.option("interleaved"))}
+        half = 0 if apart else columns
+
+        def stride(name: str) -> int:
+            """Of rows; 0 where there is one: a multiple of a vector, whatever the columns."""
+            return p[name].strides[0] if rows > 1 else 0
+
+        args: dict[str, Any] = {"a": "a", "b": "b" if apart else "a", "R": rows, "C": columns, "sa": stride("a"), "bo": half}
+        args |= {"sb": stride("b" if apart else "a"), "TURNS": bool(p.option("interleaved"))}
         args |= {"limit": float(p.option("limit")) or inf, "alpha": float(p.option("alpha")), "offset": float(p.option("offset"))}
         args |= {"BLOCK": config.block, "LANES": config.lanes, "CHAINED": p.device.pdl}
         if backward:
             db = "db" if apart else "da"
-            args |= {"dy": "dy", "da": "da", "db": db, "sg": p["dy"].strides[0], "su": p["da"].strides[0], "sv": p[db].strides[0], "vo": half}
+            args |= {"dy": "dy", "da": "da", "db": db, "sg": stride("dy"), "su": stride("da"), "sv": stride(db), "vo": half}
         else:
-            args |= {"y": "y", "sy": p["y"].strides[0]}
+            args |= {"y": "y", "sy": stride("y")}
         return [Launch(_backward if backward else _forward, (programs(p, config),), args, config.warps, chained=p.device.pdl)]
 
     return supports, choose, configs, launches

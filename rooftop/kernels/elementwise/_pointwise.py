@@ -32,7 +32,9 @@ def _at(pointer, offset, row, stride, column):  # type: ignore[no-untyped-def]
 
 @triton.jit
 def _wide(pointer, offset, row, stride, column, inside):  # type: ignore[no-untyped-def]
-    return tl.load(_at(pointer, offset, row, stride, column), inside, other=0).to(tl.float32)
+    at = _at(pointer, offset, row, stride, column)
+    found = tl.load(at) if inside is None else tl.load(at, inside, other=0)
+    return found.to(tl.float32)
 
 
 @triton.jit
@@ -41,31 +43,8 @@ def _narrow(pointer, offset, row, stride, column, inside, value):  # type: ignor
 
 
 @triton.jit
-def _pointwise(p, q, r, u, v, ps, qs, rs, us, vs, po, qo, ro, uo, vo, R, C,
-               F: tl.constexpr, ONE: tl.constexpr, EVEN: tl.constexpr, HIGH: tl.constexpr, FAR: tl.constexpr,
-               BLOCK: tl.constexpr, LANES: tl.constexpr, CHAINED: tl.constexpr):  # type: ignore[no-untyped-def]
-    """u (and v) = F(p, q, r) in float32; absent tensors are None. Strides of rows and offsets of first elements, in elements; None for no
-    offset, and for the stride of a single row: the shortest launches take only a few cache misses, and arguments are some of them.
-
-    ONE: there is one row, and the programs are along it; else they are along the columns (axis 0) and the rows (axis 1, with axis 2 as its
-    high part if HIGH). EVEN: no program is partial. FAR: an element is 2**31 or further from the first."""
-    if CHAINED:
-        gdc_wait()
-    column = tl.program_id(0)
-    row = 0
-    if FAR:
-        column = column.to(tl.int64)
-    column = column * BLOCK + tl.arange(0, BLOCK)[None, :]
-    if ONE:
-        inside = (column < C) | EVEN
-    else:
-        row = tl.program_id(1)
-        if HIGH:
-            row += tl.program_id(2) * tl.num_programs(1)
-        if FAR:
-            row = row.to(tl.int64)
-        row = row * LANES + tl.arange(0, LANES)[:, None]
-        inside = (row < R) & (column < C) | EVEN
+def _tile(p, q, r, u, v, ps, qs, rs, us, vs, po, qo, ro, uo, vo, row, column, inside, F: tl.constexpr):  # type: ignore[no-untyped-def]
+    """The elements of a program; `inside` None: all of them."""
     a = _wide(p, po, row, ps, column, inside)
     if q is None:
         found = F(a)
@@ -78,6 +57,40 @@ def _pointwise(p, q, r, u, v, ps, qs, rs, us, vs, po, qo, ro, uo, vo, R, C,
     else:
         _narrow(u, uo, row, us, column, inside, found[0])
         _narrow(v, vo, row, vs, column, inside, found[1])
+
+
+@triton.jit
+def _pointwise(p, q, r, u, v, ps, qs, rs, us, vs, po, qo, ro, uo, vo, R, C,
+               F: tl.constexpr, ONE: tl.constexpr, EVEN: tl.constexpr, HIGH: tl.constexpr, FAR: tl.constexpr,
+               BLOCK: tl.constexpr, LANES: tl.constexpr, CHAINED: tl.constexpr):  # type: ignore[no-untyped-def]
+    """u (and v) = F(p, q, r) in float32; absent tensors are None. Strides of rows and offsets of first elements, in elements; None for no
+    offset, and for the stride of a single row: the shortest launches take only a few cache misses, and arguments are some of them.
+
+    ONE: there is one row, and the programs are along it; else they are along the columns (axis 0) and the rows (axis 1, with axis 2 as its
+    high part if HIGH). EVEN: no program is partial. Where some are, the others take no mask: a bound that is no multiple of a vector would
+    make every access one of single elements. FAR: an element is 2**31 or further from the first."""
+    if CHAINED:
+        gdc_wait()
+    first = tl.program_id(0)
+    row = 0
+    if FAR:
+        first = first.to(tl.int64)
+    column = first * BLOCK + tl.arange(0, BLOCK)[None, :]
+    whole = (first + 1) * BLOCK <= C
+    inside = column < C
+    if not ONE:
+        row = tl.program_id(1)
+        if HIGH:
+            row += tl.program_id(2) * tl.num_programs(1)
+        if FAR:
+            row = row.to(tl.int64)
+        whole &= (row + 1) * LANES <= R
+        row = row * LANES + tl.arange(0, LANES)[:, None]
+        inside &= row < R
+    if EVEN or whole:
+        _tile(p, q, r, u, v, ps, qs, rs, us, vs, po, qo, ro, uo, vo, row, column, None, F)
+    else:
+        _tile(p, q, r, u, v, ps, qs, rs, us, vs, po, qo, ro, uo, vo, row, column, inside, F)
 
 
 @dataclass(frozen=True)

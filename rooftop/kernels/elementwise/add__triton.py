@@ -15,13 +15,19 @@ from rooftop.core.spec import Launch, Problem
 
 
 @triton.jit
-def _add(x, y, out, n, BLOCK: tl.constexpr, CHAINED: tl.constexpr):  # type: ignore[no-untyped-def]
+def _add(x, y, out, n, rest, BLOCK: tl.constexpr, REST: tl.constexpr, CHAINED: tl.constexpr):  # type: ignore[no-untyped-def]
+    """n is a multiple of 16: with another mask every access would be one of single elements. REST: `rest` more elements follow."""
     if CHAINED:
         gdc_wait()
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)  # 64 bits: n may be beyond 2**31
     inside = at < n
     total = tl.load(x + at, inside) + tl.load(y + at, inside)
     tl.store(out + at, total, inside)
+    if REST:
+        if tl.program_id(0) == 0:
+            last = tl.arange(0, 16)
+            left = last < rest
+            tl.store(out + n + last, tl.load(x + n + last, left) + tl.load(y + n + last, left), left)
 
 
 @dataclass(frozen=True)
@@ -49,6 +55,6 @@ def choose(p: Problem) -> Config:
 
 
 def launches(p: Problem, config: Config) -> list[Launch]:
-    n = p["x"].numel
-    args = {"x": "x", "y": "y", "out": "out", "n": n, "BLOCK": config.block, "CHAINED": p.device.pdl}
-    return [Launch(kernel=_add, grid=(-(-n // config.block),), args=args, warps=config.warps, chained=p.device.pdl)]
+    n, rest = p["x"].numel // 16 * 16, p["x"].numel % 16
+    args = {"x": "x", "y": "y", "out": "out", "n": n, "rest": rest, "BLOCK": config.block, "REST": rest > 0, "CHAINED": p.device.pdl}
+    return [Launch(kernel=_add, grid=(max(1, -(-n // config.block)),), args=args, warps=config.warps, chained=p.device.pdl)]

@@ -8,6 +8,7 @@ Prediction: 0.95 of a copy with a mask that is given, 0.9 with one from a seed."
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import gcd
 
 import triton
 import triton.language as tl
@@ -18,26 +19,18 @@ from rooftop.formats.random_bits import threshold
 from rooftop.kernels._device.column_sums import column_sums
 from rooftop.kernels._device.random import kept
 
+LARGE = 1 << 24  # elements, from which the memory limits, not the launches
 
-@triton.jit(do_not_specialize=["R", "height"])  # these follow the row kernels of a call
-def _slab(dout, mask, dx, to, R, C, blocks, height, ds, ms, xs, scale, seed,
-          THRESHOLD: tl.constexpr, SHORT: tl.constexpr, BLOCK: tl.constexpr, LANES: tl.constexpr, STAGES: tl.constexpr,
-          CHAINED: tl.constexpr, FIRST: tl.constexpr):  # type: ignore[no-untyped-def]
-    """BLOCK columns of a slab of `height` rows, LANES at a time; the sums of its columns are written to to[slab, C] if given. FIRST: the
-    first of two launches."""
-    if CHAINED:
-        gdc_wait()
-        if FIRST:
-            gdc_launch_dependents()
-    slab = (tl.program_id(0) // blocks).to(tl.int64)
-    at = (tl.program_id(0) % blocks) * BLOCK + tl.arange(0, BLOCK)
-    column = at[None, :]
+
+@triton.jit
+def _rows(dout, mask, dx, first, count, column, C, limit, ds, ms, xs, scale, seed,
+          THRESHOLD: tl.constexpr, SHORT: tl.constexpr, BLOCK: tl.constexpr, LANES: tl.constexpr, STAGES: tl.constexpr):  # type: ignore[no-untyped-def]
+    """The sums of the columns below `limit` of `count` rows, from row `first` on."""
     total = tl.zeros((LANES, BLOCK), tl.float32)
-    last = tl.minimum(height, R - slab * height).to(tl.int32)
-    for k in tl.range(0, tl.cdiv(last, LANES), num_stages=STAGES):
+    for k in tl.range(0, tl.cdiv(count, LANES), num_stages=STAGES):
         step = k * LANES + tl.arange(0, LANES)[:, None]
-        row = slab * height + step
-        inside = (step < last) & (column < C)
+        row = first + step
+        inside = (step < count) & (column < limit)
         v = tl.load(dout + row * ds + column, inside, other=0).to(tl.float32) * scale
         if mask is not None:
             # declared contiguous only in groups of eight: 16 bytes of the mask a thread would be another layout than dout's, and need an
@@ -50,6 +43,31 @@ def _slab(dout, mask, dx, to, R, C, blocks, height, ds, ms, xs, scale, seed,
             v = tl.where(kept(seed, row, column, C, THRESHOLD, SHORT), v, 0)
         tl.store(dx + row * xs + column, v.to(dx.dtype.element_ty), inside)
         total += v
+    return total
+
+
+@triton.jit(do_not_specialize=["R", "height", "rest"])  # these follow the row kernels of a call
+def _slab(dout, mask, dx, to, R, C, rest, blocks, height, ds, ms, xs, scale, seed,
+          THRESHOLD: tl.constexpr, SHORT: tl.constexpr, REST: tl.constexpr, BLOCK: tl.constexpr, LANES: tl.constexpr, STAGES: tl.constexpr,
+          CHAINED: tl.constexpr, FIRST: tl.constexpr):  # type: ignore[no-untyped-def]
+    """BLOCK columns of a slab of `height` rows, LANES at a time; the sums of its columns are written to to[slab, C] if given. REST: after R
+    rows comes one of `rest` columns, a slab of its own. FIRST: the first of two launches."""
+    if CHAINED:
+        gdc_wait()
+        if FIRST:
+            gdc_launch_dependents()
+    slab = (tl.program_id(0) // blocks).to(tl.int64)
+    at = (tl.program_id(0) % blocks) * BLOCK + tl.arange(0, BLOCK)
+    column = at[None, :]
+    count = tl.minimum(height, R - slab * height).to(tl.int32)
+    if REST:
+        if count <= 0:
+            row = R + tl.zeros((1, 1), tl.int64)
+            total = _rows(dout, mask, dx, row, 1, column, C, rest, ds, ms, xs, scale, seed, THRESHOLD, SHORT, BLOCK, LANES, 1)
+        else:
+            total = _rows(dout, mask, dx, slab * height, count, column, C, C, ds, ms, xs, scale, seed, THRESHOLD, SHORT, BLOCK, LANES, STAGES)
+    else:
+        total = _rows(dout, mask, dx, slab * height, count, column, C, C, ds, ms, xs, scale, seed, THRESHOLD, SHORT, BLOCK, LANES, STAGES)
     if to is not None:
         tl.store(to + slab * C + at, tl.sum(total, 0).to(to.dtype.element_ty), at < C)
 
@@ -65,38 +83,61 @@ class Config:
     stages: int = 1
 
 
+def _fold(p: Problem) -> int:
+    """How many rows are seen as one: so many that each starts on a vector of 16 elements, where there are no gaps between rows, and enough
+    elements to make up for a second launch."""
+    rows, columns = p["dx"].shape
+    dense = all(m.strides[0] == columns for _, m in p.tensors if m is not None and len(m.shape) == 2)
+    fold = 16 // gcd(16, columns)
+    return fold if dense and rows >= fold and rows * columns >= LARGE else 1
+
+
+def _extents(p: Problem) -> tuple[int, int, int]:
+    """Rows and columns as the programs see them, and the columns of a last row that is shorter."""
+    rows, columns = p["dx"].shape
+    fold = _fold(p)
+    return rows // fold, columns * fold, rows % fold * columns
+
+
 def _grid(p: Problem, config: Config) -> tuple[int, int, int]:
     """Programs, blocks of columns, slabs."""
-    rows, columns = p["dx"].shape
-    blocks, slabs = -(-columns // config.block), -(-rows // config.height)
+    rows, columns, rest = _extents(p)
+    blocks, slabs = -(-columns // config.block), -(-rows // config.height) + (rest > 0)
     return blocks * slabs, blocks, slabs
 
 
 def supports(p: Problem) -> str | None:
     if p["dx"].numel == 0:
         return "there is nothing to compute"
-    if p["dx"].shape[1] >= 2**31 - 2**14 or _grid(p, choose(p))[0] >= 2**31:
+    if _extents(p)[1] >= 2**31 - 2**14 or _grid(p, choose(p))[0] >= 2**31:
         return f"takes fewer than 2**31 - 2**14 columns and 2**31 programs; given {p['dx'].shape}"
     return None
+
+
+def _block(columns: int, most: int) -> int:
+    """The largest power of two, from 128 to `most`, that pads the columns by at most a sixteenth more than the best of them."""
+    sizes = [size for size in (2048, 1024, 512, 256, 128) if size <= most]
+    padded = {size: -(-columns // size) * size for size in sizes}
+    return next(size for size in sizes if 16 * padded[size] <= 17 * min(padded.values()))
 
 
 def choose(p: Problem) -> Config:
     """Measured on an H100. If there is a bias to sum: few columns down all rows, which needs no second launch, if that makes enough
     programs and rows are few; else slabs, one program a multiprocessor with five rows in flight, or eight if a mask from a seed keeps the
     arithmetic units busy."""
-    rows, columns = p["dx"].shape
+    rows, columns, _ = _extents(p)
     wide, tall = (1 << (n - 1).bit_length() for n in (columns, rows))
     if p.get("dbias") is None:
         block = min(1024, wide)
         lanes = max(1, min(2048 // block, tall))
         return Config(block, lanes, lanes, 4)
-    if columns >= 1024 and rows * columns < 1 << 24:
+    if columns >= 1024 and rows * columns < LARGE:
         block = 32 if columns >= 4096 else 16
         lanes = min(4096 // block, max(16, tall))
         return Config(block, lanes, -(-rows // lanes) * lanes, max(1, min(8, block * lanes // 256)))
     made = p.get("mask") is None and float(p.option("p")) > 0
     tile, programs, stages = (1024, 8, 1) if made else (2048, 1, 6)
-    block = min(tile, wide)
+    block = wide if wide < 128 else _block(columns, min(tile, wide))
     lanes = max(1, 32 // block, min(tile // block, tall))  # not fewer elements than threads
     slabs = max(1, programs * p.device.sms // -(-columns // block))
     height = -(-rows // (slabs * lanes)) * lanes
@@ -105,16 +146,16 @@ def choose(p: Problem) -> Config:
 
 def configs(p: Problem) -> list[Config]:
     """A slab of all rows needs no second launch."""
-    rows, columns = p["dx"].shape
+    rows, columns, _ = _extents(p)
     summed, wide, found = p.get("dbias") is not None, 1 << (columns - 1).bit_length(), set()
-    for block in (8, 16, 32, 64, 1024, 2048):
+    for block in (8, 16, 32, 64, 128, 256, 512, 1024, 2048):
         for warps in (4, 8, 16):
             for each in (8, 16):
                 lanes = 32 * warps * each // block
                 if block > max(16, wide) or lanes < 1 or lanes > 1 << (rows - 1).bit_length():
                     continue
                 blocks = -(-columns // block)
-                for programs in (1, 4, 8) if summed and block >= 1024 else ():  # a multiprocessor
+                for programs in (1, 4, 8) if summed and block >= 128 else ():  # a multiprocessor
                     slabs = max(1, programs * p.device.sms // blocks)
                     height = -(-rows // (slabs * lanes)) * lanes
                     found |= {Config(block, lanes, height, warps, stages) for stages in (1, 3, 6) if stages == 1 or height > lanes}
@@ -122,20 +163,27 @@ def configs(p: Problem) -> list[Config]:
     return sorted(found, key=str)
 
 
+def _parts(p: Problem, config: Config) -> int:
+    """Partial rows of dbias."""
+    return _grid(p, config)[2] * _fold(p)
+
+
 def scratch(p: Problem, config: Config) -> dict[str, Meta]:
-    slabs = _grid(p, config)[2]
-    return {} if p.get("dbias") is None or slabs == 1 else {"pb": Meta((slabs, p["dx"].shape[1]), "f32")}
+    parts = _parts(p, config)
+    return {} if p.get("dbias") is None or parts == 1 else {"pb": Meta((parts, p["dx"].shape[1]), "f32")}
 
 
 def launches(p: Problem, config: Config) -> list[Launch]:
-    rows, columns = p["dx"].shape
-    programs, blocks, slabs = _grid(p, config)
-    summed = p.get("dbias") is not None
-    strides = {short: m.strides[0] if (m := p.get(n)) is not None else 0 for short, n in (("ds", "dout"), ("ms", "mask"), ("xs", "dx"))}
-    to = None if not summed else "dbias" if slabs == 1 else "pb"
-    args = {"dout": "dout", "mask": "mask", "dx": "dx", "to": to, "R": rows, "C": columns, "blocks": blocks}
+    (rows, columns, rest), parts = _extents(p), _parts(p, config)
+    programs, blocks, _ = _grid(p, config)
+    summed, fold = p.get("dbias") is not None, _fold(p)
+    strides = {
+        short: m.strides[0] * fold if (m := p.get(n)) is not None else 0 for short, n in (("ds", "dout"), ("ms", "mask"), ("xs", "dx"))
+    }
+    to = None if not summed else "dbias" if parts == 1 else "pb"
+    args = {"dout": "dout", "mask": "mask", "dx": "dx", "to": to, "R": rows, "C": columns, "rest": rest, "blocks": blocks}
     args |= {"height": config.height, **strides, "scale": float(p.option("scale")), "seed": "seed"}
-    args |= {"THRESHOLD": threshold(float(p.option("p"))), "SHORT": rows * columns <= 2**32, "BLOCK": config.block, "LANES": config.lanes}
-    args |= {"STAGES": config.stages, "CHAINED": p.device.pdl, "FIRST": to == "pb"}
+    args |= {"THRESHOLD": threshold(float(p.option("p"))), "SHORT": p["dx"].numel <= 2**32, "REST": rest > 0, "BLOCK": config.block}
+    args |= {"LANES": config.lanes, "STAGES": config.stages, "CHAINED": p.device.pdl, "FIRST": to == "pb"}
     found = [Launch(_slab, (programs,), args, config.warps, chained=p.device.pdl)]
-    return found + column_sums([("pb", "dbias")], slabs, columns, p.device) if to == "pb" else found
+    return found + column_sums([("pb", "dbias")], parts, p["dx"].shape[1], p.device) if to == "pb" else found

@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from rooftop.core.choice import Chosen
 from rooftop.core.registry import in_order
-from rooftop.core.spec import Problem
+from rooftop.core.spec import Meta, Problem
 from rooftop.kernels._device import contiguous_rows
 from rooftop.kernels.norm import _register_rows
 from rooftop.kernels.norm import norms__cuda_sm90 as clusters
@@ -153,8 +153,8 @@ def _backward(p: Problem, centre: bool) -> Order:
     many = s.nbytes > 32 << 20 or (rows >= 2 * p.device.sms - 8 and columns <= 4096 and not (centre and second))
     if hopper and columns >= 1024 and many and (centre or not (second and size <= 16384)):
         order.append(CLUSTERS)
-    # 2.3 to 2.5 times as fast as Triton at 1048576 columns; slower than clusters (0.6 to 0.9)
-    if not in_registers and not (hopper and size <= 524288):
+    # 2.3 to 2.5 times as fast as Triton at 1048576 columns; slower than clusters (0.6 to 0.9), which hold fewer odd rows than aligned ones
+    if not in_registers and not (hopper and size <= 512 * KIB and (size <= 480 * KIB or bwd_clusters.supports(p) is None)):
         order.append(LONG)
     return [*order, TILE, ROWS, CLUSTERS, LONG, SPLIT, STAGED]
 
@@ -208,7 +208,7 @@ def softmax(p: Problem, named: str = "") -> Chosen | str:
         order.append(SPLIT if softmax_long_rows.supports(p) else LONG)
     # an H200's memory asks for more bytes in flight than an H100's
     long = size > 32 * KIB or (size == 32 * KIB and p.device.l2_bytes > 50 << 20)
-    if hopper and (long or (size > 6 * KIB and not (columns % 16 == 0 and x.strides[0] % 16 == 0 and x.align >= 16))):
+    if hopper and (long or (size > 6 * KIB and not _in_vectors(x))):
         order.append(CLUSTERS)
     found = _chosen("softmax", p, named, [*order, TILE, ROWS, CLUSTERS, LONG, STAGED, SPLIT])
     return _in_clusters(found, p, size, ((4096, 128, 16), (8192, 256, 8), (32768, 512, 4)), size, 24)
@@ -226,10 +226,30 @@ def softmax_bwd(p: Problem, named: str = "") -> Chosen | str:
             order.append(ROWS)
     elif size > (CLUSTER // 2 if hopper else _register_rows.ROW_BYTES):
         order.append(SPLIT if softmax_long_rows.supports(p) else LONG)
-    if hopper and (size > 32 * KIB or (size > 6 * KIB and not (columns % 16 == 0 and y.strides[0] % 16 == 0 and y.align >= 16))):
+    if hopper and (size > 32 * KIB or (size > 6 * KIB and not _in_vectors(y))):
         order.append(CLUSTERS)
     found = _chosen("softmax_bwd", p, named, [*order, TILE, ROWS, CLUSTERS, LONG, SPLIT])
     return _in_clusters(found, p, size, ((4096, 128, 16), (8192, 256, 8), (32768, 1024, 2)), 2 * size, 32)
+
+
+def log_softmax(p: Problem, named: str = "") -> Chosen | str:
+    """As softmax, of which it has the kernels with a tile and with clusters."""
+    x, size = p["x"], p["x"].shape[1] * p["x"].itemsize
+    order = [CLUSTERS] if p.device.arch >= 90 and (size >= 32 * KIB or (size > 6 * KIB and not _in_vectors(x))) else []
+    found = _chosen("log_softmax", p, named, [*order, TILE, CLUSTERS])
+    return _in_clusters(found, p, size, ((4096, 128, 16), (8192, 256, 8), (32768, 512, 4)), size, 24)
+
+
+def log_softmax_bwd(p: Problem, named: str = "") -> Chosen | str:
+    y, size = p["y"], p["y"].shape[1] * p["y"].itemsize
+    order = [CLUSTERS] if p.device.arch >= 90 and (size > 32 * KIB or (size > 6 * KIB and not _in_vectors(y))) else []
+    found = _chosen("log_softmax_bwd", p, named, [*order, TILE, CLUSTERS])
+    return _in_clusters(found, p, size, ((4096, 128, 16), (8192, 256, 8), (32768, 1024, 2)), 2 * size, 32)
+
+
+def _in_vectors(m: Meta) -> bool:
+    """Whether Triton's accesses of its rows are vectors."""
+    return m.shape[1] % 16 == 0 and m.strides[0] % 16 == 0 and m.align >= 16
 
 
 def _whole_vectors(p: Problem) -> bool:

@@ -115,7 +115,7 @@ TABLE = (  # the first entry that fits the input is used
 )
 
 
-def supports(p: Problem, head: Head) -> str | None:
+def supports(p: Problem, head: Head | None = None) -> str | None:
     return _refusal(of(p))
 
 

@@ -1,5 +1,5 @@
 /* rooftop
-ops     = ["softmax", "softmax_bwd"]
+ops     = ["softmax", "softmax_bwd", "log_softmax", "log_softmax_bwd"]
 idea    = """A row, of x or of y and dy, is divided among the 1 to 16 blocks of a cluster and copied to their shared memory by cp.async, \
   which needs no registers: it is read once, and two or more resident blocks a multiprocessor keep the memory busy. Each warp writes one \
   pair (max, sum), or its part of the sum of y dy, to the shared memory of every block of its cluster; after one cluster barrier every warp \
@@ -31,13 +31,30 @@ args = [
 "C == 1 or stride(dy, 1) == 1 and stride(y, 1) == 1 and stride(dx, 1) == 1" = "the elements of a row must be neighbours"
 "C * bytes(y) <= 900000" = "a row of dy and of y must fit the shared memory of sixteen blocks, two on a multiprocessor"
 
+[of.log_softmax]
+args = ["C: i32", "x: T[R, C, 1]", "xs: i64 = stride(x, 0)", "y: T[R, C, 1]", "ys: i64 = stride(y, 0)"]
+
+[of.log_softmax.requires]
+"C == 1 or stride(x, 1) == 1 and stride(y, 1) == 1" = "the elements of a row must be neighbours"
+"C * bytes(x) <= 1800000" = "a row must fit the shared memory of sixteen blocks, two on a multiprocessor"
+
+[of.log_softmax_bwd]
+args = [
+    "C: i32", "dy: T[R, C, 1]", "gs: i64 = stride(dy, 0)", "y: T[R, C, 1]", "ys: i64 = stride(y, 0)", "dx: T[R, C, 1]",
+    "xs: i64 = stride(dx, 0)",
+]
+
+[of.log_softmax_bwd.requires]
+"C == 1 or stride(dy, 1) == 1 and stride(y, 1) == 1 and stride(dx, 1) == 1" = "the elements of a row must be neighbours"
+"C * bytes(y) <= 900000" = "a row of dy and of y must fit the shared memory of sixteen blocks, two on a multiprocessor"
+
 [[launch]]
 kernel  = "{op}<{T}, {threads}, {cluster}, {blocks}>"
 grid    = ["R * cluster"]
 block   = ["threads"]
 chained = true
 cluster = ["cluster"]
-shared  = "(128 if op == 'softmax' else 256) * ceil(C * bytes(y) / (128 * cluster))"
+shared  = "(128 if op == 'softmax' or op == 'log_softmax' else 256) * ceil(C * bytes(y) / (128 * cluster))"
 */
 #include <cooperative_groups.h>
 #include <cuda_pipeline.h>
@@ -67,8 +84,9 @@ constexpr float LOWEST = -3.402823466e38f;
 // (docs/persistent.md).
 extern __shared__ __align__(128) uint4 held[];  // this block's packs, of y before those of dy; each thread reads only what it copied itself
 
-template <typename T, int THREADS, int CLUSTER, int BLOCKS>
-__global__ void __launch_bounds__(THREADS, BLOCKS) softmax(int C, const T* __restrict__ x, long long xs, T* __restrict__ y, long long ys) {
+/// Softmax, or its logarithm.
+template <typename T, int THREADS, int CLUSTER, bool LOG>
+__device__ void forward(int C, const T* __restrict__ x, long long xs, T* __restrict__ y, long long ys) {
     constexpr int N = Word<T>::N, PACK = 16 / sizeof(T), WARPS = THREADS / 32, PAIRS = WARPS * CLUSTER;
     __shared__ float2 pairs[PAIRS];  // (max, sum) of every warp of the cluster; every block has all of them
     const auto cluster = cg::this_cluster();
@@ -132,7 +150,7 @@ __global__ void __launch_bounds__(THREADS, BLOCKS) softmax(int C, const T* __res
 #pragma unroll
     for (int i = lane; i < PAIRS; i += 32) s += pairs[i].y * exponential<T>(pairs[i].x - m);
     s = warp_sum(s);
-    const float scale = 1 / s;
+    const float scale = LOG ? logf(s) : 1 / s;
 
     T* to = y + share.first;
     const bool together = aligned(to);
@@ -144,7 +162,7 @@ __global__ void __launch_bounds__(THREADS, BLOCKS) softmax(int C, const T* __res
         for (int i = 0; i < 4; ++i) {
             Word<T>::widen(w[i], f);
 #pragma unroll
-            for (int j = 0; j < N; ++j) f[j] = quotient<T>(exponential<T>(f[j] - m), s, scale);
+            for (int j = 0; j < N; ++j) f[j] = LOG ? f[j] - m - scale : quotient<T>(exponential<T>(f[j] - m), s, scale);
             w[i] = Word<T>::narrow(f);
         }
         if (together) {  // written once: evict-first in the L2
@@ -154,12 +172,22 @@ __global__ void __launch_bounds__(THREADS, BLOCKS) softmax(int C, const T* __res
             for (int j = 0; j < PACK; ++j) to[k * PACK + j] = reinterpret_cast<T*>(w)[j];
         }
     }
-    if (tid < share.singles) y[share.single(tid)] = T(quotient<T>(exponential<T>(single - m), s, scale));
+    if (tid < share.singles) y[share.single(tid)] = T(LOG ? single - m - scale : quotient<T>(exponential<T>(single - m), s, scale));
 }
 
 template <typename T, int THREADS, int CLUSTER, int BLOCKS>
-__global__ void __launch_bounds__(THREADS, BLOCKS)
-softmax_bwd(int C, const T* __restrict__ dy, long long gs, const T* __restrict__ y, long long ys, T* __restrict__ dx, long long xs) {
+__global__ void __launch_bounds__(THREADS, BLOCKS) softmax(int C, const T* __restrict__ x, long long xs, T* __restrict__ y, long long ys) {
+    forward<T, THREADS, CLUSTER, false>(C, x, xs, y, ys);
+}
+
+template <typename T, int THREADS, int CLUSTER, int BLOCKS>
+__global__ void __launch_bounds__(THREADS, BLOCKS) log_softmax(int C, const T* __restrict__ x, long long xs, T* __restrict__ y, long long ys) {
+    forward<T, THREADS, CLUSTER, true>(C, x, xs, y, ys);
+}
+
+/// dx = y (dy - sum of dy y), or, of the logarithm, dx = dy - e^y sum of dy.
+template <typename T, int THREADS, int CLUSTER, bool LOG>
+__device__ void backward(int C, const T* __restrict__ dy, long long gs, const T* __restrict__ y, long long ys, T* __restrict__ dx, long long xs) {
     constexpr int N = Word<T>::N, PACK = 16 / sizeof(T), WARPS = THREADS / 32, PARTS = WARPS * CLUSTER;
     __shared__ float parts[PARTS];  // of every warp of the cluster; every block has all of them
     const auto cluster = cg::this_cluster();
@@ -193,7 +221,7 @@ softmax_bwd(int C, const T* __restrict__ dy, long long gs, const T* __restrict__
     const float single_dy = has_single ? static_cast<float>(dy[share.single(tid)]) : 0;
     __pipeline_wait_prior(0);
 
-    float a[N], b[N], s = single_y * single_dy;
+    float a[N], b[N], s = LOG ? single_dy : single_y * single_dy;
 #pragma unroll 4
     for (int k = tid; k < share.mine; k += THREADS) {
         const uint4 p = held_y[k], q = held_dy[k];
@@ -203,7 +231,7 @@ softmax_bwd(int C, const T* __restrict__ dy, long long gs, const T* __restrict__
             Word<T>::widen(v[i], a);
             Word<T>::widen(w[i], b);
 #pragma unroll
-            for (int j = 0; j < N; ++j) s += a[j] * b[j];
+            for (int j = 0; j < N; ++j) s += LOG ? b[j] : a[j] * b[j];
         }
     }
     s = warp_sum(s);
@@ -233,7 +261,7 @@ softmax_bwd(int C, const T* __restrict__ dy, long long gs, const T* __restrict__
             Word<T>::widen(v[i], a);
             Word<T>::widen(w[i], b);
 #pragma unroll
-            for (int j = 0; j < N; ++j) a[j] *= b[j] - s;
+            for (int j = 0; j < N; ++j) a[j] = LOG ? b[j] - exponential<T>(a[j]) * s : a[j] * (b[j] - s);
             v[i] = Word<T>::narrow(a);
         }
         if (together) {  // written once: evict-first in the L2
@@ -243,5 +271,17 @@ softmax_bwd(int C, const T* __restrict__ dy, long long gs, const T* __restrict__
             for (int j = 0; j < PACK; ++j) to[k * PACK + j] = reinterpret_cast<T*>(v)[j];
         }
     }
-    if (has_single) dx[share.single(tid)] = T(single_y * (single_dy - s));
+    if (has_single) dx[share.single(tid)] = T(LOG ? single_dy - exponential<T>(single_y) * s : single_y * (single_dy - s));
+}
+
+template <typename T, int THREADS, int CLUSTER, int BLOCKS>
+__global__ void __launch_bounds__(THREADS, BLOCKS)
+softmax_bwd(int C, const T* __restrict__ dy, long long gs, const T* __restrict__ y, long long ys, T* __restrict__ dx, long long xs) {
+    backward<T, THREADS, CLUSTER, false>(C, dy, gs, y, ys, dx, xs);
+}
+
+template <typename T, int THREADS, int CLUSTER, int BLOCKS>
+__global__ void __launch_bounds__(THREADS, BLOCKS)
+log_softmax_bwd(int C, const T* __restrict__ dy, long long gs, const T* __restrict__ y, long long ys, T* __restrict__ dx, long long xs) {
+    backward<T, THREADS, CLUSTER, true>(C, dy, gs, y, ys, dx, xs);
 }

@@ -7,9 +7,17 @@ from rooftop.core.choice import Chosen
 from rooftop.core.registry import in_order
 from rooftop.core.spec import Problem
 from rooftop.kernels.select import _smem_select, _top_k
+from rooftop.kernels.select import sample__cuda_sm90 as clusters
 
 DEEP = 2048  # elements before the k-th from which a cluster that holds the row is faster than a heap of the k best
 SAMPLED = 36 * 1024  # bytes of shared memory that sample__cuda_sm90 needs beside the logits
+
+
+def topk(p: Problem, named: str = "") -> Chosen | str:
+    """A warp selects the first few of a short row in about 400 instructions for 300 elements; a sort of 256 takes 2000, a block of threads 4500
+    (0.24 TB/s at 20000 rows of 300)."""
+    warp, others = ("topk__warp__cuda_sm80", "few of a short row: a warp a row, in registers"), ("topk__cuda_sm80", "a selection from an end, or a sort")
+    return in_order(p, named, (warp, others) if p["x"].shape[1] > 64 else (others, warp))
 
 
 def kthvalue(p: Problem, named: str = "") -> Chosen | str:
@@ -38,15 +46,18 @@ def _kth(p: Problem, op: str, k: int, deep: bool) -> list[tuple[str, str]]:
 
 
 def sample(p: Problem, named: str = "") -> Chosen | str:
-    """A stream of the row from one row for every four multiprocessors on, and where a row is too long for a cluster: 256 rows of 128256
-    bf16 logits plain 21.6 to 52 us, min_p 36 to 54, top_k 51 to 55; top_p alone 210 to 187 with normally distributed logits, most of which
-    may be drawn. Plain draws over a sweep are 1.6 to 2.5 times as fast from 51 rows on, as fast at 29. top_p itself is known only at the
-    launch, after the choice."""
+    """A stream of the row from one row for every four multiprocessors on, unless one wave of clusters holds all rows, and where a row is too
+    long for a cluster. 256 rows of 128256 bf16 logits plain 21.6 us (clusters 52), min_p 36 (54), top_k 51 (55), top_p alone 210 (187); 64 rows
+    top_k 38, top_p alone 179: most of it is latency, which does not depend on the rows. Plain draws over a sweep are 1.6 to 2.5 times as fast
+    from 51 rows on, where clusters took a second wave, as fast at 29. top_p itself is known only at the launch, after the choice."""
     x = p["logits"]
     stream, held, one_block = (
         ("sample__stream__cuda_sm80", "many rows: each streamed by a block"),
-        ("sample__cuda_sm90", "few rows: each in the shared memory of a cluster"),
+        ("sample__cuda_sm90", "each row in the shared memory of a cluster, all rows at once"),
         ("sample__cuda_sm80", "a row a block, read again in each pass"),
     )
-    many = 4 * x.shape[0] >= p.device.sms or _smem_select.too_long(x, p.device, SAMPLED) is not None
-    return in_order(p, named, (stream, held, one_block) if many else (held, one_block, stream))
+    if _smem_select.too_long(x, p.device, SAMPLED) is not None:
+        return in_order(p, named, (stream, held, one_block))
+    if 4 * x.shape[0] < p.device.sms:
+        return in_order(p, named, (held, one_block, stream))
+    return in_order(p, named, (held, stream, one_block) if p.device.arch >= 90 and clusters.one_wave(p) else (stream, held, one_block))

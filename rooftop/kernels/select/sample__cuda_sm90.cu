@@ -9,15 +9,9 @@ idea    = """One cluster per row. With many rows, greedy draws, draws with a top
   lane, so that additions never conflict. The next pass adds up the weights above the bin of the boundary and lists the elements of that \
   bin; a second histogram with 256 bins leaves a few of them to sort. A larger top_k, +infinity, and a bin with too many elements need a \
   search digit by digit of the keys."""
-limit   = """On an H200: 256x128256 bfloat16 51 us plain, 53 with min_p, 76 with top_k 50, 184 with top_p 0.9 (the read alone: 15); \
-  1024x128256 float32 295 us plain; one row of 128256 float32 8.5 us plain, 14 with top_k and top_p, 22 with top_p alone. Half as fast as \
-  predicted (25 us plain, 24 top_k, 40 top_p): 256 rows are 5.2 waves of the 396 resident blocks, and a wave takes 10 us, hardly more than \
-  one row alone (8.5). So within a wave the copy (3 us), the arithmetic (3 us) and the cluster barriers follow each other, and three blocks \
-  a multiprocessor overlap them little: persistent clusters that copy the next row while they draw from this one are the next step. A block \
-  a row (sample__cuda_sm80) is faster with 256 rows drawn from greedily (21 us against 35) or with top_k 50 (55 against 76), and 11 times \
-  slower with top_p alone; so from as many rows on as there are multiprocessors these draws are made by that kernel, in a launch of its own \
-  before this one. Plain: a 2^x and 7 more instructions an element. top_p: 10 instructions and an atomic addition to shared memory an \
-  element in the first pass, 12 in the second, and seven cluster barriers a row."""
+limit   = """On an H200: 256x128256 bfloat16 51 us plain, 53 with min_p, 76 with top_k 50, 184 with top_p 0.9 (the read: 15); one row of 128256 \
+  float32 8.5 us plain, 22 with top_p. Within a wave the copy, the arithmetic (22 instructions an element with top_p) and seven cluster barriers \
+  follow each other; persistent clusters that copy the next row meanwhile are the next step."""
 dtypes  = ["f32", "f16", "bf16"]
 args    = ["logits: T[R, N]"]
 demands = { has = ["LDG", "MUFU"], spills = 0 }
@@ -30,7 +24,7 @@ template <typename T, unsigned CLUSTER, int THREADS>
 __global__ void __launch_bounds__(THREADS, THREADS == 256 ? 3 : 1)
     sample_clusters(const bits_of<T>* __restrict__ logits, long long xs, unsigned n, unsigned packs, float temperature, int top_k,
         float top_p, float min_p, int seed,
-                    int apart, long long* __restrict__ out) {
+        int apart, long long* __restrict__ out) {
     extern __shared__ __align__(16) uint4 held[];
     __shared__ Sampling<THREADS> s;
     using W = Word<T>;
@@ -121,7 +115,7 @@ __global__ void __launch_bounds__(THREADS, THREADS == 256 ? 3 : 1)
     }
     const Weigh<T> weigh(top_key, temperature, min_p);
     unsigned last_key = 0, last_index = NOBODY;  // the last element in order that may be drawn
-    bool slow = most == CUDART_INF_F;                // weights by Weigh, which supports infinities
+    bool slow = most == CUDART_INF_F;  // weights by Weigh, which supports infinities
     if (limit < n) {
         if (limit <= DRAWN && (limit <= 2 * CLUSTER * THREADS || n <= LIST)) {
             bool room = true;

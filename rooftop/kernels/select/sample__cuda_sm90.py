@@ -9,7 +9,6 @@ from rooftop.core.head import Head
 from rooftop.core.spec import DTYPES, Launch, Problem
 from rooftop.kernels.select import _draw_rows, _smem_select
 
-CLUSTER = _smem_select.CLUSTER
 STATIC = 36 * 1024  # bytes of shared memory beside the logits: a histogram or lists, sums, and what the driver keeps
 FEW, MANY = 512, 256  # threads of a block: where each multiprocessor has at most one; where it has several
 
@@ -23,17 +22,41 @@ def supports(p: Problem, head: Head) -> str | None:
     return _smem_select.too_long(x, p.device, STATIC)
 
 
-def choose(p: Problem, head: Head) -> Mapping[str, Any]:
-    """The fewest blocks a row with which three blocks fit a multiprocessor: one copies while the others compute. Few rows are divided
-    further, down to four packs a thread, so that more multiprocessors take part."""
+def choose(p: Problem, head: Head | None) -> Mapping[str, Any]:
+    """The fewest blocks a row with which three fit a multiprocessor, one copying while others compute; fewer, if the waves then take less
+    time. Few rows are divided further, down to four packs a thread, so that more multiprocessors take part."""
     x = p["logits"]
     cluster, room = 1, p.device.shared_per_block // 3 - STATIC
-    while cluster < CLUSTER and (
+    while cluster < _smem_select.CLUSTER and (
         16 * _smem_select.packs(x, cluster) > room
         or (2 * x.shape[0] * cluster <= p.device.sms and _smem_select.packs(x, cluster) > 4 * FEW)
     ):
         cluster *= 2
+    if 2 * x.shape[0] * cluster > p.device.sms:
+        cluster = min((c for c in (1, 2, 4, 8) if c <= cluster and _resident(p, c)), key=lambda c: _lasts(p, c))
     return {"cluster": cluster, "threads": FEW if x.shape[0] * cluster <= p.device.sms and _smem_select.packs(x, cluster) > MANY else MANY}
+
+
+def one_wave(p: Problem, head: Head | None = None) -> bool:
+    """Whether clusters of several blocks hold all rows at once."""
+    cluster = choose(p, head)["cluster"]
+    return cluster > 1 and _waves(p, cluster) == 1
+
+
+def _resident(p: Problem, cluster: int) -> int:  # blocks of a multiprocessor; the registers of 256 threads allow three
+    return min(3, p.device.shared_per_block // (16 * _smem_select.packs(p["logits"], cluster) + STATIC))
+
+
+def _waves(p: Problem, cluster: int) -> int:
+    return -(-p["logits"].shape[0] * cluster // (_resident(p, cluster) * p.device.sms // cluster * cluster))
+
+
+def _lasts(p: Problem, cluster: int) -> float:
+    """Seconds of all draws from a nucleus: of each wave, what one row alone takes (22 us on an H200, mostly barriers), and 22 instructions an
+    element, at their full rate from 20 warps a multiprocessor on. It gives the 184 us of 256 rows of 128256 with eight blocks a row."""
+    blocks, barriers = _resident(p, cluster), 1e-6 * (cluster.bit_length() - 1)
+    work = 0.17e-9 * blocks * p["logits"].shape[1] / cluster * max(1.0, 20 * 32 / (blocks * MANY))
+    return _waves(p, cluster) * (19e-6 + barriers + work)
 
 
 def launches(p: Problem, config: Mapping[str, Any], head: Head) -> list[Launch]:

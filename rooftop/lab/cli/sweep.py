@@ -39,6 +39,7 @@ def sweep(
     models: Annotated[bool, typer.Option("--models/--no-models", help="Also the widths of forty well-known models.")] = True,
     budget: Annotated[float, typer.Option(help="Seconds an op and direction, compiling included.")] = 120.0,
     total: Annotated[float | None, typer.Option(help="Seconds in total; each op gets an equal part of the time that is left, at most its budget.")] = None,
+    worst: Annotated[int, typer.Option(help="Number of the worst points that are listed with kernel, config, bound and the fastest other config.")] = 0,
     records: Annotated[Path | None, typer.Option(help="Folder of the records.", show_default="results/")] = None,
     as_json: AsJson = False,
 ) -> None:  # fmt: skip
@@ -58,6 +59,8 @@ def sweep(
     asked = _asked(what, direction)
     todo = [(op, sweeping.narrowed(sweeping.swept(op), ranges, dtype), named) for op, named in asked]
     bounds = _bounds(moved)
+    if worst < 0:
+        raise ValueError(f"worst is {worst}; it must be 0 or more points")
     if total is not None and not total > 0:
         raise ValueError(f"total is {total:g}; it must be above 0 seconds")
 
@@ -97,6 +100,8 @@ def sweep(
                 if found["us"]:
                     written.append(save(found))
                     codes |= {SLOWER} if _shown(written[-1], as_json) else set()
+                    if worst and not lost:
+                        written[-1] = {**written[-1], "worst": _worst(run, written[-1], worst, seconds, as_json)}
             except Exception as error:
                 if len(todo) == 1 or isinstance(error, OSError):  # a disk that is full is full for all of them
                     raise
@@ -106,6 +111,7 @@ def sweep(
             if lost and todo[k + 1 :]:
                 left = None if ends is None else max(0.0, ends - time.monotonic())
                 flags = {"--points": points, "--seed": seed, "--dtype": dtype, "--bytes": moved, "--compiled": compiled, "--budget": budget, "--total": left,
+                         "--worst": worst or None,
                          "--records": records}  # fmt: skip
                 more = [*(w for t in size or [] for w in ("--size", t)), "--models" if models else "--no-models", *(["--json"] if as_json else [])]
                 code, others = _in_new_process(todo[k + 1 :], [*(str(w) for n, v in flags.items() if v is not None for w in (n, v)), *more], as_json)
@@ -196,3 +202,15 @@ def _shown(record: dict[str, Any], as_json: bool) -> int:
         title = f"{record['op']}: {len(behind)} of {len(found)} points fall behind"
         table(rows, {"point": "point", "share": "of the roof", "us": "us", "by": "kernel", "behind": "behind"}, False, title)
     return len(behind)
+
+
+def _worst(run: Any, record: dict[str, Any], count: int, seconds: float, as_json: bool) -> list[dict[str, Any]]:
+    from rooftop.lab.timing import swept
+    from rooftop.lab.tune import worst
+
+    rows = worst.table(run, swept.points(record), count, seconds)
+    if not as_json:
+        columns = {"point": "point", "share": "of the roof", "us": "us", "kernel": "kernel", "config": "config", "bound": "bound", "next": "next better"}
+        title = f"{record['op']}: the worst {len(rows)}; {worst.needed(run.device) / 1024:.0f} KiB in flight keep the memory busy"
+        table(rows, {**columns, "faster": "times as fast"}, False, title)
+    return rows

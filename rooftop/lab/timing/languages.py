@@ -53,7 +53,7 @@ ROWS = (
     Row("rms_norm_bwd", "rows 16384x8192 bf16", {
         "cuda": "rms_norm_bwd__cuda_sm80", "triton": "rms_norm_bwd__triton", "cutile": "rms_norm_bwd__cutile_sm90",
     }),
-    Row("swiglu", "512 MiB 10922x8192 bf16", {"cuda": "swiglu__cuda_sm80", "triton": "swiglu__triton", "cutile": "swiglu__cutile_sm90"}),
+    Row("swiglu", "512 MiB 10922x8192 bf16", {"cuda": "swiglu__rows__cuda_sm80", "triton": "swiglu__triton", "cutile": "swiglu__cutile_sm90"}),
     Row(
         "transpose", "square 16384 bf16",
         {"cuda": "transpose__cuda_sm80", "triton": "transpose__triton", "cutile": "transpose__cutile_sm90"}

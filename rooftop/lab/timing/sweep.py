@@ -271,7 +271,7 @@ class Sweep:
                 say(f"{self.op.name}: {len(self.points) - len(rows)} points left out: {budget_s:g} s are spent")
                 break
             try:
-                row = self._row(i, say)
+                row = self.row(i, say)
             except Exception as error:
                 self._report_wrong(say, f"{self.op.name} {self.points[i].case(self.of).id}: {first_line(error)}")
                 row = None
@@ -288,7 +288,8 @@ class Sweep:
         say(f"{self.op.name}: {len(rows)} of {len(order)} points in {spent:.1f} s; {programs} programs compiled in {compiling:.1f} s")
         return self._record(_in_order(rows))
 
-    def _row(self, i: int, say: Callable[[str], None]) -> dict[str, Any] | None:
+    def row(self, i: int, say: Callable[[str], None]) -> dict[str, Any] | None:
+        """Point i, timed beside its peers and what is named; None where it cannot be, which `say` is told."""
         import torch
 
         point = self.points[i]
