@@ -8,10 +8,13 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from rooftop.core import settings
+from rooftop.core.child import ChildError
+from rooftop.lab.judge import forms, python, timed
 from rooftop.lab.judge.python import bubblewrap
 
 INSIDE = """
@@ -55,3 +58,23 @@ def test_a_submission_sees_nothing_of_the_users_nor_of_contracts(tmp_path: Path)
         ran = subprocess.run(command, capture_output=True, text=True, check=False, env=settings.environment(more))
     assert ran.returncode == 0, ran.stderr
     assert json.loads(ran.stdout) == [] and (place / "out").read_text(encoding="utf-8") == "kept"
+
+
+def test_where_no_memory_of_the_gpu_is_opened_in_bubblewrap_a_plain_process_tries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text("raise SystemExit('loaded')\n", encoding="utf-8")
+    submission, tried = forms.recognise(str(path)), list[bool]()
+    begin = python.Child.__init__
+
+    def noted(self: python.Child, *args: Any, **more: Any) -> None:
+        begin(self, *args, **more)
+        tried.append(self.bubble)
+
+    monkeypatch.setattr(python.Child, "__init__", noted)
+    child = timed._child(submission, [])
+    child.end()
+    handle = {"storage": [0] * 4 + ["", 0, "", False], "dtype": "float32", "shape": [1], "strides": [1], "offset": 0}
+    with pytest.raises(ChildError, match="another process cannot open memory of the GPU here: "):
+        timed._child(submission, [{"x": handle}])
+    bubble = bool(bubblewrap(tmp_path))
+    assert tried == ([True, True, False] if bubble else [False, False])

@@ -86,10 +86,11 @@ class Outcome:
 
 class Child:
     """The process, with one submission loaded. `kept`: whether it is kept from files and network. `opened`: files that it opens in
-    bubblewrap beside its own folder."""
+    bubblewrap beside its own folder; None: not in bubblewrap."""
 
     def __init__(
-        self, submission: Submission, *, gpu: bool = False, shared: int = SHARED, seconds: float = SECONDS, opened: Sequence[Path] = ()
+        self, submission: Submission, *, gpu: bool = False, shared: int = SHARED, seconds: float = SECONDS,
+        opened: Sequence[Path] | None = ()
     ) -> None:
         self.submission, self.gpu, self.kept, self.n = submission, gpu, False, 0
         self.seconds = min(seconds, settings.load().step_seconds)
@@ -102,7 +103,7 @@ class Child:
         self.memory = mmap.mmap(self._file.fileno(), shared)
         source = place / submission.path.name  # alone: what lies beside the submission is none of its
         source.write_text(submission.text, encoding="utf-8")
-        before = bubblewrap(place, opened) if gpu else []
+        before = bubblewrap(place, opened) if gpu and opened is not None else []
         self.bubble = bool(before)
         (place / "tmp").mkdir()
         environment = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "HOME": str(place), "TMPDIR": str(place / "tmp")}
@@ -118,6 +119,9 @@ class Child:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.end()
+
+    def end(self) -> None:
         self._process.end()
         self._file.close()
         self._folder.cleanup()
@@ -196,10 +200,15 @@ class Child:
         outputs |= {n: self._read(places[n], tuple(t.shape), dtype_of(t.dtype)) for n, t in call.tensors.items() if n in call.mutates}
         return Outcome("right", launches=said.launches, loaded=said.loaded, stored=said.stored), outputs
 
-    def time(self, count: int, sets: Sequence[Mapping[str, Any]], given: Sequence[Sequence[str]], made: Sequence[Sequence[str]]) -> float:
-        """Have it make `count` calls on sets of tensors of the GPU, which other processes share (rooftop/lab/judge/timed.py); the seconds
-        of its own events. Raises ChildError."""
-        said = self._ask("timing", Timed, count=count, sets=list(sets), given=list(given), made=list(made))
+    def open(self, sets: Sequence[Mapping[str, Any]]) -> str:
+        """Have it open tensors of the GPU, which this process shares (rooftop/lab/judge/timed.py), before it loads the submission; why it
+        cannot, or nothing. Raises ChildError."""
+        said = self._ask("opening", Timed, sets=list(sets))
+        return said.text if isinstance(said, Raised) else ""
+
+    def time(self, count: int, given: Sequence[Sequence[str]], made: Sequence[Sequence[str]]) -> float:
+        """Have it make `count` calls on the sets that it has opened; the seconds of its own events. Raises ChildError."""
+        said = self._ask("timing", Timed, count=count, given=list(given), made=list(made))
         if isinstance(said, Raised):
             raise ChildError(f"it raises where it is timed: {said.text}")
         return said.seconds

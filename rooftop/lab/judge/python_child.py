@@ -99,6 +99,8 @@ class Judged:
         try:
             if job["what"] == "loading":
                 return self._load(job, kept)
+            if job["what"] == "opening":
+                return self._open(job)
             return self._time(job) if job["what"] == "timing" else self._call(job)
         except BaseException as error:
             return self._raised(error)
@@ -199,8 +201,8 @@ class Judged:
             "loaded": sum(x.loaded for x in launches), "stored": sum(x.stored for x in launches),
         }
 
-    def _time(self, job: Mapping[str, Any]) -> dict[str, Any]:
-        """Calls on memory of the judge's GPU context, each output copied there; the seconds of this process's events."""
+    def _open(self, job: Mapping[str, Any]) -> dict[str, Any]:
+        """Memory of the judge's GPU context, before the submission is loaded."""
         import base64
 
         import torch
@@ -210,8 +212,13 @@ class Judged:
             made = torch.empty(0, dtype=getattr(torch, said["dtype"]), device="cuda")
             return made.set_(torch.UntypedStorage._new_shared_cuda(*parts), said["offset"], said["shape"], said["strides"])
 
-        if not self.sets:
-            self.sets = [{n: opened(t) for n, t in one.items()} for one in job["sets"]]
+        self.sets = [{n: opened(t) for n, t in one.items()} for one in job["sets"]]
+        return {"seconds": 0.0}
+
+    def _time(self, job: Mapping[str, Any]) -> dict[str, Any]:
+        """Calls on memory of the judge's GPU context, each output copied there; the seconds of this process's events."""
+        import torch
+
         assert self.function is not None
         torch.cuda.synchronize()
         begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)

@@ -323,7 +323,11 @@ def of_python(made: Verdict, submission: Submission, task: OpTask, case: Case) -
     outputs = [{n: torch.empty(s, dtype=getattr(torch, DTYPES[d].torch), device="cuda") for n, (s, d) in c.outputs.items()} for c in calls]
     made = replace(made, place="gpu", device=device.name, case=case.id, clock="judge's")
     shared = [{n: _handle(t) for n, t in (*c.tensors.items(), *o.items())} for c, o in zip(calls, outputs, strict=True)]
-    with python.Child(submission, gpu=True, opened=_counters(shared)) as child:
+    try:
+        child = _child(submission, shared)
+    except ChildError as error:
+        return Timed(replace(made, kind="not judged", said=str(error)))
+    with child:
         made = replace(made, isolation=child.isolation)
         if (failed := child.load()) is not None:
             return Timed(replace(made, kind=failed.kind, said=failed.said))
@@ -340,7 +344,7 @@ def of_python(made: Verdict, submission: Submission, task: OpTask, case: Case) -
             before.update({n: t.clone() for n, t in calls[chosen].tensors.items()})
             torch.cuda.synchronize()
             began = time.perf_counter()
-            told = child.time(count, shared, [list(c.tensors) for c in calls], [list(c.outputs) for c in calls])
+            told = child.time(count, [list(c.tensors) for c in calls], [list(c.outputs) for c in calls])
             return time.perf_counter() - began, told
 
         pairs = []
@@ -384,6 +388,20 @@ def _copies(outputs: Sequence[Mapping[str, Any]]) -> float:
     end.record()
     torch.cuda.synchronize()
     return float(begin.elapsed_time(end)) * 1e-3 / CALLS
+
+
+def _child(submission: Submission, shared: Sequence[Mapping[str, Any]]) -> python.Child:
+    """A process that has opened memory of the GPU: in bubblewrap, but where the driver opens none there. Raises ChildError."""
+    child = python.Child(submission, gpu=True, opened=_counters(shared))
+    why = child.open(shared)
+    if why and child.bubble:
+        child.end()
+        child = python.Child(submission, gpu=True, opened=None)
+        why = child.open(shared)
+    if why:
+        child.end()
+        raise ChildError(f"another process cannot open memory of the GPU here: {why}")
+    return child
 
 
 def _counters(shared: Sequence[Mapping[str, Any]]) -> list[Path]:
