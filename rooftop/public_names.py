@@ -30,7 +30,7 @@ NAMESPACES = ("sparse", "codecs", "comm", "drop_in", "quant")  # classes and hel
 LIFTED = {  # names that the package also has, and their namespace
     "generate": "drop_in", "generate_batch": "drop_in", "patch": "drop_in", "prove": "drop_in", "unpatch": "drop_in",
     "QuantLinear": "quant", "quantize_model": "quant",
-}  # fmt: skip
+}
 
 
 def namespaces() -> list[str]:
@@ -108,7 +108,7 @@ def invariant(enabled: bool = True) -> AbstractContextManager[None]:
 def linear(
     x: Tensor, weight: Tensor, bias: Tensor | None = None, *, activation: str = "none", residual: Tensor | None = None, out_dtype: Any = None,
     precision: str = "ieee", implementation: str | None = None,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """act(x weightᵀ + bias) + residual, as `torch.nn.functional.linear` with what follows it: `rooftop.matmul` of `x` and `weight.T`.
 
     Args:

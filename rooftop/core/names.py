@@ -10,7 +10,7 @@ from difflib import get_close_matches
 RENAMED = {
     "cross_entropy__rows__cuda_sm80": "cross_entropy__cuda_sm80", "cumsum__chain__cuda_sm90": "cumsum__look_back__cuda_sm90",
     "kthvalue__bracket__cuda_sm80": "kthvalue__splitters__cuda_sm80", "topk_mask__bracket__cuda_sm80": "topk_mask__splitters__cuda_sm80",
-}  # fmt: skip
+}
 
 
 def renamed(name: str, known: Sequence[str]) -> str | None:
@@ -40,12 +40,12 @@ class UnknownName(RegistryError):
 SAME = (
     "torch", "triton", "numpy", "ml_dtypes", "rich", "typer", "jinja2", "markupsafe", "scipy", "numcodecs", "zarr", "transformers", "torchao", "safetensors",
     "jax", "kernels", "mcp", "vllm", "torchtitan", "fsrs",
-)  # fmt: skip
+)
 PACKAGES = {  # module -> the package of an index that has it
     **{name: name for name in SAME}, "liger_kernel": "liger-kernel", "pynvml": "nvidia-ml-py", "cuda.bindings": "cuda-bindings", "cuda.tile": "cuda-tile",
     "cuda": "cuda-core", "nvidia": "nvidia-cuda-runtime", "cutlass": "nvidia-cutlass-dsl", "ncu_report": "ncu-report", "quack": "quack-kernels",
     "flashinfer": "flashinfer-python",
-}  # fmt: skip
+}
 
 
 def package_of(module: str) -> str | None:

@@ -327,7 +327,7 @@ def ladder(name: str, house: House = HOUSE) -> Ladder:
         name=name, path=folder, op=data["op"], title=data["title"], intro=data["intro"], dtypes=tuple(data["dtypes"]),
         targets=tuple(data["targets"]), headline=data["headline"], cases=tuple(data["cases"]), rungs=tuple(_rungs(name, folder, data["op"], house)),
         derivation=tuple(derivation), needs=tuple(needs),
-    )  # fmt: skip
+    )
 
 
 def _rungs(name: str, folder: Path, op_name: str, house: House) -> list[Rung]:

@@ -159,7 +159,7 @@ def confine_python(readable: Iterable[Path], listed: Iterable[Path], writable: I
     _no_network()
     _landlocked({
         **dict.fromkeys(map(Path, SYSTEM), READS), **dict.fromkeys(listed, READ_DIR), **dict.fromkeys(readable, READS), **dict.fromkeys(writable, WRITES_INTO),
-    })  # fmt: skip
+    })
     _no_capabilities()
     return True
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 def scaled_dot_product_attention(
     query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0, is_causal: bool = False,
     scale: float | None = None, enable_gqa: bool = False,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """`torch.nn.functional.scaled_dot_product_attention`, by `rooftop.attention` where that takes the tensors, else by torch itself.
 
     The differences: a query that sees no key gives zeros; dropout is that of `rooftop.attention`, its seed drawn from torch's default generator of the CPU.

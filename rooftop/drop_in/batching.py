@@ -85,7 +85,7 @@ def generate_batch(
     model: nn.Module, prompts: Sequence[Sequence[int] | Tensor], *, max_new_tokens: int | Sequence[int] = 128, eos_token_id: int | Sequence[int] | None = None,
     temperature: float = 0.0, top_k: int | None = None, top_p: float = 1.0, min_p: float = 0.0, seed: int = 0, slots: int = 32,
     cache_tokens: int | None = None, prefill_chunk: int = 2048,
-) -> list[list[int]]:  # fmt: skip
+) -> list[list[int]]:
     """Continue many prompts, of any lengths and in any number: ``rooftop.generate_batch(model, [[1, 5, 9], [1, 7]], max_new_tokens=64)``.
 
     `slots` sequences run at once; one that ends makes room for the next prompt. At temperature 0 each gets the tokens of Transformers' greedy

@@ -76,7 +76,7 @@ class KVCache(Cache):  # type: ignore[misc]
     def __init__(
         self, config: Any, max_length: int, *, static: bool = False, lengths: Tensor | None = None, pages: tuple[int, int] | None = None,
         table: Tensor | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         if not isinstance(max_length, int) or max_length < 1:
             raise ValueError(f"KVCache: max_length is {max_length!r}; it must be a whole number of at least 1")
         if why := refusal(config):

@@ -147,7 +147,7 @@ def generate(
     model: nn.Module, ids: Tensor, *, attention_mask: Tensor | None = None, max_new_tokens: int = 128, eos_token_id: int | Sequence[int] | None = None,
     pad_token_id: int | None = None, temperature: float = 0.0, top_k: int | None = None, top_p: float = 1.0, min_p: float = 0.0, seed: int = 0,
     prefill_chunk: int = 2048, decoder: Decoder | None = None,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """Continue prompts: ``rooftop.generate(model, ids, max_new_tokens=64)``. At temperature 0 the tokens of Transformers' greedy `model.generate`.
 
     Args:

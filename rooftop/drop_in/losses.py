@@ -102,7 +102,7 @@ def _fused(
         x.reshape(-1, x.shape[-1]), weight,
         shifted.reshape(-1).to(x.device), bias=layer.bias, ignore_index=ignore, softcap=getattr(config, cap) if cap else None, logit_scale=scale,
         reduction="mean" if items is None else "sum", divisor=items, memory=memory,
-    )  # fmt: skip
+    )
     found: dict[str, Any] = {"loss": loss, "logits": None}
     if balance is not None:
         auxiliary = balance(made.router_logits, self.num_experts, self.num_experts_per_tok, mask)

@@ -12,7 +12,7 @@ def patch(
     model: nn.Module, *, attention: bool = True, rms_norm: bool = True, layer_norm: bool = True, rope: bool = True, mlp: bool = True,
     activation: bool = True, fused_linear_cross_entropy: bool = True, experts: bool = True, residual: bool = False, check: bool = True,
     prove: bool = False, memory: str = "fast", decompose: tuple[str, ...] | None = None, **aliases: bool,
-) -> patching.Report:  # fmt: skip
+) -> patching.Report:
     """Have `model` compute with the functions of this package: ``rooftop.patch(model)``. In place, and this instance alone: neither its classes
     nor Transformers change. Nothing is known by name: a module is replaced if a small random copy of it gives the same as ours, against float64.
 
@@ -42,7 +42,7 @@ def patch(
     parts = dict(
         attention=attention, rms_norm=rms_norm, layer_norm=layer_norm, rope=rope, mlp=mlp, activation=activation,
         fused_linear_cross_entropy=fused_linear_cross_entropy, experts=experts, residual=residual, **aliases,
-    )  # fmt: skip
+    )
     report = patching.apply(model, parts, check=check, memory=memory, decompose=decompose)
     if prove:
         try:

@@ -242,7 +242,7 @@ class _Patch:
     def kinds(
         self, name: str, _: ModuleType, candidate: Callable[..., Any], signature: Callable[..., Any], find: Finder, part: Callable[..., str],
         among: list[nn.Module] | None = None,
-    ) -> list[nn.Module]:  # fmt: skip
+    ) -> list[nn.Module]:
         """Replace the modules that are candidates, after one trial for each kind. Returns them."""
         done: list[nn.Module] = []
         found: dict[Any, tuple[Any, ...] | str] = {}

@@ -60,7 +60,7 @@ def layer_class(base: type, parts: tuple[str, ...], multiplier: str) -> dict[str
             hidden_states, residual = rms_norm(
                 made.to(residual.dtype), (made.shape[-1],), _as_taken(norm._parameters.get("weight"), residual.dtype),
                 None if eps_name is None else getattr(norm, eps_name), residual=residual, offset=offset,
-            )  # fmt: skip
+            )
             made = fed(self, hidden_states)
             return residual + (made * factor if multiplier else made)
 
@@ -76,7 +76,7 @@ def _normed_and_added(norm: nn.Module, made: Any, residual: Any) -> Any:
     eps_name, offset = takes
     return rms_norm(
         made.to(to), (made.shape[-1],), _as_taken(weight, to), None if eps_name is None else getattr(norm, eps_name), addend=residual.to(to), offset=offset,
-    )  # fmt: skip
+    )
 
 
 def _watched(norm: nn.Module) -> bool:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 # libraries.
 USED = frozenset({
     "position_ids", "cache_position", "use_cache", "sliding_window", "deterministic", "max_length_q", "max_length_k", "seq_idx",
-})  # fmt: skip
+})
 REMEDY = 'give attn_implementation="sdpa" or "eager"'
 
 
@@ -27,7 +27,7 @@ def transformers_attention(
     module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, dropout: float = 0.0,
     scaling: float | None = None, is_causal: bool | None = None, softcap: float | None = None, s_aux: Tensor | None = None,
     position_bias: Tensor | None = None, cu_seq_lens_q: Tensor | None = None, cu_seq_lens_k: Tensor | None = None, **others: Any,
-) -> tuple[Tensor, None]:  # fmt: skip
+) -> tuple[Tensor, None]:
     """An attention function of Hugging Face Transformers (`AttentionInterface`): it does what its `sdpa` function does, and soft caps and
     sinks besides.
 

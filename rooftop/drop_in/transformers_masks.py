@@ -71,7 +71,7 @@ def transformers_mask(
     mask_function: Callable[..., Tensor] | None = None, attention_mask: Tensor | None = None, local_size: int | None = None,
     allow_is_causal_skip: bool = True, allow_is_bidirectional_skip: bool = False, use_vmap: bool = False, device: torch.device | str = "cpu",
     config: Any = None, packed: bool = True, holes: bool = False, **_: Any,
-) -> Tensor | None:  # fmt: skip
+) -> Tensor | None:
     """A mask function of Hugging Face Transformers (`AttentionMaskInterface`), for `transformers_attention`. The parameters are those of
     its `sdpa_mask`, and `packed`: False promises that `position_ids` never start anew within a row. Where nothing is traced they are looked
     at; a traced graph computes from them what each query sees, at each call, unless this is promised, or the model is patched and called
@@ -96,7 +96,7 @@ def transformers_mask(
             batch_size=batch_size, q_length=count, kv_length=kv_length, q_offset=q_offset + start, kv_offset=kv_offset,
             mask_function=function, attention_mask=attention_mask, local_size=local_size, use_vmap=use_vmap, device=device,
             **{**NO_SKIPS, **skips},
-        )  # fmt: skip
+        )
 
     if kind.reads_mask:
         return full(allow_is_causal_skip=allow_is_causal_skip, allow_is_bidirectional_skip=allow_is_bidirectional_skip)

@@ -159,7 +159,7 @@ def activate(x: Tensor, activation: str) -> Tensor:
 def reference(
     a: Tensor, b: Tensor, c: Tensor | None, bias: Tensor | None = None, gate: Tensor | None = None, residual: Tensor | None = None, alpha: float = 1.0,
     beta: float = 0.0, activation: str = "none", to: str = "", precision: str = "ieee",
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """float32 is cut or split as the mode says; float64, which tells what is exact, never."""
     import torch
 
@@ -172,7 +172,7 @@ def reference(
 def cpu(
     a: Tensor, b: Tensor, c: Tensor | None, bias: Tensor | None, gate: Tensor | None, residual: Tensor | None, alpha: float, beta: float, activation: str,
     to: str, precision: str,
-) -> Any:  # fmt: skip
+) -> Any:
     """Of 16 bits torch rounds the product before what follows it, float16 is slow, and oneDNN multiplies what lies beyond the end of a row (`without_onednn` of
     rooftop/lab/check/judgement.py): the float32 of the reference instead, but for plain products of whole tiles."""
     import torch
@@ -224,7 +224,7 @@ def rounded(t: Tensor) -> Tensor:
 def backward(
     dout: Tensor, a: Tensor, b: Tensor, c: Tensor | None, bias: Tensor | None, gate: Tensor | None, residual: Tensor | None, alpha: float, beta: float,
     activation: str, to: str, precision: str,
-) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None, Tensor | None, Tensor | None]:  # fmt: skip
+) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None, Tensor | None, Tensor | None]:
     """With s the sum before the activation and ds = dout · gate · act'(s):
 
     da = alpha · ds bᵀ, db = alpha · aᵀ ds, dc = beta · ds, dbias = Σ ds over all rows, dgate = dout · act(s), dresidual = dout"""
@@ -321,7 +321,7 @@ def _torch() -> Callable[..., Tensor]:
     def cublas(
         a: Tensor, b: Tensor, c: Tensor | None, bias: Tensor | None, gate: Tensor | None, residual: Tensor | None, alpha: float, beta: float, activation: str,
         to: str, precision: str,
-    ) -> Tensor:  # fmt: skip
+    ) -> Tensor:
         """torch eager, which calls cuBLAS, with TF32 where that is asked for. It has no split modes: beside them stands its float32."""
         if to:
             raise ValueError("torch's matmul gives the dtype of its operands")

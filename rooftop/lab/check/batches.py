@@ -54,7 +54,7 @@ def lengths(op: Contract, seed: int, gpu: bool) -> Iterator[tuple[dict[str, int]
 
 
 def batches(op: Contract, sizes: Mapping[str, int], dtype: str, *, backend: str = "auto", arch: int = 90, seed: int = 0,
-            implementation: str | Implementation | None = None) -> Compared:  # fmt: skip
+            implementation: str | Implementation | None = None) -> Compared:
     """Rows of these sizes, alone and among others. Raises InvarianceError where the mode refuses them."""
     import torch
 

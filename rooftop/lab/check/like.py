@@ -243,7 +243,7 @@ def _calls(printed: str, marker: str) -> list[Call]:
 
 def _judged(
     name: str, function: Callable[..., Any], like: str, inputs: Arrays, outputs: Arrays, tf32: bool = False, numbers: Mapping[str, float] = MappingProxyType({})
-) -> list[Compared]:  # fmt: skip
+) -> list[Compared]:
     """`tf32`: what torch errs on inputs that are rounded to TF32 counts as its error in float32."""
     import torch
 

@@ -28,7 +28,7 @@ from rooftop.lab.candidates import Subject
 
 SIZES = (  # of the first dimension, the second, the third and those after it; distinct, so that two that are mixed up show
     ("one", (1, 1, 1)), ("small", (5, 7, 3)), ("odd", (33, 101, 13)), ("of tiles", (64, 128, 32)), ("longer", (3, 1030, 6)), ("taller", (515, 20, 4)),
-)  # fmt: skip
+)
 LONG = ("one", 1), ("a few", 7), ("a block", 256), ("odd", 1003), ("several blocks", 8192), ("several and a tail", 8209)  # of one dimension
 EACH = {"nan": "NaN in {}", "inf": "an infinity in {}", "-inf": "a negative infinity in {}"}  # fills of one input at a time
 ALL = {"vast": "vast numbers", "tiny": "denormals", "-0.0": "negative zeros"}  # of all inputs at once
@@ -112,7 +112,7 @@ def _function(given: str, stem: str) -> Callable[..., Any]:
     name = name or next((n for n in (stem, "reference") if n in own), next(iter(own)) if len(own) == 1 else "")
     if name not in own:
         raise ValueError(f"--reference {given}: {path} has no function {name!r}; {hint(name, list(own))}" if name else
-                         f"--reference {given}: {path} has {len(own)} functions; name one: {path}:{next(iter(own), 'reference')}")  # fmt: skip
+                         f"--reference {given}: {path} has {len(own)} functions; name one: {path}:{next(iter(own), 'reference')}")
     return own[name]
 
 

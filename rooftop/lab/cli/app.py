@@ -46,7 +46,7 @@ class _Commands(TyperGroup):
 app = typer.Typer(
     name="rooftop", cls=_Commands, no_args_is_help=True, add_completion=False, rich_markup_mode="rich", pretty_exceptions_enable=False,
     help="GPU kernels from naive to the roof, step by step: checked, timed, explained.",
-)  # fmt: skip
+)
 
 
 def _version(wanted: bool) -> None:
@@ -75,7 +75,7 @@ Given = Annotated[
     typer.Option(
         "--arg", help="Of a .cu without a head: n=1000, x=f32:64x64:range (random, zeros, ones, empty, a number, a .npy file), x=data.npy, p={x, 1000}."
     ),
-]  # fmt: skip
+]
 ProgramWords = Annotated[str | None, typer.Option("--args", help="Of a program: its arguments, as in --args '512 3'.")]
 Include = Annotated[list[Path] | None, typer.Option("-I", help="Of a .cu without a head: a folder with headers that it includes.")]
 DTypeName = Annotated[str | None, typer.Option("--dtype", help="Only cases of this dtype (f32, f16, bf16).")]

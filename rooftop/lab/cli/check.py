@@ -31,7 +31,7 @@ from rooftop.lab.cli.app import (
     app,
     echo,
     table,
-)  # fmt: skip
+)
 
 TELL_S = 10.0  # seconds after which a check says how far it is, again and again, on a terminal and elsewhere
 
@@ -67,7 +67,7 @@ def check(
     ] = False,
     every: Annotated[bool, typer.Option("--all", help="Show every case, not the summary and the failures.")] = False,
     as_json: AsJson = False,
-) -> None:  # fmt: skip
+) -> None:
     """Check kernels against their contracts: error against float64, allowed error, first wrong element.
 
     Runs on the GPU if there is one. Otherwise Triton runs in its interpreter, and CUDA C++ in the simulator, thread by thread, after NVRTC has compiled it and
@@ -269,7 +269,7 @@ def _record_writer(folder: Path) -> Callable[[Result, Mapping[str, str]], None]:
     def keep(r: Result, facts: Mapping[str, str]) -> None:
         if r.status in ("ok", "wrong") and facts:
             writer.write({"kind": "check", "op": r.op, "case": r.case, "subject": r.subject, "error": r.error(), **facts,
-                          "path": list(r.path), "backend": r.backend, "device": about, "versions": store.versions()})  # fmt: skip
+                          "path": list(r.path), "backend": r.backend, "device": about, "versions": store.versions()})
 
     return keep
 
@@ -310,13 +310,13 @@ def _show_checks(results: list[Any], seed: int, every: bool, as_json: bool) -> N
         if every or (r.status == "wrong" and alike[finding] <= SHOWN) or (r.status == "error" and told[r.subject, _fault(r.message)] == 1):
             w = r.worst
             rows.append({"subject": r.subject, "case": r.case, "status": r.status, "max": w and w.max, "allowed": w and w.allowed_max,
-                         "share": w and max(w.max_share, w.rms_share), "message": r.message})  # fmt: skip
+                         "share": w and max(w.max_share, w.rms_share), "message": r.message})
     for row in () if every else rows:
         if (n := told.get((row["subject"], _fault(row["message"])), 1) - 1) and row["status"] == "error":
             row["case"] = f"{row['case']} and {n} more"
     if rows:
         table(rows, {"subject": "subject", "case": "case", "status": "", "max": "largest error", "allowed": "allowed", "share": "share of allowance",
-                      "message": "finding"}, False, "cases")  # fmt: skip
+                      "message": "finding"}, False, "cases")
     if not every and (more := sum(n - SHOWN for n in alike.values() if n > SHOWN)):
         echo(f"{more} more cases are wrong in the same ways: --all shows them")
     summary: dict[str, dict[str, Any]] = {}
@@ -330,7 +330,7 @@ def _show_checks(results: list[Any], seed: int, every: bool, as_json: bool) -> N
         if r.status == "skipped":
             reasons.setdefault(r.message, []).append(r.subject)
     table(list(summary.values()), {"subject": "subject", "ok": "ok", "wrong": "wrong", "error": "errors", "skipped": "skipped", "where": "ran on",
-                                    "worst": "worst share of allowance"}, False, f"seed {seed}")  # fmt: skip
+                                    "worst": "worst share of allowance"}, False, f"seed {seed}")
     for reason, names in _by_reason(r for r in results if r.unasked).items():
         echo(f"not compiled for a GPU before they were simulated, so what a GPU refuses was not found: {', '.join(names)} ({reason})")
     same: dict[str, tuple[str, list[str]]] = {}  # reasons that differ in a number alone are told once
@@ -351,7 +351,7 @@ def inspect(
     shape: Annotated[str | None, typer.Option(help="For a .cu whose head names no op: its sizes and numbers, as N=1000,M=3. Default: 1024, and 1.")] = None,
     kernel: KernelName = None, include: Include = None,
     as_json: AsJson = False,
-) -> None:  # fmt: skip
+) -> None:
     """Registers, spills, shared memory, occupancy and instructions from the binary; no GPU needed. Exit code 1 if a demand is not met, 3 if nothing could be
     compiled because a compiler is missing.
 
@@ -402,7 +402,7 @@ def inspect(
             occupancy = f"{k['occupancy']['percent']:.0f} % ({k['occupancy']['limiter']})"
             rows.append({"subject": name, "arch": a, **k, "occ": occupancy, "note": "; ".join(k["unmet"]), "sass": counts})
     columns = {"subject": "subject", "arch": "sm", "kernel": "kernel", "registers": "regs", "spills": "spill B", "shared": "shared B",
-               "occ": "occupancy", "sass": "instructions", "note": "unmet"}  # fmt: skip
+               "occ": "occupancy", "sass": "instructions", "note": "unmet"}
     if as_json:
         table(rows, columns, True)
     else:
@@ -418,7 +418,7 @@ def inspect(
 def _check_like(
     what: Sequence[str], like: str, given: Sequence[str], kernel: str | None, grid: str | None, block: str | None, shared: int, folders: Sequence[Path],
     seed: int, as_json: bool,
-) -> None:  # fmt: skip
+) -> None:
     """A file without a head against a function of torch or of the user's, in the simulator."""
     from rooftop.core.compile import ToolchainError
     from rooftop.lab import simt
@@ -473,7 +473,7 @@ def _inspect_files(paths: Sequence[Path], archs: Sequence[str], kernel: str | No
                 if k["assumed"]:
                     said[f"assumed, as nothing in the file says it (--kernel does): {k['kernel']}: {k['assumed']}"] = None
     columns = {"subject": "file", "arch": "sm", "kernel": "kernel", "registers": "regs", "spills": "spill B", "shared": "shared B", "occ": "occupancy",
-               "sass": "instructions"}  # fmt: skip
+               "sass": "instructions"}
     if rows:
         table(rows if as_json else _together(rows, list(columns)), columns, as_json)
     for text in said:

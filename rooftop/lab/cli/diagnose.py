@@ -25,7 +25,7 @@ from rooftop.lab.cli.app import (
     app,
     echo,
     kept_records,
-)  # fmt: skip
+)
 
 if TYPE_CHECKING:
     from rooftop.core.spec import Case
@@ -56,7 +56,7 @@ def diagnose(
     every: Annotated[bool, typer.Option("--every", help="For a report: show every kernel, not only the longest.")] = False,
     arg: Given = None, grid: Grid = None, block: Block = None, shared: SharedBytes = 0, args: ProgramWords = None, include: Include = None,
     as_json: AsJson = False,
-) -> None:  # fmt: skip
+) -> None:
     """Find out what limits a kernel, what is wasted, and what each optimisation may gain.
 
     Uses the counters of a report; for an op or a rung at a case, recorded times and machine code; for a .cu without a head, the simulator's counts of what it
@@ -261,7 +261,7 @@ def place(
     report: Annotated[Path | None, typer.Option(help="A profiler's report of the kernel, for its accesses; the longest of its kernels counts.")] = None,
     kernel: KernelName = None, include: Include = None,
     as_json: AsJson = False,
-) -> None:  # fmt: skip
+) -> None:
     """Compare a kernel with the rungs of a ladder: which rung it is closest to, which optimisations it lacks, and what each gained there. Needs no GPU. A `.cu`
     whose head names no op is taken as one of the ladder's; one without a head is compared with the CUDA C++ rungs of every ladder.
 

@@ -46,5 +46,5 @@ def expect(
             rows.append({
                 "op": op.name, "case": c.id, "expected_us": None if seconds is None else seconds * 1e6, "measured_us": there and there * 1e6,
                 "off": seconds / there if seconds and there else None,
-            })  # fmt: skip
+            })
     table(rows, COLUMNS, as_json)

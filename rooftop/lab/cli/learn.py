@@ -144,7 +144,7 @@ def _where(progress: Progress, as_json: bool) -> None:
             "lessons": sorted(done), "puzzles": sorted(solved), "due": list(due), "next": following, "streak": progress.streak(),
             "right": right, "answers": answers,
             "goals": [{"name": p.name, "by": p.by.isoformat(), "done": p.done, "whole": p.whole, "a_day": p.a_day} for p in plans],
-        }  # fmt: skip
+        }
         echo(json.dumps(state, indent=2))
         return
     echo(_("The course: a rung is a lesson. You predict, then see what was counted and measured."))

@@ -147,7 +147,7 @@ def explain(
         help="80, 86, ... 120, gfx942 for the default card of that architecture, or a card by name: h200, a800, rtx5090, mi300x."
     )] = "90",
     as_json: AsJson = False,
-) -> None:  # fmt: skip
+) -> None:
     """Show which kernel a call would run, with which config, and why not the others.
 
     Example: [bold]rooftop explain softmax --case "rows 2048x131072 bf16"[/bold]"""

@@ -34,7 +34,7 @@ NEXT = {  # tool -> what to do after it, by exit code
     "ladder": {0: "read the rung's source: rooftop where LADDER/NN names it"},
     "explain": {0: "targets says where the chosen kernel compiles"},
     "targets": {0: "explain says what an op runs on a card"},
-}  # fmt: skip
+}
 
 
 class Refused(ValueError):
@@ -78,7 +78,7 @@ def environment(folder: Path) -> dict[str, str]:
         "ROOFTOP_CACHE": str(own / "cache"), "TRITON_CACHE_DIR": str(own / "triton"), "ROOFTOP_PREDICTIONS": str(own / "predictions.jsonl"),
         "ROOFTOP_DIARY": str(own / "diary.jsonl"),
         "TMPDIR": str(own / "tmp"), "XDG_STATE_HOME": str(own), "PYTHONPATH": str(settings.CHECKOUT), "COLUMNS": "200", "NO_COLOR": "1",
-    })  # fmt: skip
+    })
 
 
 async def ran(folder: Path, tool: str, words: Sequence[str], seconds: float) -> dict[str, Any]:
@@ -86,7 +86,7 @@ async def ran(folder: Path, tool: str, words: Sequence[str], seconds: float) -> 
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-P", "-m", "rooftop", *words, cwd=folder, env=environment(folder), stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE, start_new_session=True,
-    )  # fmt: skip
+    )
     try:
         out, err = await asyncio.wait_for(process.communicate(), seconds)
     except TimeoutError:
@@ -196,7 +196,7 @@ def mcp(
     server = MCPServer(
         name="rooftop", version=__version__,
         instructions=f"GPU kernels checked, counted and placed without a GPU. Tools take files of {root}, or names of rooftop's. Begin with check.",
-    )  # fmt: skip
+    )
     for name, tool in tools(root, seconds).items():
         server.add_tool(_one_line(tool, ToolError), name=name, description=tool.__doc__)
     server.run("stdio")

@@ -29,7 +29,7 @@ from rooftop.lab.cli.app import (
     app,
     echo,
     table,
-)  # fmt: skip
+)
 
 
 @app.command(rich_help_panel=MEASURE)
@@ -50,7 +50,7 @@ def bench(
     like: Annotated[str | None, typer.Option(help="For a .cu without a head: a function to be timed beside it, as torch.softmax or FILE.py:FUNCTION.")] = None,
     arg: Given = None, kernel: KernelName = None, grid: Grid = None, block: Block = None, shared: SharedBytes = 0, args: ProgramWords = None,
     include: Include = None, as_json: AsJson = False,
-) -> None:  # fmt: skip
+) -> None:
     """Check and time kernels together with their peers, and write records. Needs a GPU.
 
     Compiles on all cores first, starts with cases that have no fresh record, writes after each case, and continues an interrupted run. Under torchrun: kernels
@@ -83,7 +83,7 @@ def bench(
     todo = benches.fields(found, case=case, dtype=dtype, compiled=compiled)
     say = (lambda text: echo(text, err=True)) if as_json else echo
     summary = benches.run(todo, records or settings.load().results, budget_s=_seconds(budget), case_budget_s=case_budget,
-                          clocks=tuple(clocks.split(",")), duty=tuple(duty.split(",")), again=again, say=say)  # fmt: skip
+                          clocks=tuple(clocks.split(",")), duty=tuple(duty.split(",")), again=again, say=say)
     noted.bench(summary.written, len(summary.wrong))
     if as_json:
         echo(json.dumps(summary.written, indent=2))
@@ -100,7 +100,7 @@ def bench(
 def _bench_own(
     path: Path, like: str | None, given: Sequence[str], kernel: str | None, grid: str | None, block: str | None, shared: int, args: str | None,
     folders: Sequence[Path], budget: float, as_json: bool,
-) -> None:  # fmt: skip
+) -> None:
     """A file without a head: what it launches, and on a GPU how long each launch takes."""
     from rooftop.core.compile import ToolchainError
     from rooftop.lab import simt

@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 COLUMNS = {
     "subject": "subject", "case": "case", "target": "target", "vmem": "VMEM B", "hbm": "HBM B", "code": "code B", "bundles": "bundles", "mxu": "MXU",
     "valu": "VALU", "spills": "spills", "cycles": "static cycles", "model": "model time", "note": "note",
-}  # fmt: skip
+}
 
 PARTS = ("checked", "compiled", "ascend", "pages")
 ASCEND = {
     "subject": "subject", "kernel": "kernel", "verdict": "HIVM", "ub": "UB B", "l1": "L1 B", "l0c": "L0C B", "loops": "scalar loads", "note": "case or reason",
-}  # fmt: skip
+}
 
 
 def inspect(found: Sequence[Subject], case: str | None, targets: Sequence[str], as_json: bool) -> None:

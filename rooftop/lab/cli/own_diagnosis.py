@@ -17,7 +17,7 @@ from rooftop.lab.cli.app import ENVIRONMENT, echo, kept_records
 def show(
     path: Path, kernel: str | None, grid: str | None, block: str | None, shared: int, given: Sequence[str], args: str | None, folders: Sequence[Path],
     card: str, as_json: bool,
-) -> None:  # fmt: skip
+) -> None:
     """Raises ToolchainError where there is no compiler, ValueError for a launch that is not given wholly."""
     from rooftop.core.compile import ToolchainError
     from rooftop.core.devices import lookup
@@ -61,7 +61,7 @@ def show(
     refused = [f"{n}: {why}" for n, why in facts.refused.items()]
     if as_json:
         echo(json.dumps({"subject": str(path), "card": device.name, "bytes": int(moved * share), "fma": report.fma, "roof": asdict(roof), "kernels": kernels,
-                         "verdict": [asdict(r) for r in remarks], "refused": refused}, indent=2))  # fmt: skip
+                         "verdict": [asdict(r) for r in remarks], "refused": refused}, indent=2))
         return
     echo(f"{path} · {device.name} · without counters")
     if assumed:

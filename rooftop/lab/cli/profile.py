@@ -27,7 +27,7 @@ def profile(
     layers: Annotated[int, typer.Option(help="A model: layers of it; 0: as the configuration says.", min=0)] = 0,
     records: Annotated[Path | None, typer.Option(help="A model: a folder for a record of the measured gains.")] = None,
     as_json: AsJson = False,
-) -> None:  # fmt: skip
+) -> None:
     """Time a kernel, or run it under a profiler and diagnose what it wrote. Needs a GPU. Of a model: the ops of a training step, and what patching gains.
 
     A model is a config.json of Hugging Face Transformers: a step's share by op, its roof, and what each part of rooftop.patch saves, predicted from the bench

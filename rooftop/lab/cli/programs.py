@@ -68,7 +68,7 @@ def simulate(source: Source, *given: Any) -> int:
 def _simulated(
     source: Source, assumed: str, given_words: Sequence[str] | None, kernel: str | None, seed: int, schedules: int, repeat: int, blocks: int | None,
     budget: float, check: bool, html: Path | None, as_json: bool, files: Sequence[Path] = (),
-) -> int:  # fmt: skip
+) -> int:
     from rooftop.core import whole_file
     from rooftop.lab.cli import noted
     from rooftop.lab.simt import annotate, build, process, program, verdict
@@ -121,7 +121,7 @@ def _simulated(
         echo(json.dumps({
             "subject": str(path), "launches": [asdict(x) for x in first.launches], "ended": first.ended, "status": first.status, "unfinished": why,
             "verdict": [asdict(s) for s in remarks], **report.to_json(),
-        }, indent=2))  # fmt: skip
+        }, indent=2))
         return code
     if assumed:
         echo(f"called as assumed ({TRUE.get(source.guessed, '--arg gives')} others): {assumed}")

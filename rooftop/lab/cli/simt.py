@@ -28,7 +28,7 @@ from rooftop.lab.cli.app import (
     SharedBytes,
     app,
     echo,
-)  # fmt: skip
+)
 
 if TYPE_CHECKING:
     from rooftop.core.spec import Case
@@ -61,7 +61,7 @@ def simt(
     ] = None,
     html: Annotated[Path | None, typer.Option(help="Write the annotated source to this page.")] = None,
     as_json: AsJson = False,
-) -> None:  # fmt: skip
+) -> None:
     """Run CUDA C++ on the CPU, thread by thread, and print its source with the memory traffic of each line. Needs no GPU, but a C++ compiler.
 
     Each access is shown with the 32-byte sectors (global memory) or wavefronts (shared memory) that a request of a warp takes, and the minimum in brackets.
@@ -294,7 +294,7 @@ def _ordinary(path: Path, own: _Ordinary, blocks: int | None, seed: int, schedul
         return running.run_launches(
             text, str(path), [launch], memory, uninitialised=uninitialised, mode=mode, seed=seed, schedules=schedules, blocks=blocks, folders=folders,
             values=job.values,
-        )  # fmt: skip
+        )
 
     counted, checked = _runs(run, check)
     return f"{path}, {entry}<<<{own.grid}, {own.block}>>>", {str(path): text}, counted, checked
@@ -436,7 +436,7 @@ def _without_op(
         return simulator.run_launches(
             text, str(path), job.launches(device), job.memory(device, "cpu", seed), mode=mode, seed=seed, schedules=schedules, blocks=blocks,
             folders=head.folders,
-        )  # fmt: skip
+        )
 
     counted, checked = _runs(run, check)
     return f"{path}, {job.title}" if sizes else str(path), {str(path): text}, counted, checked

@@ -41,7 +41,7 @@ def sweep(
     total: Annotated[float | None, typer.Option(help="Seconds in total; each op gets an equal part of the time that is left, at most its budget.")] = None,
     records: Annotated[Path | None, typer.Option(help="Folder of the records.", show_default="results/")] = None,
     as_json: AsJson = False,
-) -> None:  # fmt: skip
+) -> None:
     """Time ops between their cases: at the widths of well-known models and at random sizes, together with a copy, torch and Liger. Needs a GPU.
 
     The op's contract says which numbers are sizes. Results are on disk within a second. If an op fails, the others continue. Exit code 2: a point is slower
@@ -106,7 +106,7 @@ def sweep(
             if lost and todo[k + 1 :]:
                 left = None if ends is None else max(0.0, ends - time.monotonic())
                 flags = {"--points": points, "--seed": seed, "--dtype": dtype, "--bytes": moved, "--compiled": compiled, "--budget": budget, "--total": left,
-                         "--records": records}  # fmt: skip
+                         "--records": records}
                 more = [*(w for t in size or [] for w in ("--size", t)), "--models" if models else "--no-models", *(["--json"] if as_json else [])]
                 code, others = _in_new_process(todo[k + 1 :], [*(str(w) for n, v in flags.items() if v is not None for w in (n, v)), *more], as_json)
                 codes.add(code)

@@ -10,9 +10,9 @@ import typer
 from rooftop.lab.cli.app import JUDGE, WRONG, AsJson, app, echo, table
 
 SUMMARY = {"target": "target", "card": "figures of", "compiles": "compile", "too large": "too large", "failed": "fail", "refused": "not for it",
-           "unknown": "not compiled", "matrix": "matrix", "spilling": "spill"}  # fmt: skip
+           "unknown": "not compiled", "matrix": "matrix", "spilling": "spill"}
 CELLS = {"kernel": "kernel", "target": "target", "state": "state", "registers": "regs", "spills": "spill B", "shared": "shared B", "limit": "of",
-         "matrix": "matrix instructions", "reason": "why"}  # fmt: skip
+         "matrix": "matrix instructions", "reason": "why"}
 
 
 @app.command(rich_help_panel=JUDGE)

@@ -100,7 +100,7 @@ def simulate(what: Own, args: str | None, seed: int, budget: float, as_json: boo
     cut = f"{what_ran} (--budget {budget:g}): what the file computes was not judged; smaller sizes may do" if watch.cut and not ran.findings else ""
     if as_json:
         echo(json.dumps({"subject": str(what.path), "launches": [x.to_json() for x in ran.launches], "unfinished": cut,
-                         "findings": [{"kind": f.kind, "text": f.text} for f in ran.findings]}, indent=2))  # fmt: skip
+                         "findings": [{"kind": f.kind, "text": f.text} for f in ran.findings]}, indent=2))
         return code
     _show(ran)
     if cut:
@@ -152,9 +152,9 @@ def inspect(what: Own, archs: Sequence[str], kind: str, as_json: bool) -> int:
         for k in found:
             counts = " ".join(f"{n}:{c}" for n, c in k["counts"].items() if n not in ("BRA", "total"))
             rows.append({"subject": what.path.stem, "arch": a, **k, "occ": f"{k['occupancy']['percent']:.0f} % ({k['occupancy']['limiter']})", "sass": counts,
-                         "note": "; ".join(k["unmet"])})  # fmt: skip
+                         "note": "; ".join(k["unmet"])})
     columns = {"subject": "subject", "arch": "sm", "kernel": "kernel", "registers": "regs", "spills": "spill B", "shared": "shared B", "occ": "occupancy",
-               "sass": "instructions", "config": "config", "note": "unmet"}  # fmt: skip
+               "sass": "instructions", "config": "config", "note": "unmet"}
     if as_json:
         table([*rows, *({"kernel": name, "note": why} for name, why in refused.items())], columns, True)
     elif rows:

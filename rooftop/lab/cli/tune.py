@@ -20,7 +20,7 @@ def tune(
     keep: Annotated[Path | None, typer.Option(help="Folder of the tables of configs.", show_default="the package's tuned/")] = None,
     source: Annotated[Path | None, typer.Option("--from", help="Measure nothing: install the tables that --keep wrote on another machine.")] = None,
     as_json: AsJson = False,
-) -> None:  # fmt: skip
+) -> None:
     """Time every config that a kernel lists; for each case, store one that is faster than the heuristic's by more than the noise. Needs a GPU.
 
     Without names: every shipped kernel; rungs only if named. Configs with wrong results are never stored. Cases that were never tuned come first.
@@ -54,7 +54,7 @@ def tune(
                 "gain": f"{r['over_heuristic']:.3f}" if r["pick"] else "", "config": tables.label(r["pick"]) if r["pick"] else "",
             }
             for r in summary.written
-        ]  # fmt: skip
+        ]
         if rows:
             columns = {"subject": "implementation", "case": "case", "configs": "configs", "verdict": "verdict", "gain": "over heuristic", "config": "kept"}
             table(rows, columns, False)

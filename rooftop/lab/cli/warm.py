@@ -108,7 +108,7 @@ def first_calls(
             **{f"{k} slow": f"{r[k]['slow']} of {r[k]['n']}" for k in ("rows", "columns") if k in r}, "note": r.get("refused", ""),
         }
         for r in measured
-    ]  # fmt: skip
+    ]
     names = {"what": f"{dtype}, µs", "subject": "", "first": "first", "known": "known", "rows median": "new rows", "rows max": "max", "rows slow": "> 10 ms",
-             "columns median": "new columns", "columns max": "max", "columns slow": "> 10 ms", "note": ""}  # fmt: skip
+             "columns median": "new columns", "columns max": "max", "columns slow": "> 10 ms", "note": ""}
     table(shown, names, False)

@@ -19,10 +19,10 @@ SECTIONS: Mapping[str, str] = {  # family of an op's kernels -> the heading
     "gemm": "GEMM", "sparse": "SpMM and other sparse products", "attention": "Attention", "norm": "Norms and softmax", "quant": "Quantisation",
     "comm": "Overlap and collectives", "codecs": "Compression", "loss": "Losses", "movement": "Reductions and data movement", "select": "Sorting and selection",
     "elementwise": "Elementwise", "npu": "NPU", "": "Other",
-}  # fmt: skip
+}
 _DATED = re.compile(r"(\d{4}-\d{2}-\d{2})(?:[-_ .]+(.+))?")
 MARKS = ((codecs.BOM_UTF8, "utf-8-sig"), (codecs.BOM_UTF32_LE, "utf-32"), (codecs.BOM_UTF32_BE, "utf-32"), (codecs.BOM_UTF16_LE, "utf-16"),
-         (codecs.BOM_UTF16_BE, "utf-16"))  # fmt: skip
+         (codecs.BOM_UTF16_BE, "utf-16"))
 LONGEST = 4 << 20  # bytes of a note
 
 
@@ -69,7 +69,7 @@ def days(entries: Iterable[Entry], notes: Iterable[Note]) -> list[Day]:
     return [
         Day(day, {s: tuple(by_day[day][s]) for s in sorted(by_day.get(day, {}), key=order.index)}, tuple(written.get(day, ())))
         for day in sorted({*by_day, *written})
-    ]  # fmt: skip
+    ]
 
 
 def plain(entry: Entry) -> Entry:

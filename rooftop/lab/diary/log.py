@@ -57,7 +57,7 @@ def now() -> str:
 def keep(
     kind: str, subjects: Iterable[str], ops: Iterable[str] = (), figures: Mapping[str, float] | None = None, rows: Iterable[Row] = (), said: str = "",
     *, at: Callable[[], str] = now,
-) -> None:  # fmt: skip
+) -> None:
     """Append what a command found. Where the file cannot be written, nothing is kept, and the command goes on."""
     with contextlib.suppress(OSError, ValueError):
         if (path := settings.load().diary) is None:

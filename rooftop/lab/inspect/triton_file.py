@@ -91,7 +91,7 @@ def facts(launched: Launched, device: Device) -> Facts:
         "grid": list(launched.grid), "counts": found.counts, "opcodes": dict(found.opcodes), "instructions": found.instructions,
         "loop": found.loop.counts if found.loop else {}, "config": launched.config, "unmet": [limit.refused] if limit.refused else [],
         "occupancy": {"percent": limit.percent, "limiter": limit.limiter, "blocks": limit.blocks, "refused": limit.refused},
-    }  # fmt: skip
+    }
 
 
 def several(ran: host.Ran, device: Device) -> tuple[list[Facts], dict[str, str]]:

@@ -12,7 +12,7 @@ USUAL = (  # values of numbers by the names that they go by
     (re.compile(r"eps(?:ilon)?"), 1e-5), (re.compile(r"(?:is_)?causal|inplace|training"), False), (re.compile(r"dim|axis"), -1),
     (re.compile(r"top_?k|(?:n|num)_?(?:experts_per_token|groups?)"), 2), (re.compile(r"(?:n|num)_?heads?|heads"), 4),
     (re.compile(r"(?:temperature|alpha|beta|gamma|(?:\w+_)?scale|factor|(?:negative_)?slope|momentum|lr|learning_rate|weight_decay)(?:_\w+)?"), 0.5),
-)  # fmt: skip
+)
 NUMBERS = re.compile(r"int|float|bool|str|dtype|torch\.dtype", re.I)
 # Tensors by the letters of their sizes: of one, two, three and more parameters, likely ones first. Targets of a loss are whole numbers.
 ONE = ("mn",), ("m",), ("bhmd",), ("bmd",)
@@ -20,11 +20,11 @@ TWO = ("mn", "mn"), ("mk", "kn"), ("mn", "n"), ("m", "m"), ("bmk", "bkn"), ("bhm
 THREE = (
     ("mn", "mn", "mn"), ("mn", "n", "n"), ("mk", "kn", "n"), ("m", "m", "m"), ("bhmd", "bhmd", "bhmd"), ("md", "md", "md"), ("bmd", "bmd", "bmd"),
     ("mk", "nk", "n"),
-)  # fmt: skip
+)
 SIZES = (  # odd ones first: what a file's own checks refuse is told from what is wrong
     {"m": 33, "n": 100, "k": 40, "b": 2, "h": 3, "d": 32}, {"m": 64, "n": 128, "k": 32, "b": 2, "h": 2, "d": 64},
     {"m": 128, "n": 256, "k": 64, "b": 1, "h": 2, "d": 16},
-)  # fmt: skip
+)
 
 
 def kernels(names: Mapping[str, Any]) -> dict[str, Any]:

@@ -33,12 +33,12 @@ KINDS = {  # of a verdict -> what it means
     "broken": "it does not compile, or it raises",
 }
 _FAULTS = {"shared-race": "race", "warp-race": "race", "global-race": "race", "missing-wait": "race", "out-of-bounds": "bounds", "misaligned": "bounds",
-           "uninitialised": "unwritten", "deadlock": "stuck", "barrier-divergence": "stuck"}  # fmt: skip
+           "uninitialised": "unwritten", "deadlock": "stuck", "barrier-divergence": "stuck"}
 _ERRORS = {"OutOfBounds": "bounds", "Misaligned": "bounds", "ReadOnly": "fault", "RaceBetweenPrograms": "race", "DeviceAssert": "fault"}
 COUNTED = {  # counts that are compared -> what they are called
     "sectors": "32-byte sectors of global memory", "wavefronts": "wavefronts of shared memory", "requests": "memory requests of a warp",
     "operations": "floating-point operations", "parted": "branches at which a warp parts", "loaded": "bytes loaded by lanes", "stored": "bytes stored by lanes",
-}  # fmt: skip
+}
 
 
 @dataclass(frozen=True)
@@ -165,7 +165,7 @@ def _counts(subject: Subject, case: Case) -> dict[str, int]:
     found: dict[str, float] = {
         "sectors": sum(c.sectors for c in report.lines), "wavefronts": sum(c.wavefronts for c in report.lines if c.space == "shared"),
         "requests": sum(c.requests for c in report.lines), "operations": report.fma + report.other_flops, "parted": sum(report.divergent.values()),
-    }  # fmt: skip
+    }
     return {n: round(v * scale) for n, v in found.items()}
 
 

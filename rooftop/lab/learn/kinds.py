@@ -85,7 +85,7 @@ def sectors(m: Material) -> Iterator[Question]:
             yield Question(
                 f"sectors:{row.name}:{verb}", "sectors", row.name,
                 _(text, rung=row.name), found, why, _(COUNTED, case=row.counts.case), unit=_("sectors"),
-            )  # fmt: skip
+            )
 
 
 READS = "A sector is 32 bytes. How many does a read of global memory by a warp touch in {rung}, on average?"
@@ -106,12 +106,12 @@ def wavefronts(m: Material) -> Iterator[Question]:
         worst = next((x for x in row.counts.lines if x.what.startswith("shared")), None)
         why = _("As many bytes need {least} at least, at 128 bytes a wavefront.", least=shown(least))
         why += _(" There is no bank conflict worth a word.") if worst is None else (
-            _(" Line {line} has bank conflicts, {found} instead of {ideal}: {text}", **_worst(worst)))  # fmt: skip
+            _(" Line {line} has bank conflicts, {found} instead of {ideal}: {text}", **_worst(worst)))
         yield Question(
             f"wavefronts:{row.name}", "wavefronts", row.name,
             _("A wavefront of shared memory serves each of the 32 banks once. How many does an access of a warp take in {rung}, on average?", rung=row.name),
             found, why, _(COUNTED, case=row.counts.case), unit=_("wavefronts"),
-        )  # fmt: skip
+        )
 
 
 def line(m: Material) -> Iterator[Question]:
@@ -136,7 +136,7 @@ def line(m: Material) -> Iterator[Question]:
             key, "line", row.name, _(LOSES[what], rung=row.name), answer,
             _("Line {line} takes {found} {unit} a request of a warp, and {ideal} would do.", unit=_(worst.unit), **_worst(worst)),
             _(COUNTED, case=row.counts.case), choices,
-        )  # fmt: skip
+        )
 
 
 LOSES = {
@@ -185,7 +185,7 @@ def limiter(m: Material) -> Iterator[Question]:
             _("The binary of {rung} for sm_{arch} uses {uses}. Which limit sets how many blocks a multiprocessor holds?", rung=row.name, arch=ARCH,
               uses=_uses(k)),
             answer, _said(k, o), _("compiled here; limits of sm_90"), choices,
-        )  # fmt: skip
+        )
 
 
 def occupied(m: Material) -> Iterator[Question]:
@@ -201,7 +201,7 @@ def occupied(m: Material) -> Iterator[Question]:
                 rung=row.name, percent=f"{now.percent:.0f}", arch=ARCH, uses=_uses(k), more=MORE, registers=f"{REGISTERS:,}", warps=LIMITS[ARCH].warps,
             ),
             o.percent, _said(k, o, MORE), _("compiled here; limits of sm_90"), unit="%", within=0.03,
-        )  # fmt: skip
+        )
 
 
 def binary(m: Material) -> Iterator[Question]:
@@ -222,7 +222,7 @@ def binary(m: Material) -> Iterator[Question]:
             _("A rung of {ladder}, compiled for sm_{arch}: {uses}; memory, shuffle and matrix instructions: {counts}. Which rung is it?",
               ladder=m.page.name, arch=ARCH, uses=_uses(k), counts=counts),
             answer, _(ITS_IDEA, idea=_(row.idea)), _("compiled here"), choices,
-        )  # fmt: skip
+        )
 
 
 ITS_IDEA = "Its idea: {idea}"
@@ -246,7 +246,7 @@ def moved(m: Material) -> Iterator[Question]:
         (work.read + work.write) / 2**20,
         _("{sizes}. It must read {read} MiB and write {written} MiB.", sizes=sizes, read=shown(work.read / 2**20), written=shown(work.write / 2**20)),
         _(CONTRACT, op=op.name), unit="MiB", within=0.03,
-    )  # fmt: skip
+    )
 
 
 CONTRACT = "the contract of {op}"
@@ -269,7 +269,7 @@ def operations(m: Material) -> Iterator[Question]:
             _("{count}: {each} for each of the {mib} MiB's bytes that must be moved.", count=f"{count:,.0f}", each=shown(count / max(m.work.bytes, 1)),
               mib=shown(m.work.bytes / 2**20)),
             _(CONTRACT, op=m.page.op), unit=_("million"), within=0.05,
-        )  # fmt: skip
+        )
 
 
 def _operations(unit: str) -> str:
@@ -299,7 +299,7 @@ def bound(m: Material) -> Iterator[Question]:
             _("On the {card} ({bandwidth} GB/s): what sets the least time of {op} at {case}? {shapes}.", card=device.short,
               bandwidth=f"{sheet.bandwidth_gbs:,.0f}", op=m.page.op, case=m.page.headline, shapes=_shapes(m.problem)),
             answer, _("By the datasheet: {times}. The longest of these is the least time.", times=said), _("the contract and the datasheet"), choices,
-        )  # fmt: skip
+        )
 
 
 # -- sources -------------------------------------------------------------------------------------------------------------
@@ -321,7 +321,7 @@ def change(m: Material) -> Iterator[Question]:
         yield Question(
             key, "change", row.name, _("Which rung of {ladder} is the first with this line?", ladder=m.page.name), answer,
             _(ITS_IDEA, idea=_(row.idea)), _("the sources"), choices, code=text,
-        )  # fmt: skip
+        )
 
 
 # -- verdicts on wrong fillings --------------------------------------------------------------------------------------------
@@ -349,13 +349,13 @@ def _broken(m: Material, kind: str, wanted: Callable[[str], bool]) -> Iterator[Q
             key = f"{kind}:{puzzle.blank.key(wrong.filling.text)}"
             choices, answer = _shuffled(_(VERDICTS[wrong.kind]), plain, key)
             ask = "Somebody changes {rung} at line {line}. What breaks without this barrier?" if kind == "barrier" else (
-                "Somebody changes {rung} at line {line}. What happens?")  # fmt: skip
+                "Somebody changes {rung} at line {line}. What happens?")
             instead = "".join(f"\n+ {x.strip()}" for x in wrong.filling.text.splitlines() if x.strip())
             yield Question(
                 key, kind, puzzle.blank.rung, _(ask, rung=puzzle.blank.rung, line=puzzle.blank.first), answer,
                 _("The judge says: {said}", said=wrong.said), _("run in the simulator or the interpreter when the puzzle was proven"), choices,
                 code="\n".join(f"- {x.strip()}" for x in puzzle.blank.text.splitlines()) + instead,
-            )  # fmt: skip
+            )
 
 
 # -- records ------------------------------------------------------------------------------------------------------------
@@ -378,7 +378,7 @@ def gain(m: Material) -> Iterator[Question]:
                   case=m.page.headline, idea=_(row.idea)), found[row.name],
                 ours + (_(" What limits it now: {limit}", limit=_(row.limit)) if row.limit else ""),
                 _(RECORDED, card=card), unit=_("times"),
-            )  # fmt: skip
+            )
 
 
 RECORDED = "recorded on the {card}"
@@ -400,7 +400,7 @@ def order(m: Material) -> Iterator[Question]:
               case=m.page.headline),
             answer, "; ".join(_("{what} {gain} times", what=titles[n], gain=shown(found[n])) for n in right) + ".",
             _(RECORDED, card=m.page.devices[0].short), choices,
-        )  # fmt: skip
+        )
 
 
 def _apart(values: Sequence[float]) -> bool:
@@ -423,7 +423,7 @@ def share(m: Material) -> Iterator[Question]:
           time=shown(timed.seconds * 1e6), least=shown(100 * found * timed.seconds * 1e4),
           bound=_("memory") if timed.roofs.bound == "memory" else timed.roofs.bound),
         _(RECORDED, card=m.page.devices[0].short), unit="%", within=0.1,
-    )  # fmt: skip
+    )
 
 
 KINDS: Mapping[str, Callable[[Material], Iterator[Question]]] = {

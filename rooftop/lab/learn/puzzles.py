@@ -77,7 +77,7 @@ class Puzzle:
         return (
             _("The idea of this rung: {idea}", idea=_(idea)), there + _("These names stand in what is missing: {names}", names=names),
             _("With numbers and short names left out it reads:\n{shape}", shape=shape),
-        )  # fmt: skip
+        )
 
 
 @cache

@@ -43,7 +43,7 @@ def prompt(material: Material, rung: str, missed: Sequence[str] = ()) -> str:
     for target in row.facts:
         for k in target.kernels:
             figures.append(f"- compiled for {target.target}: {k.kernel}: {k.registers} registers a thread, {k.shared:,} bytes of shared memory a block, "
-                           f"occupancy {k.occupancy:.0f} %, limited by {k.limiter}")  # fmt: skip
+                           f"occupancy {k.occupancy:.0f} %, limited by {k.limiter}")
     parts.append("# Figures\n" + ("\n".join(figures) or "None is counted or recorded here yet: rooftop simt, rooftop inspect and rooftop bench give some."))
     asked = {q.id: q for q in questions(material)}
     known = [asked[m] for m in missed if m in asked]

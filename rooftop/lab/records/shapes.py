@@ -147,7 +147,7 @@ _OFTEN: dict[str, Check] = {
     "config": _keys({}), "config_from": _text, "path": _list(_text), "versions": _keys({}),
     "host": _keys({}), "sensors": _keys({}), "rate": _text, "backend": _text, "predict": _COUNTS, "counters": _COUNTS, "error": _ERROR, "versus": _VERSUS,
     "sustained_versus": _VERSUS, "memory": _whole_or_null, "op": _name, "case": _name, "work": _WORK, "clocks": _CLOCKS,
-}  # fmt: skip
+}
 
 
 def _points(value: Any, at: str) -> None:
@@ -195,7 +195,7 @@ _SWEEP: dict[str, Check] = {
     "op": _name, "device": _DEVICE, "axis": _text, "sizes": _table(_list(_count)), "dtypes": _list(_dtype, 1), "dtype": _list(_whole), "few": _list(_whole),
     "aligned": _list(_whole), "bytes": _list(_whole), "us": _COLUMN, "copy_us": _COLUMN, "roof_us": _list(_positive), "noise": _list(_number),
     "implementations": _list(_name), "by": _list(_whole), "digests": _table(_text), "peers": _table(_COLUMN), "wrong": _list(_whole),
-}  # fmt: skip
+}
 _MOVED = _keys({"read": _number, "written": _number})
 
 
@@ -215,12 +215,12 @@ ROWS: dict[str, dict[str, Check]] = {  # of records of kind `clock` that a table
     "naive timing": {"how": _name, "mib": _count, "seconds": _positive, "gb_per_s": _number, "says": _text},
     "perplexity": {"way": _name, "perplexity": _number, "over_float16": _number}, "trials": {"outcome": _name, "count": _whole},
     "sparse ways": {"matrix": _name, "dtype": _name, "n": _count, "facts": _FACTS, "seconds": _keys({"dense": _positive})},
-}  # fmt: skip
+}
 _BESIDE: dict[str, dict[str, Check]] = {  # the rows
     "learn": {"browser": _name}, "models": {"transformers": _name},
     "naive timing": {"repeats": _count}, "perplexity": {"parameters": _count, "steps": _count, "versions": _keys({})},
     "trials": {"case": _name, "seconds": _positive, "revision": _text, "seed": _whole_or_null},
-}  # fmt: skip
+}
 
 
 def _clock(value: Any, at: str) -> None:

@@ -148,7 +148,7 @@ def first(found: list[Record], _site: SiteData) -> str:
     if not newest:
         return NOTHING
     lines = ["| op | on | µs of the host | the very first | known | new rows | slowest | above 10 ms | new columns | slowest | above 10 ms |",
-             "|---|---|---|---:|---:|---:|---:|---:|---:|---:|---:|"]  # fmt: skip
+             "|---|---|---|---:|---:|---:|---:|---:|---:|---:|---:|"]
     order = {"rooftop": 0, "peer:torch": 1}
     for key in sorted(newest, key=lambda k: (*k[:3], order.get(k[3], 2), k[3])):
         r = newest[key]

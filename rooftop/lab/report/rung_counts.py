@@ -196,7 +196,7 @@ def _launches(subject: Subject, case: Case) -> list[Any]:
 def count(
     subjects: Sequence[Subject], headline: Case, *, run: bool = True, done: Callable[[Subject], None] = lambda s: None, answers: Digests | None = None,
     only: str | None = None,
-) -> dict[str, RungCounts]:  # fmt: skip
+) -> dict[str, RungCounts]:
     """Counts by the subject's name, of those that the simulator runs. `run=False`: only what is kept from before. `done` is told of each. `only`: of this
     subject alone, at the case of all.
 
@@ -297,7 +297,7 @@ def _key(subject: Subject, case: Case) -> str:
     return _hash(
         str(FORM), engine(), head.path, *with_headers(head.source, head.folders), subject.digest(case, TARGETS[max(ARCH, subject.implementation.arch)]),
         case.id, repr(dict(case.inputs)), json.dumps(launches, sort_keys=True, default=str),
-    )  # fmt: skip
+    )
 
 
 def _at(key: str) -> Path:

@@ -43,7 +43,7 @@ CONTEXT = 3  # unchanged lines shown around a change
 INSTRUCTIONS = (
     "FFMA", "FFMA2", "HFMA2", "HMMA", "IMMA", "DMMA", "QMMA", "HGMMA", "QGMMA", "IGMMA", "MUFU", "UTMALDG", "UTMASTG", "UBLKCP", "LDGSTS",
     "LDG", "STG", "ATOM", "RED", "LDSM", "STSM", "LDS", "STS", "ATOMS", "LDL", "STL", "BAR", "SHFL", "REDUX", "SYNCS",
-)  # fmt: skip
+)
 
 
 def build(
@@ -75,7 +75,7 @@ def write(out: Path, site: SiteData, say: Callable[[str], None] = lambda text: N
         page(
             ladder.file, "ladder.html.j2", page=ladder, figures=charts(ladder), listings=listings(ladder.rungs), counted=counts.table(ladder.rungs),
             asked=[counts.of_rung(r, ladder.rungs[i - 1] if i else None) for i, r in enumerate(ladder.rungs)],
-        )  # fmt: skip
+        )
     for op in site.ops:
         page(op.file, "op.html.j2", op=op, sweeps=[(s, sweep(s)) for s in op.scores], swept=site.swept.get(op.name, ()))
     for card in site.cards:
@@ -112,7 +112,7 @@ def sweep(score: DeviceScore) -> Markup:
     points = [
         Point(float(m.moved), m.share, f"{m.case}: {100 * m.share:.1f} % of the roof, {number(m.seconds * 1e6)} µs", label=m.case.rpartition(" ")[2])
         for row in score.rows if (m := row.best) and m.share is not None
-    ]  # fmt: skip
+    ]
     return drawing(points, "MiB read and written", unit=float(1 << 20)) if len(points) > 2 else Markup("")
 
 

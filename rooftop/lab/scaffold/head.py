@@ -27,12 +27,12 @@ TRIES = 240  # heads that are tried at most
 ELEMENTS = 1 << 14  # of a case on which they are
 DTYPE = {"float": "f32", "double": "f64", "half": "f16", "__half": "f16", "__nv_bfloat16": "bf16", "nv_bfloat16": "bf16", "int": "i32", "long long": "i64"}
 WHOLE = {"int": "i32", "unsigned": "i32", "unsigned int": "i32", "int32_t": "i32", "uint32_t": "i32", "uint": "i32", "long": "i64", "long long": "i64",
-         "int64_t": "i64", "size_t": "i64", "uint64_t": "i64", "unsigned long": "i64", "unsigned long long": "i64"}  # fmt: skip
+         "int64_t": "i64", "size_t": "i64", "uint64_t": "i64", "unsigned long": "i64", "unsigned long long": "i64"}
 REAL = {"float": "f32", "double": "f64"}
 OTHERWISE = {  # what sources call an op's tensors and options
     "out": "y out output o dst result c d_out", "in": "x in input inp src a d_in", "weight": "weight w gamma g scale", "bias": "bias b beta shift",
     "residual": "residual res", "eps": "eps epsilon", "dim": "dim",
-}  # fmt: skip
+}
 FIRST = re.compile(r"^(?:n_?)?(?:rows?|m|batch\w*|b|n_?tokens?|tokens|height|h|num_rows|seq\w*)$", re.I)
 LAST = re.compile(r"^(?:n_?)?(?:cols?|columns?|hidden\w*|dim\w*|d|c|k|width|w|num_cols|features?|size)$", re.I)
 EVERY = re.compile(r"^(?:n|size|len|length|total\w*|numel|count|num_elements|elements)$", re.I)
@@ -205,7 +205,7 @@ def _number(word: str, text: str) -> int | None:
 def _heads(
     op: Contract, shown: skeleton.Shown, kernel: ordinary.Kernel, entry: str, letter: str, tensors: Mapping[str, skeleton.Tensor], words: Mapping[str, str],
     text: str,
-) -> Iterator[str]:  # fmt: skip
+) -> Iterator[str]:
     """Heads in the order of likelihood."""
     kinds = {_kind(p) for p in kernel.parameters if p.pointer and tensors[p.name].dtype == "T"}
     dtypes = [d for d in ("f32", "f16", "bf16") if d in shown.dtypes] if letter in kinds and letter else [DTYPE[k] for k in kinds if k in DTYPE]
@@ -230,7 +230,7 @@ def _heads(
                     "/* rooftop", f'op      = "{op.name}"', *([f"dtypes  = [{_listed(dtypes)}]"] if kinds else []), f"args    = [{', '.join(args)}]",
                     *([f"without = [{_listed(missing)}]"] if missing else []), *(["", "[requires]", *requires] if requires else []),
                     "", "[[launch]]", f'kernel  = "{entry}"', *launch, "*/", "",
-                ])  # fmt: skip
+                ])
 
 
 def _listed(words: Sequence[str]) -> str:
@@ -239,7 +239,7 @@ def _listed(words: Sequence[str]) -> str:
 
 def _values(
     op: Contract, shown: skeleton.Shown, p: ordinary.Parameter, letters: Sequence[str], out: skeleton.Tensor, whole: Sequence[ordinary.Parameter]
-) -> list[str]:  # fmt: skip
+) -> list[str]:
     """What a number may be, the likeliest first. `whole`: the kernel's whole numbers: several stand in the order of the sizes."""
     kind = _kind(p)
     options = dict(shown.numbers)

@@ -26,7 +26,7 @@ from rooftop.lab.simt.run import NotSimulatedError, SimulatedFault, run_launches
 __all__ = [
     "KINDS", "Finding", "LaunchError", "LineCounts", "NotSimulatedError", "Other", "Report", "SimulatedCrash", "SimulatedFault", "run_launches",
     "run_rung", "run_simulator", "simulate", "unavailable",
-]  # fmt: skip
+]
 
 
 def unavailable() -> str | None:

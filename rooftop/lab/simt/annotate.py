@@ -111,7 +111,7 @@ def _row(report: Report, file: str, number: int, text: str, most: int) -> Row:
     return Row(
         number, text, counts, tuple(f for f in report.findings if f.file == file and f.line == number), report.divergent.get((file, number), 0),
         report.fma_at.get((file, number), 0), report.other_at.get((file, number), 0), sum(c.sectors + c.wavefronts for c in counts) / most,
-    )  # fmt: skip
+    )
 
 
 def summary(report: Report) -> str:

@@ -15,13 +15,13 @@ from rooftop.lab.simt.ordinary import Kernel, Parameter, split, structs
 DTYPES = {
     "f32": "float32", "f64": "float64", "f16": "float16", "bf16": "bfloat16", "i8": "int8", "u8": "uint8", "i16": "int16", "u16": "uint16", "i32": "int32",
     "u32": "uint32", "i64": "int64", "u64": "uint64", "bool": "bool",
-}  # fmt: skip
+}
 CONTENTS = "random, range, zeros, ones, empty (nobody has written it), a number, or a .npy file"
 NUMBERS = {  # of a kernel's parameters: C++'s type, as the compiler writes it -> the launch's
     "float": "f32", "double": "f64", "bool": "bool", "int": "i32", "unsigned int": "u32", "short int": "i16", "short unsigned int": "u16", "short": "i16",
     "unsigned short": "u16", "char": "i8", "signed char": "i8", "unsigned char": "u8", "long int": "i64", "long": "i64", "long long int": "i64",
     "long long": "i64", "long unsigned int": "u64", "unsigned long": "u64", "long long unsigned int": "u64", "unsigned long long": "u64",
-}  # fmt: skip
+}
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Prepared:
         return Launch(
             self.entry, grid, {n: v for n, v, _ in self.arguments}, types=tuple(t for _, _, t in self.arguments), block=block, cluster=cluster,
             shared=shared, cooperative=cooperative,
-        )  # fmt: skip
+        )
 
 
 def prepare(text: str, path: str, folders: Folders, kernel: Kernel, entry: str, given: Sequence[str], seed: int = 0) -> Prepared:

@@ -38,7 +38,7 @@ FEATURES = (  # names that a source may have and the simulator has not: what the
      "the driver API is"),
     (r"cudaGraphics|gl[A-Z]|GL[a-z]", "graphics are"),
     (r"cudaDev(?:ice)?(?:Get)?P2P", "several GPUs are"), (r"cublasLt", "cuBLASLt is"), (r"nvrtc", "NVRTC in a program is"),
-)  # fmt: skip
+)
 ENGINE = ("common.cpp",)  # what all modes share
 STEPS = ("translate", "ptx", "whole", "link", "host", "build", "program_text", "program_build")  # the modules that change a source or lay it out
 SPARE_STACK = 60 << 10  # bytes of a thread's stack beside its largest frames
@@ -47,20 +47,20 @@ COMMON = ("-fPIC", "-fvisibility=hidden", "-fno-exceptions", "-fno-math-errno", 
 KERNEL = (
     "-g1", "-gdwarf-4", "-fstack-usage", "-fsanitize=thread,bounds", "-fno-optimize-sibling-calls",
     "-fno-strict-aliasing", "-ffp-contract=fast", "-fno-trapping-math", "-fpermissive", "-fno-rtti", "-fdata-sections", "-fno-finite-loops",
-)  # fmt: skip
+)
 GCC = (
     "-O2", "-fno-gnu-unique", "-fno-tree-sra", "-fno-ipa-sra", "-fno-tree-vectorize", "-fno-store-merging", "-fno-ipa-icf",
     "-fno-tree-tail-merge", "-fno-crossjumping", "-fno-tree-sink", "-fno-code-hoisting", "-finline-functions", "-fno-ipa-reference-addressable",
     "--param=tsan-instrument-func-entry-exit=0", "--param=tsan-distinguish-volatile=1", "--param=inline-unit-growth=1000",
     "--param=large-function-growth=100000", "--param=large-function-insns=100000", "--param=max-inline-insns-single=100000",
     "--param=max-inline-insns-auto=100000", "--param=large-stack-frame-growth=100000", "--param=early-inlining-insns=1000",
-)  # fmt: skip
+)
 # Without columns, two accesses of a line that become one are at that line, not at none. Its `bounds` would stop at the array's end; `array-bounds` tells
 # and goes on, as g++'s does. A null pointer is read where the source says so.
 CLANG = (
     "-O1", "-fno-vectorize", "-fno-slp-vectorize", "-fno-unroll-loops", "-gno-column-info", "-fno-sanitize=local-bounds",
     "-fno-delete-null-pointer-checks",
-)  # fmt: skip
+)
 # Options of LLVM's own: arms of a branch keep their own lines and stay where they stand, no path gets a copy of its own, a loop of copies stays one,
 # and a read before a write of the same place is one.
 STEADY = (
@@ -68,7 +68,7 @@ STEADY = (
     "simplifycfg-sink-common=0", "simplifycfg-hoist-common=0", "simplifycfg-merge-cond-stores=0", "sink-common-insts=0", "hoist-common-insts=0",
     "simplifycfg-max-small-block-size=0", "jump-threading-threshold=0", "enable-tail-merge=0", "disable-block-placement", "disable-machine-sink",
     "disable-licm-promotion", "disable-loop-idiom-all", "disable-vector-combine",
-)  # fmt: skip
+)
 
 
 class NoCompilerError(ToolchainError):
@@ -185,7 +185,7 @@ _NO_HEADER = re.compile(r"^(\S.*?):(\d+):(?:\d+:)? fatal error: '?([^'\n]+?)(?::
 _UNDECLARED = re.compile(  # by g++, then by clang++; of calls whose arguments' types are templates' too
     r"^(\S.*?):(\d+):(?:\d+:)? error: (?:.*?[‘']([\w:]+)[’'] (?:was not declared|has not been declared|is not a member of|does not name a|is not a class)"
     r"|there are no arguments to [‘'](\w+)[’']|(?:use of undeclared identifier|unknown type name|no member named) '(\w+)')", re.M,
-)  # fmt: skip
+)
 
 
 def base_name(expression: str) -> str:
@@ -211,7 +211,7 @@ class Library:
 def build(
     text: str, *, path: str, kernels: Sequence[str], mode: str, arch: int = 90, folders: Folders = (SHARED,), values: Mapping[str, str] | None = None,
     rtc: bool = False,
-) -> Library:  # fmt: skip
+) -> Library:
     """The library that runs `kernels` (name expressions) of the source `text`. `path` is the name shown; `folders` hold what it includes.
     `values`: functions of C++ to add, by name: they make structs that a kernel takes by value (arguments.py). `rtc`: the source finds the macros of NVRTC
     (macros.py), not those of nvcc and the host.

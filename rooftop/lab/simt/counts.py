@@ -79,7 +79,7 @@ def read(library: Path, raw: Sequence[native.RawCount], sources: dict[str, str],
             apart=_apart(all_), walk=_walk(all_), widths=_widths([c.of_width for c in all_]), source_widths=_widths([c.source_of_width for c in all_]),
         )
         for (file, line, space, op), all_ in sorted(merged.items())
-    )  # fmt: skip
+    )
     lines = _placed(library, lines, code) if code is not None and code.kernels else lines
     pieces = host_code.of(library).pieces
     fma: dict[Place, int] = defaultdict(int)

@@ -252,7 +252,7 @@ def _functions(tokens: list[Token]) -> Iterator[_Function]:
         parameters = _template(part)
         first = _arguments(part, 1)[1] if parameters and part[1].text == "<" else 0
         name = next((part[i].text for i in range(first, len(part) - 1) if part[i].kind == "word" and part[i + 1].text == "("
-                     and part[i].text not in ("__launch_bounds__", "__cluster_dims__", "__align__", "alignas", "__attribute__")), "")  # fmt: skip
+                     and part[i].text not in ("__launch_bounds__", "__cluster_dims__", "__align__", "alignas", "__attribute__")), "")
         yield _Function(name, parameters, part)
 
 

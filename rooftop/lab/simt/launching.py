@@ -21,7 +21,7 @@ POISONS = (0xFF, 0xC3, 0x3C)  # of memory that nothing has written: NaN, then a 
 ELEMENTS = {  # what a kernel's pointer points to -> torch's name of the elements; integers may be a view of any bits
     **{f"float{n}": "float32" for n in ("", "2", "3", "4")}, **{f"double{n}": "float64" for n in ("", "2", "3", "4")}, "__half": "float16",
     "__half2": "float16", "__nv_bfloat16": "bfloat16", "__nv_bfloat162": "bfloat16",
-}  # fmt: skip
+}
 SAMPLE = 32  # blocks that are counted where nothing is said
 SHARED_LIMIT = 227 << 10  # bytes that a block can have on sm_90
 
@@ -145,7 +145,7 @@ def _run_program(request: Request, program: Program, lib: native.Native) -> Answ
         program.pairs, program.arguments, workers=request.workers, repeat=program.repeat, poison=program.poison, patience=request.patience,
         sample=(request.blocks or SAMPLE) if request.mode == "count" else 0, seed=request.seed, stack=request.stack,
         budget=program.budget if request.mode == "check" else 0.0, most=program.most, listed=int(program.listed),
-    )  # fmt: skip
+    )
     made = Answer(printed=lib.printed(), journal=journal, findings=b"".join(bytes(f) for f in lib.findings()))
     made.fma, made.other = lib.floats()
     if request.mode == "count":
@@ -265,7 +265,7 @@ def _launch(
     geometry = native.Launch(
         grid=grid, block=_three(launch.block), cluster=cluster, dynamic=launch.shared, cooperative=int(launch.cooperative),
         workers=workers or request.workers, unit_count=len(chosen) if chosen else 0, seed=seed, poison=poison, stack=request.stack, patience=request.patience,
-    )  # fmt: skip
+    )
     if chosen is not None:
         units_array = (ctypes.c_uint32 * len(chosen))(*chosen)
         geometry.units = units_array

@@ -31,7 +31,7 @@ DEFINED: dict[str, str] = {
         "CUDA_RUNTIME_API", "DEVICE_ATOMIC_FUNCTIONS", "DEVICE_DOUBLE_FUNCTIONS", "DEVICE_TYPES", "LIBRARY_TYPES", "MATH_FUNCTIONS", "SM_30_INTRINSICS",
         "SM_32_INTRINSICS", "SM_35_INTRINSICS", "SURFACE_TYPES", "TEXTURE_TYPES", "VECTOR_FUNCTIONS", "CUDA_RUNTIME", "COMMON_FUNCTIONS", "DEVICE_FUNCTIONS",
         "DEVICE_LAUNCH_PARAMETERS", "DRIVER_TYPES", "HOST_DEFINES", "VECTOR_TYPES")), ""),
-}  # fmt: skip
+}
 # Names that both define, beside those of the language: the host's stay.
 BOTH = re.compile(
     r"__cplusplus|__LP64__|__STDC__|__STDC_HOSTED__|__STDCPP_DEFAULT_NEW_ALIGNMENT__|__PRAGMA_REDEFINE_EXTNAME|NULL|assert|__cpp_(?:aggregate_bases|aggregate_nsdmi|alias_templates|aligned_new|attributes|binary_literals|capture_star_this|constexpr|decltype"
@@ -50,7 +50,7 @@ def nvrtc(compiler: Path, flags: Sequence[str], header: Path, arch: int) -> str:
     """Directives that stand between the simulator's `header` and a source which NVRTC compiles for `arch`: 80, 89, 90."""
     version = _version()
     own = {**DEFINED, "__CUDACC_VER_MAJOR__": version[0], "__CUDACC_VER_MINOR__": version[1], "__CUDACC_VER_BUILD__": version[2],
-           "__CUDA_API_VER_MAJOR__": version[0], "__CUDA_API_VER_MINOR__": version[1], "__CUDA_ARCH_LIST__": str(arch * 10)}  # fmt: skip
+           "__CUDA_API_VER_MAJOR__": version[0], "__CUDA_API_VER_MINOR__": version[1], "__CUDA_ARCH_LIST__": str(arch * 10)}
     own["CUDART_VERSION"] = own["__CUDART_API_VERSION"] = str(int(version[0]) * 1000 + int(version[1]) * 10)
     if arch >= 90:  # compiled for sm_90a
         own |= {f"__CUDA_ARCH_FEAT_SM{arch}_ALL": "1", "__CUDA_ARCH_SPECIFIC__": str(arch * 10), "__CUDA_ARCH_FAMILY_SPECIFIC__": str(arch * 10)}

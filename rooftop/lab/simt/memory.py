@@ -66,7 +66,7 @@ def hold(tensors: Mapping[str, Tensor]) -> dict[str, Held]:
             str(t.dtype).removeprefix("torch."),
         )
         for n, t in tensors.items()
-    }  # fmt: skip
+    }
 
 
 @dataclass(frozen=True)
@@ -123,7 +123,7 @@ class Memory(Layout):
     def __init__(
         self, native: Native, tensors: Mapping[str, Held], variables: Sequence[Variable], storage: int, *, uninitialised: Collection[str] = (),
         constant: Collection[str] = (), poison: int | None = None, held: bytes | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """`storage`: the address of the contents that `hold` laid out. `held`: of the source's variables (`held`)."""
         super().__init__(tensors, variables)
         self._native, self._storage = native, storage

@@ -31,7 +31,7 @@ _LIMITS = {
     "M_E": "2.71828182845904523536",
     "M_LOG2E": "1.44269504088896340736", "M_LN2": "0.69314718055994530942", "M_PI_2": "1.57079632679489661923", "M_2_SQRTPI": "1.12837916709551257390",
     "RAND_MAX": "2147483647",
-}  # fmt: skip
+}
 _WHOLE = "int", "unsigned", "long", "unsigned long", "long long", "unsigned long long"  # of them <cmath> takes the functions below as of doubles
 _OF_WHOLE = "ceil", "floor", "round", "sqrt", "cbrt", "exp", "exp2", "log", "log2", "log10", "sin", "cos", "tan", "atan", "sinh", "cosh", "tanh", "erf"
 SHIM = "".join((
@@ -44,13 +44,13 @@ SHIM = "".join((
     *(f"template <class T> __device__ inline typename rooftop_whole<T>::type {f}(T x) {{ return {f}((double) x); }} " for f in _OF_WHOLE),
     *(f"template <class T{more}> __device__ inline typename rooftop_whole<{kind}>::type pow(T x, {u} y) {{ return pow((double) x, (double) y); }} "
       for u, kind, more in (("U", "decltype(T() * U())", ", class U"), ("float", "T", ""), ("double", "T", ""))), "\n",
-))  # fmt: skip
+))
 BEFORE_VOLTA = {  # instructions of a warp without a mask, as sources written for older GPUs have them: of all lanes
     **{f"__shfl{n}": f"template <class T> __device__ T __shfl{n}(T v, int n, int w = 32) {{ return __shfl{n}_sync(0xffffffffu, v, n, w); }}\n"
        for n in ("", "_up", "_down", "_xor")},
     **{f"__{n}": f"__device__ inline {t} __{n}(int p) {{ return __{n}_sync(0xffffffffu, p); }}\n"
        for n, t in (("any", "int"), ("all", "int"), ("ballot", "unsigned"))},
-}  # fmt: skip
+}
 HALVES = ("#include <cuda_fp16.h>\n", r"\b(?:half2?|__half\w*|__\w*half2?\w*)\b"), ("#include <cuda_bf16.h>\n", r"bfloat16")
 STD = {  # parts of C++'s library, in namespace std: what speaks of them -> their header for a GPU
     r"numeric_limits": "limits",
@@ -58,11 +58,11 @@ STD = {  # parts of C++'s library, in namespace std: what speaks of them -> thei
     r"min\b": "__algorithm/min.h", r"max\b": "__algorithm/max.h", r"array\b": "array",
     r"(?:move|forward|swap|pair|index_sequence|integer_sequence|make_index)": "utility", r"tuple": "tuple",
     r"(?:sqrt|exp|log|pow|abs|fabs|floor|ceil|isnan|isinf|fma|tanh?|sin|cos|erf|round|isfinite)": "cmath", r"u?int\d+_t": "cstdint", r"complex": "complex",
-}  # fmt: skip
+}
 CUB = "".join(f"#include <cub/{n}.cuh>\n" for n in (
     *(f"block/block_{b}" for b in ("reduce", "scan", "load", "store", "radix_sort", "exchange", "histogram", "discontinuity", "merge_sort")),
     *(f"warp/warp_{w}" for w in ("reduce", "scan", "load", "store", "merge_sort")),
-))  # fmt: skip  # of <cub/cub.cuh>, what a kernel may use
+))  # of <cub/cub.cuh>, what a kernel may use
 _GIVEN = re.compile(r"cuda/.*|cooperative_groups(?:/.*|\.h)|cuda_(?:fp\d+|bf16|pipeline\w*|awbarrier\w*)\.h(?:pp)?|mma\.h|math_constants\.h|cub/.*|nv/target")
 _ERROR = re.compile(r"^(.*)\((\d+)\): (?:catastrophic )?error: (.*)$")
 _FROM = re.compile(r"at line (\d+)(?: of (.*))?$")
@@ -340,7 +340,7 @@ def _facts(source: Source, device: Device, binary: Binary, symbol: str, name: st
         "counts": known.counts, "instructions": known.instructions, "loop": known.loop.counts if known.loop else {},
         "occupancy": {"percent": limit.percent, "limiter": limit.limiter, "blocks": limit.blocks, "refused": limit.refused},
         "opcodes": dict(known.opcodes), "unmet": [],
-    }  # fmt: skip
+    }
 
 
 def _threads(source: Source, name: str) -> int:

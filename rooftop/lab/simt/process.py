@@ -203,7 +203,7 @@ def _server() -> socket.socket:
                 process = subprocess.Popen(
                     [sys.executable, "-I", "-c", start], pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
                     start_new_session=True, env=settings.bare_environment(),
-                )  # fmt: skip
+                )
             _SERVERS[own] = process, ours
             atexit.register(_stop, own)
         return _SERVERS[own][1]

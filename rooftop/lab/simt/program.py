@@ -142,7 +142,7 @@ def _instances(text: str) -> list[tuple[Any, str]]:
 def run(
     source: Source, arguments: Sequence[str] = (), *, mode: Mode = "check", seed: int = 0, repeat: int = 1, blocks: int | None = None, only: str | None = None,
     budget: float = 10.0, most: float = 0.0, files: Sequence[Path] = (), listed: bool = False,
-) -> Run:  # fmt: skip
+) -> Run:
     """Run a program in a process that may do nothing else.
 
     `repeat`: how often a launch is watched that is made again; `only`: the kernel to be watched; `budget`: seconds of CPU time for the watched blocks of one
@@ -154,7 +154,7 @@ def run(
     program = Program(
         built.pairs, [source.shown, *arguments], repeat, budget, most or MOST * budget, listed=listed, files=[f.resolve() for f in files],
         here=str(Path.cwd()),
-    )  # fmt: skip
+    )
     answered = _ask(source, built, program, mode, seed, blocks)
     raw = native.array(native.RawFinding, answered.findings)
     if mode == "check" and any(_kind(f) == "uninitialised" for f in raw) and not _matters(source, built, program, seed):
@@ -178,13 +178,13 @@ def _matters(source: Source, built: program_build.Program, program: Program, see
 
 def _ask(
     source: Source, built: program_build.Program, program: Program, mode: Mode, seed: int, blocks: int | None, workers: int | None = None
-) -> Answer:  # fmt: skip
+) -> Answer:
     chosen = settings.load()
     request = Request(
         library=built.path, numbers={}, launches=(), tensors={}, values={}, variables=variables(built.path), mode=mode, stack=stack_bytes(built.path),
         workers=workers or chosen.jobs, patience=chosen.patience, seconds=min(chosen.simt_seconds, int(LONGEST * program.most) + 1), seed=seed, blocks=blocks,
         widths=_widths(built, mode), program=program,
-    )  # fmt: skip
+    )
     return process.ask(request, {}, source.shown)
 
 
@@ -233,11 +233,11 @@ def _read(source: Source, built: program_build.Program, answered: Answer, mode: 
             arguments = tuple(
                 (name(int(a["pc"])) + (f" + {a['offset']} B" if a["offset"] else "")) if isinstance(a, dict) else "null" if a is None else str(a)
                 for a in e["arguments"]
-            )  # fmt: skip
+            )
             launched[e["launch"]] = Launched(
                 _concrete(e["kernel"], e["within"]) or _named(text_of(file, line, texts)), file, line, tuple(e["grid"]), tuple(e["block"]), int(e["shared"]),
                 bool(e["cooperative"]), arguments,
-            )  # fmt: skip
+            )
         elif "times" in e and e["times"] in launched:
             launched[e["times"]] = replace(launched[e["times"]], times=e["seen"], watched=e["watched"], skipped=e["skipped"], late=bool(e["late"]))
         elif "ran" in e and e["ran"] in launched:
@@ -250,7 +250,7 @@ def _read(source: Source, built: program_build.Program, answered: Answer, mode: 
         other_at=seen.flops, divergent=seen.parted, blocks=sum(x.watched_blocks for x in launched.values()),
         grid_blocks=sum(x.blocks for x in launched.values()),
         threads=sum(x.watched_blocks * _product(x.block) for x in launched.values()), printed=answered.printed, build_seconds=built.seconds,
-    )  # fmt: skip
+    )
     denied, unkept, beside = (
         tuple(dict.fromkeys(f"line {where[int(e['pc'])][1]} {str(e[way]).strip()}" for e in events if way in e and "pc" in e))
         for way in ("denied", "unkept", "beside")

@@ -35,7 +35,7 @@ OWN = {  # what the program calls of the C and C++ libraries -> what it calls in
         for stream in ("ofstream", "ifstream", "fstream") for call, own in (("C1", "of"), ("4open", "open"))
         for name, text in (("PKc", ""), ("RKNSt7__cxx1112basic_stringIcS1_SaIcEEE", "_text"))
     },
-}  # fmt: skip
+}
 CALLER = "the caller"  # what a main() of ours is shown as
 UNITS = 5  # times that files are added for what the others of a program call
 PLAIN = "plain."  # before the names of the plain build's functions
@@ -224,7 +224,7 @@ def built_alone(source: Source, mode: str, only: str | None = None, options: Seq
     key = build._key(
         *source.texts, *texts, *(f"{a} {b}" for of in source.includes.values() for a, b in of.items()), source.added, only or "", *watched_flags, *places,
         *plain_flags, *options, str(source.device), *source.units, tool.version, build._runtime_digest(),
-    )  # fmt: skip
+    )
     target = settings.load().cache / "simt" / key[:2] / f"{key}.{mode}.so"
     if build._whole(target):
         _, under_way = build._part(*build.WORKER)
@@ -270,7 +270,7 @@ def built_alone(source: Source, mode: str, only: str | None = None, options: Seq
         build._run(
             [str(tool.path), "-shared", "-Wl,-Bsymbolic", "-o", "out.so", "kernel.o", "plain.o", *map(str, objects), *shared, "-pthread", *openmp],
             work, source.shown, source.whole,
-        )  # fmt: skip
+        )
         (work / "variables").write_text(link.written(nm, work / "out.so", theirs), encoding="utf-8")
         frames = max(build._frames((work / f"{n}.su").read_text(encoding="utf-8")) for n in ("kernel",)) if (work / "kernel.su").is_file() else 0
         (work / "stack").write_text(str(2 * frames + build.SPARE_STACK), encoding="utf-8")

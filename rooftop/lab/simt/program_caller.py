@@ -233,7 +233,7 @@ template <class T> void fill(T* p, size_t n, int seed) {      // small whole num
 
 FLOATS = {"f32": "float", "f64": "double", "f16": "__half", "bf16": "__nv_bfloat16"}
 ARRAYS = {"half": "f16", "nv_bfloat16": "bf16", "int": "i32", "unsigned int": "u32", "unsigned": "u32", "char": "i8", "unsigned char": "u8", "long long": "i64",
-          "size_t": "u64", "short": "i16", "uint": "u32"}  # fmt: skip
+          "size_t": "u64", "short": "i16", "uint": "u32"}
 CTYPES = {**FLOATS, "bool": "bool", **{f"{s}{b}": f"{'u' if s == 'u' else ''}int{b}_t" for s in "iu" for b in (8, 16, 32, 64)}}
 
 
@@ -256,7 +256,7 @@ def _launch(entry: str, grid: Sequence[int], block: Sequence[int], shared: int, 
             for n in sizes.split("x"):
                 count *= int(n)
             fill = {"": f"simt_made::fill({name}, {count}, {i});", "random": f"simt_made::fill({name}, {count}, {i});", "empty": "",
-                    "zeros": f"cudaMemset({name}, 0, {count} * sizeof *{name});"}.get(contents)  # fmt: skip
+                    "zeros": f"cudaMemset({name}, 0, {count} * sizeof *{name});"}.get(contents)
             if fill is None:
                 raise ValueError(f"--arg {name}={text}: of this kernel the contents may be random, zeros or empty")
             lines.append(f"    {CTYPES[kind]}* {name}; cudaMalloc(&{name}, {count} * sizeof({CTYPES[kind]})); {fill}")

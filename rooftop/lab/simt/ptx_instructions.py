@@ -15,7 +15,7 @@ TYPES = {
     "pred": "bool", "b8": "uint8_t", "u8": "uint8_t", "s8": "int8_t", "b16": "uint16_t", "u16": "uint16_t", "s16": "int16_t", "b32": "uint32_t",
     "u32": "uint32_t", "s32": "int32_t", "b64": "uint64_t", "u64": "uint64_t", "s64": "int64_t", "f32": "float", "f64": "double", "f16": "__half",
     "bf16": "__nv_bfloat16", "f16x2": "__half2", "bf16x2": "__nv_bfloat162", "tf32": "float",
-}  # fmt: skip
+}
 WIDE = {"u16": "uint32_t", "s16": "int32_t", "u32": "uint64_t", "s32": "int64_t"}
 SPECIAL = {
     "laneid": "simt::lane_index()", "warpid": "simt::warp_index()", "clock": "uint32_t(simt::clock_now())", "clock64": "uint64_t(simt::clock_now())",
@@ -31,7 +31,7 @@ SPECIAL = {
     },
     "lanemask_eq": "(1u << simt::lane_index())", "lanemask_lt": "((1u << simt::lane_index()) - 1)", "lanemask_le": "((2u << simt::lane_index()) - 1)",
     "lanemask_gt": "~((2u << simt::lane_index()) - 1)", "lanemask_ge": "~((1u << simt::lane_index()) - 1)",
-}  # fmt: skip
+}
 
 
 @dataclass(frozen=True)
@@ -120,12 +120,12 @@ def _result(x: Line, kind: str, value: str) -> str:
 _UNARY = {
     "ex2": "ex2", "lg2": "lg2", "rcp": "rcp", "rsqrt": "rsqrt", "sqrt": "sqrt", "sin": "sin", "cos": "cos", "tanh": "tanh", "neg": "neg", "abs": "abs",
     "not": "bit_not", "popc": "popc", "clz": "clz", "brev": "brev", "cnot": "cnot",
-}  # fmt: skip
+}
 _BINARY = {"add": "add", "sub": "sub", "div": "div", "rem": "rem", "min": "min", "max": "max", "and": "bit_and", "or": "bit_or", "xor": "bit_xor"}
 _UNORDERED = {"equ": "==", "neu": "!=", "ltu": "<", "leu": "<=", "gtu": ">", "geu": ">="}
 _COMPARE = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">=", "lo": "<", "ls": "<=", "hi": ">", "hs": ">="}
 _ATOMIC = {"add": "atomicAdd", "min": "atomicMin", "max": "atomicMax", "and": "atomicAnd", "or": "atomicOr", "xor": "atomicXor", "exch": "atomicExch",
-           "inc": "atomicInc", "dec": "atomicDec"}  # fmt: skip
+           "inc": "atomicInc", "dec": "atomicDec"}
 _IGNORED = ("prefetch", "prefetchu", "griddepcontrol", "createpolicy", "applypriority")
 
 
@@ -448,4 +448,4 @@ _TABLE: dict[str, Callable[[Line], str]] = {
     "mapa": lambda x: _out(x.value(x.args[0]), f"simt::ptx::mapa({x.source(1, 'uint32_t')}, {x.source(2, 'uint32_t')})"),
     "elect": _elect, "bra": lambda x: f"goto {x.args[0]};",
     "isspacep": _space,
-}  # fmt: skip
+}

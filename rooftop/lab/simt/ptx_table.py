@@ -29,7 +29,7 @@ _JOINED = "and|or|xor?"
 _ARITHMETIC = (_INTEGER, f"{_RND}? ftz? sat? f32", f"{_RND}? f64", f"rn? ftz? sat? {_HALVES}", f"rn? {_BRAINS}")
 _LARGER = (
     _INTEGER, "relu s32", "ftz? NaN? xorsign? abs? f32", "f64", f"ftz? NaN? xorsign? abs? {_HALVES}", f"NaN? xorsign? abs? {_BRAINS}",
-)  # fmt: skip
+)
 _SIGN = ("s16|s32|s64", "ftz? f32", "f64", f"ftz? {_HALVES}", _BRAINS)
 _APPROX = ("approx ftz? f32",)
 _ROOT = ("approx ftz? f32", f"{_RND} ftz? f32", f"{_RND} f64")
@@ -39,7 +39,7 @@ _ATOMIC = tuple(
         "add L2::cache_hint? u32|s32|u64|f32|f64", "min|max L2::cache_hint? u32|u64|s32|s64", "and|or|xor|exch L2::cache_hint? b32|b64",
         "inc|dec L2::cache_hint? u32", "cas L2::cache_hint? b16|b32|b64", "add|min|max noftz L2::cache_hint? f16|f16x2|bf16|bf16x2",
     )
-)  # fmt: skip
+)
 
 FORMS: dict[str, tuple[str, ...]] = {
     # -- arithmetic
@@ -115,7 +115,7 @@ FORMS: dict[str, tuple[str, ...]] = {
     ),
     "movmatrix": ("sync aligned m8n8 trans b16",),
     "bra": ("uni?",),
-}  # fmt: skip
+}
 
 
 @cache

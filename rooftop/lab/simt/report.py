@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 KINDS = (  # in the order of the engine's `Kind`
     "out-of-bounds", "misaligned", "uninitialised", "shared-race", "warp-race", "global-race", "barrier-divergence", "deadlock", "absent-lane",
     "const-write", "missing-wait", "not-simulated", "assert", "launch", "host", "leak",
-)  # fmt: skip
+)
 HOSTS = ("launch", "host", "leak")  # kinds of what is found in the host's code
 NO_FAULTS = ("not-simulated", "leak")
 Index = tuple[int, int, int]
@@ -143,4 +143,4 @@ class Report:
             },
             "threads": self.threads, "blocks": self.blocks,
             "grid_blocks": self.grid_blocks, "seconds": self.seconds, "build_seconds": self.build_seconds, "printed": self.printed,
-        }  # fmt: skip
+        }

@@ -60,11 +60,11 @@ def simulate(
     launch = Launch(
         kernel=entry, grid=tuple(grid), block=tuple(block), cluster=tuple(cluster), cooperative=cooperative, shared=shared,
         types=tuple(kind for _, kind in arguments), args={f"{i}": value for i, (value, _) in enumerate(arguments)},
-    )  # fmt: skip
+    )
     return run_launches(
         text, path, [launch], memory, uninitialised=uninitialised, arch=arch, mode=mode, seed=seed, schedules=schedules, blocks=blocks,
         folders=own if folders is None else folders,
-    )  # fmt: skip
+    )
 
 
 def source_of(source: Path | str) -> tuple[str, str, helpers.Folders]:
@@ -122,7 +122,7 @@ def run_launches(
         seconds=chosen.simt_seconds, uninitialised=set(uninitialised), constant=None if constant is None else set(constant), seed=seed, schedules=schedules,
         blocks=blocks, widths=counts.widths(library.path, code) if mode == "count" else ((), ()),
         dynamic={x.kernel: (code.shared.get(x.kernel, 0) + 15) // 16 * 16 for x in launches}, held=(held or {}).get(library.path),
-    )  # fmt: skip
+    )
     answer = process.ask(request, tensors, path)
     if held is not None and answer.held:
         held[library.path] = answer.held
@@ -132,7 +132,7 @@ def run_launches(
         findings=found, lines=seen.lines, outputs=tensors, fma=answer.fma + sum(seen.fma.values()), other_flops=answer.other + sum(seen.flops.values()),
         fma_at=seen.fma, other_at=seen.flops, divergent=seen.parted, threads=answer.threads, blocks=answer.ran, grid_blocks=answer.total,
         seconds=time.perf_counter() - started, build_seconds=library.seconds, printed=answer.printed,
-    )  # fmt: skip
+    )
 
 
 def run_rung(subject: Subject, case: Case, *, mode: Mode = "check", seed: int = 0, schedules: int = 1, blocks: int | None = None, arch: int = 90) -> Report:
@@ -170,7 +170,7 @@ def run_rung(subject: Subject, case: Case, *, mode: Mode = "check", seed: int = 
         implementation.head.source, implementation.head.path, call.launches, memory, uninitialised=fresh,
         constant=[n for n in call.inputs if n not in call.mutated and memory[n] is not None],
         arch=device.arch, mode=mode, seed=seed, schedules=schedules, blocks=blocks, folders=implementation.head.folders, rtc=True,
-    )  # fmt: skip
+    )
     return replace(report, outputs={n: memory[n] for n in (*(n for n, m in call.outputs if m is not None), *call.mutated) if memory[n] is not None})
 
 
@@ -202,7 +202,7 @@ def run_simulator(call: Call, memory: dict[str, Any]) -> None:
     report = run_launches(
         head.source, head.path, call.launches, memory, uninitialised=fresh, constant=[n for n in inputs if n not in call.mutated],
         arch=call.problem.device.arch, folders=head.folders, rtc=True, held=_HELD,
-    )  # fmt: skip
+    )
     if report.faults:
         raise SimulatedFault(report, remark(call.problem, head=True, misaligned=any(f.kind == "misaligned" for f in report.faults)))
     if report.findings:

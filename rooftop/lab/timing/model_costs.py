@@ -25,7 +25,7 @@ PEERS: Mapping[str, tuple[str, str]] = {
     "native_layer_norm": ("layer_norm", "torch"), "native_layer_norm_backward": ("layer_norm_bwd", "torch"),
     "silu": ("silu", "torch"), "silu_backward": ("silu_bwd", "torch"), "gelu": ("gelu", "torch"), "gelu_backward": ("gelu_bwd", "torch"),
     **dict.fromkeys(("sum", "mean"), ("reduce", "torch")),
-}  # fmt: skip
+}
 GROUPS: Mapping[str, tuple[str, ...]] = {  # of torch's ops, in the table
     "matrix products": ("mm", "addmm", "bmm", "baddbmm", "_grouped_mm", "linear", "matmul", "mv", "addmv"),
     "copies": ("_to_copy", "copy", "copy_", "clone", "cat", "contiguous", "slice_backward", "select_backward", "constant_pad_nd", "stack"),

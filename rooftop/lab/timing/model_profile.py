@@ -77,7 +77,7 @@ class Profile:
         return [
             {"what": "gains", "of": of, "variant": g.part, "figures": {"ms": g.measured * 1e3, "predicted ms": g.predicted * 1e3}}
             for g in self.gains if g.measured is not None
-        ]  # fmt: skip
+        ]
 
 
 def profile(model: nn.Module, ids: Tensor, costs: Costs, real: Callable[[], nn.Module] | None = None) -> Profile:
@@ -189,14 +189,14 @@ def screen(p: Profile, of: str) -> str:
         table = [
             [r.op, str(r.times), f"{r.seconds * 1e3:.2f}", f"{r.seconds / total:.0%}", f"{r.roof * 1e3:.2f}", r.bound,
              *([f"{r.measured * 1e3:.2f}"] if r.measured is not None else [])] for r in rows if r.seconds >= 0.001 * total
-        ]  # fmt: skip
+        ]
         lines += ["", *_aligned([heads, *table])]
     heads = ["part of rooftop.patch", "saves ms", "of the step", *(["measured ms", "predicted / measured"] if p.measured else [])]
     table = [
         [g.part, f"{g.predicted * 1e3:.2f}", f"{g.predicted / p.predicted:.0%}",
          *([f"{g.measured * 1e3:.2f}", f"{g.predicted / g.measured:.2f}" if g.hit(p.step) is not None else ""] if g.measured is not None else [])]
         for g in p.gains
-    ]  # fmt: skip
+    ]
     lines += ["", *_aligned([heads, *table]), "", f"a step: {', '.join(totals)}"]
     judged = [g.hit(p.step) for g in p.gains if g.hit(p.step) is not None]
     if judged:

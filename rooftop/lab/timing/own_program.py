@@ -23,7 +23,7 @@ REAL = {4: ("f32", "<f", "<I"), 8: ("f64", "<d", "<Q")}
 ELEMENTS = {  # what a pointer points to -> torch's type of the random numbers there
     **{f"float{n}": "float32" for n in ("", "2", "4")}, **{f"double{n}": "float64" for n in ("", "2")}, "half": "float16", "half2": "float16",
     "__half": "float16", "__half2": "float16", "__nv_bfloat16": "bfloat16", "nv_bfloat16": "bfloat16", "__nv_bfloat162": "bfloat16",
-}  # fmt: skip
+}
 
 
 @dataclass(frozen=True)
