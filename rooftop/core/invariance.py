@@ -36,7 +36,8 @@ def invariant(enabled: bool = True) -> Iterator[None]:
 
 
 def rows_of(op: Contract, problem: Problem) -> dict[str, tuple[int, ...]]:
-    """Tensor -> its dimensions that count rows, of a problem as kernels see it. Raises InvarianceError for an op, or such a problem, that has none."""
+    """Tensor -> its dimensions that count rows, of a problem as kernels see it. Raises InvarianceError for an op, or such a problem, that
+    has none."""
     found = "its contract names no dimension of rows" if op.rows is None else op.rows(problem)
     if isinstance(found, str):
         raise InvarianceError(f"{op.name} under rooftop.invariant(): {found}")

@@ -13,8 +13,9 @@ def patch(
     activation: bool = True, fused_linear_cross_entropy: bool = True, experts: bool = True, residual: bool = False, check: bool = True,
     prove: bool = False, memory: str = "fast", decompose: tuple[str, ...] | None = None, **aliases: bool,
 ) -> patching.Report:
-    """Have `model` compute with the functions of this package: ``rooftop.patch(model)``. In place, and this instance alone: neither its classes
-    nor Transformers change. Nothing is known by name: a module is replaced if a small random copy of it gives the same as ours, against float64.
+    """Have `model` compute with the functions of this package: ``rooftop.patch(model)``. In place, and this instance alone: neither its
+    classes nor Transformers change. Nothing is known by name: a module is replaced if a small random copy of it gives the same as ours,
+    against float64.
 
     Args:
         model: a model of Hugging Face Transformers; of any other module norms, gated MLPs and activations are replaced.
@@ -33,10 +34,11 @@ def patch(
         decompose: parts whose own forward runs under torch.compile, which fuses it with what is around. None: norms, activations, gated MLPs,
             residual, and rotations of few elements; (): none.
 
-    Returns a `Report`. What others have hung on (hooks, adapters on linear layers) goes on; a module whose forward they have replaced is left.
+    Returns a `Report`. What others have hung on (hooks, adapters on linear layers) goes on; a module whose forward they have replaced is
+    left.
 
-    Raises TypeError for what is no module or an unknown part, ValueError for a model that is patched already, on the meta device or wrapped by
-    FSDP, or in which nothing can be replaced. The model is then as it was."""
+    Raises TypeError for what is no module or an unknown part, ValueError for a model that is patched already, on the meta device or wrapped
+    by FSDP, or in which nothing can be replaced. The model is then as it was."""
     if not isinstance(prove, bool):
         raise TypeError(f"patch: prove is {prove!r}; it must be True or False")
     parts = dict(

@@ -71,7 +71,9 @@ def transformers_attention(
     more: dict[str, Any] = {"softcap": softcap}
     if attention_mask is not None and (is_lengths(attention_mask) or is_pages(attention_mask)):
         reach = others.get("sliding_window")
-        more.update(causal=True, window=None if reach is None else (reach - 1, 0), cache_lengths=attention_mask[:, 0, 0, 0].expand(query.shape[0]))
+        more.update(
+            causal=True, window=None if reach is None else (reach - 1, 0), cache_lengths=attention_mask[:, 0, 0, 0].expand(query.shape[0])
+        )
         if is_pages(attention_mask):
             more["page_table"] = attention_mask[:, 1, 0]
     elif attention_mask is not None:

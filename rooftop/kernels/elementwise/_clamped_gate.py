@@ -1,7 +1,8 @@
 """gate · sigmoid(alpha · gate) · (up + offset) with gate clamped from above and up on both sides, forward and backward, in Triton.
 
-Bytes: each input read once, each output written once. Gate and up are two tensors, the halves of one, or the even and odd elements of one (TURNS), which
-are read and written as whole runs of memory and parted in registers. Every tensor is [R, C] with contiguous rows; tiles are those of _pointwise.py."""
+Bytes: each input read once, each output written once. Gate and up are two tensors, the halves of one, or the even and odd elements of one
+(TURNS), which are read and written as whole runs of memory and parted in registers. Every tensor is [R, C] with contiguous rows; tiles are
+those of _pointwise.py."""
 
 from __future__ import annotations
 
@@ -116,7 +117,9 @@ def clamped(backward: bool) -> tuple[Any, ...]:
         args |= {"BLOCK": config.block, "LANES": config.lanes, "CHAINED": p.device.pdl}
         if backward:
             db = "db" if apart else "da"
-            args |= {"dy": "dy", "da": "da", "db": db, "sg": p["dy"].strides[0], "su": p["da"].strides[0], "sv": p[db].strides[0], "vo": half}
+            args |= {
+                "dy": "dy", "da": "da", "db": db, "sg": p["dy"].strides[0], "su": p["da"].strides[0], "sv": p[db].strides[0], "vo": half
+            }
         else:
             args |= {"y": "y", "sy": p["y"].strides[0]}
         return [Launch(_backward if backward else _forward, (programs(p, config),), args, config.warps, chained=p.device.pdl)]

@@ -93,7 +93,9 @@ def batches(op: Contract, sizes: Mapping[str, int], dtype: str, *, backend: str 
             if not same_bits(t.contiguous(), expected.contiguous()):
                 unequal = int((t.contiguous() != expected).sum())
                 wrong.append(f"{said}: {unequal} of {t.numel()} elements of {output} differ from those of the same rows among {most}")
-    return Compared(name, kernel, calls, tuple(wrong), "" if calls > 1 else "rows of this length are too long for more than one to run here")
+    return Compared(
+        name, kernel, calls, tuple(wrong), "" if calls > 1 else "rows of this length are too long for more than one to run here"
+    )
 
 
 def arrangements(most: int, seed: int) -> Iterator[tuple[str, list[int], bool]]:

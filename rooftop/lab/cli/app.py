@@ -58,15 +58,21 @@ def _version(wanted: bool) -> None:
 
 
 @app.callback()
-def options(version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")] = False) -> None:
+def options(
+    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")] = False
+) -> None:
     """GPU kernels from naive to the roof, step by step: checked, timed, explained."""
 
 
-What = Annotated[list[str] | None, typer.Argument(help="Ops, implementations, ladders, rungs (ladder/NN) or files. Default: all.", show_default=False)]
+What = Annotated[
+    list[str] | None, typer.Argument(help="Ops, implementations, ladders, rungs (ladder/NN) or files. Default: all.", show_default=False)
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 CaseName = Annotated[str | None, typer.Option("--case", help="One case, by name or 'name dtype'.")]
 # Of a file without a head, in every command that takes one.
-KernelName = Annotated[str | None, typer.Option("--kernel", help="Of a .cu without a head: which kernel, with its template arguments ('k<float, 256>').")]
+KernelName = Annotated[
+    str | None, typer.Option("--kernel", help="Of a .cu without a head: which kernel, with its template arguments ('k<float, 256>').")
+]
 Grid = Annotated[str | None, typer.Option("--grid", help="With --kernel: blocks, as 4 or 4x2x1.")]
 Block = Annotated[str | None, typer.Option("--block", help="With --kernel: threads of a block, as 256 or 16x16.")]
 SharedBytes = Annotated[int, typer.Option("--shared", help="With --kernel: bytes of dynamic shared memory.")]
@@ -95,11 +101,15 @@ def kept_records() -> list[Record]:
 def say_if_none(found: Sequence[Record], folder: Path) -> None:
     """That there are no records, as in an installed package, and where some are."""
     if not found:
-        echo(f"no records in {folder}: measured figures are missing. rooftop's checkout has some; ROOFTOP_RESULTS names their folder", err=True)
+        echo(
+            f"no records in {folder}: measured figures are missing. rooftop's checkout has some; ROOFTOP_RESULTS names their folder",
+            err=True
+        )
 
 
 def table(rows: list[dict[str, Any]], columns: dict[str, str], as_json: bool, title: str = "") -> None:
-    """A table, or the rows whole as JSON. Where the terminal is too narrow for it, long texts stand beneath themselves, or below their row."""
+    """A table, or the rows whole as JSON. Where the terminal is too narrow for it, long texts stand beneath themselves, or below their
+    row."""
     if as_json:
         echo(json.dumps(rows, indent=2, default=str))
         return

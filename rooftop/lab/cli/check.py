@@ -46,22 +46,35 @@ if TYPE_CHECKING:
 @app.command(rich_help_panel=JUDGE)
 def check(
     what: What = None, case: CaseName = None, dtype: DTypeName = None,
-    backend: Annotated[str, typer.Option(help="auto, gpu, pallas (jax's interpreters, for TPU kernels), or cpu: interpreter or simulator")] = "auto",
+    backend: Annotated[
+        str, typer.Option(help="auto, gpu, pallas (jax's interpreters, for TPU kernels), or cpu: interpreter or simulator")
+    ] = "auto",
     reference: Annotated[
-        str | None, typer.Option(help="For a .cu whose head names no op: FILE.py:FUNCTION, a reference; its parameters have the names of the head's tensors.")
+        str | None, typer.Option(
+            help="For a .cu whose head names no op: FILE.py:FUNCTION, a reference; its parameters have the names of the head's tensors."
+        )
     ] = None,
     like: Annotated[
-        str | None, typer.Option(help="For a .cu without a head, or a function of a .py: what it computes, as torch.softmax or FILE.py:FUNCTION.")
+        str | None,
+        typer.Option(help="For a .cu without a head, or a function of a .py: what it computes, as torch.softmax or FILE.py:FUNCTION.")
     ] = None,
     arg: Given = None, kernel: KernelName = None, grid: Grid = None, block: Block = None, shared: SharedBytes = 0, include: Include = None,
-    shape: Annotated[list[str] | None, typer.Option(help="With --reference: sizes of a case by the head's names, as N=1000,M=3. Repeatable.")] = None,
+    shape: Annotated[
+        list[str] | None, typer.Option(help="With --reference: sizes of a case by the head's names, as N=1000,M=3. Repeatable.")
+    ] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of the inputs. Default: a new one each time.")] = None,
     tag: Annotated[list[str] | None, typer.Option(help="Only cases with this tag: edge, bench, model, huge.")] = None,
-    huge: Annotated[bool, typer.Option("--huge/--no-huge", help="Also cases of more than 2^31 elements, if the GPU has enough memory.")] = True,
+    huge: Annotated[
+        bool, typer.Option("--huge/--no-huge", help="Also cases of more than 2^31 elements, if the GPU has enough memory.")
+    ] = True,
     records: Annotated[Path | None, typer.Option(help="Folder to write check records to.")] = None,
     stale: Annotated[bool, typer.Option("--stale", help="Only cases without a check record of the present code on this card.")] = False,
-    jobs: Annotated[int, typer.Option(help="Number of kernels that are checked at once, each in its own process; the processes share the GPUs evenly.")] = 1,
-    quick: Annotated[bool, typer.Option("--quick", help="A sample: at most 40 cases of each kernel, of every dtype and kind, drawn by the seed.")] = False,
+    jobs: Annotated[
+        int, typer.Option(help="Number of kernels that are checked at once, each in its own process; the processes share the GPUs evenly.")
+    ] = 1,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="A sample: at most 40 cases of each kernel, of every dtype and kind, drawn by the seed.")
+    ] = False,
     invariant: Annotated[
         bool, typer.Option("--invariant", help="Whether the bits of a row depend on what else is in the call, under rooftop.invariant().")
     ] = False,
@@ -70,11 +83,13 @@ def check(
 ) -> None:
     """Check kernels against their contracts: error against float64, allowed error, first wrong element.
 
-    Runs on the GPU if there is one. Otherwise Triton runs in its interpreter, and CUDA C++ in the simulator, thread by thread, after NVRTC has compiled it and
-    its launches have been found valid for a GPU. For an op without a kernel, its contract is checked: its wrong versions, its gradient. Exit code 1 if anything
-    is wrong or there is nothing to check. Under torchrun: kernels of several ranks, on its processes.
+    Runs on the GPU if there is one. Otherwise Triton runs in its interpreter, and CUDA C++ in the simulator, thread by thread, after NVRTC
+    has compiled it and its launches have been found valid for a GPU. For an op without a kernel, its contract is checked: its wrong
+    versions, its gradient. Exit code 1 if anything is wrong or there is nothing to check. Under torchrun: kernels of several ranks, on its
+    processes.
 
-    Examples: [bold]rooftop check softmax[/bold] · [bold]rooftop check softmax_cuda/06[/bold] · [bold]rooftop check my.cu --case "odd 3x7"[/bold] ·
+    Examples: [bold]rooftop check softmax[/bold] · [bold]rooftop check softmax_cuda/06[/bold] ·
+    [bold]rooftop check my.cu --case "odd 3x7"[/bold] ·
     [bold]rooftop check my.cu --quick[/bold] · [bold]rooftop check my.cu --like torch.softmax[/bold] ·
     [bold]rooftop check my.py:softmax --like torch.softmax[/bold] ·
     [bold]rooftop check my.cu --reference my.py:scale --shape N=1000[/bold] · [bold]rooftop check rms_norm --invariant[/bold]"""
@@ -150,7 +165,10 @@ def check(
             if now - told > TELL_S and len(results) < count:
                 more = (now - began) / len(results) * (count - len(results))
                 first = told == began
-                sample = f"; --quick checks a sample of {many.SAMPLE} of a kernel" if first and not quick and whole > many.SAMPLE and more > TELL_S else ""
+                sample = (
+                    f"; --quick checks a sample of {many.SAMPLE} of a kernel"
+                    if first and not quick and whole > many.SAMPLE and more > TELL_S else ""
+                )
                 echo(f"{len(results)} of {count} cases in {now - began:.0f} s: about {_time(more)} more{sample}", err=True)
                 told = now
     noted.check(results)
@@ -176,18 +194,28 @@ def _check_invariant(names: list[str], backend: str, seed: int, as_json: bool) -
     rows: list[dict[str, Any]] = []
     for op in (o for f in forward for o in (f, f.bwd) if o is not None):
         if op.rows is None or op.swept is None or not op.swept.rows:
-            rows.append({"op": op.name, "case": "", "kernel": "", "calls": 0, "status": "refused", "message": "its contract names no dimension of rows"})
+            rows.append({
+                "op": op.name, "case": "", "kernel": "", "calls": 0, "status": "refused",
+                "message": "its contract names no dimension of rows"
+            })
             continue
         for sizes, dtype in lengths(op, seed, torch.cuda.is_available()):
             try:
                 found = batches(op, sizes, dtype, backend=backend, seed=seed)
             except InvarianceError as error:
-                rows.append({"op": op.name, "case": f"{sizes} {dtype}", "kernel": "", "calls": 0, "status": "refused", "message": str(error)})
+                rows.append(
+                    {"op": op.name, "case": f"{sizes} {dtype}", "kernel": "", "calls": 0, "status": "refused", "message": str(error)}
+                )
                 continue
             status = "skipped" if found.skipped else "wrong" if found.wrong else "ok"
             message = found.skipped or "; ".join(found.wrong[:2])
-            rows.append({"op": op.name, "case": found.case, "kernel": found.kernel, "calls": found.calls, "status": status, "message": message})
-    table(rows, {"op": "op", "case": "rows of", "kernel": "kernel", "calls": "calls", "status": "", "message": "finding"}, as_json, f"seed {seed}")
+            rows.append(
+                {"op": op.name, "case": found.case, "kernel": found.kernel, "calls": found.calls, "status": status, "message": message}
+            )
+    table(
+        rows, {"op": "op", "case": "rows of", "kernel": "kernel", "calls": "calls", "status": "", "message": "finding"}, as_json,
+        f"seed {seed}"
+    )
     if any(r["status"] == "wrong" for r in rows):
         raise typer.Exit(WRONG)
     if not any(r["status"] == "ok" for r in rows):
@@ -196,7 +224,8 @@ def _check_invariant(names: list[str], backend: str, seed: int, as_json: bool) -
 
 @contextlib.contextmanager
 def _loaded(words: list[str], choice: Choice, reference: str | None, shape: list[str] | None) -> Iterator[list[Own]]:
-    """Files of one's own, each in a process of its own, which is ended with all that it has started. What they print is shown when they are through."""
+    """Files of one's own, each in a process of its own, which is ended with all that it has started. What they print is shown when they are
+    through."""
     from rooftop.core import sandbox
     from rooftop.lab.check import apart, own_op
 
@@ -228,7 +257,10 @@ def _judge_contracts(names: list[str], as_json: bool) -> None:
     for name in names:
         for rule, wrong in contracts.judged(registry.op(name)):
             rows.append({"op": name, "rule": rule, "status": "ok" if wrong is None else "wrong", "message": wrong})
-    table(rows, {"op": "op", "rule": "of the contract", "status": "", "message": "finding"}, as_json, "no kernel yet: the contract alone is judged")
+    table(
+        rows, {"op": "op", "rule": "of the contract", "status": "", "message": "finding"}, as_json,
+        "no kernel yet: the contract alone is judged"
+    )
     if any(r["status"] == "wrong" for r in rows):
         raise typer.Exit(WRONG)
     if not as_json:
@@ -257,7 +289,8 @@ def _needs_gpu() -> None:
 
 
 def _record_writer(folder: Path) -> Callable[[Result, Mapping[str, str]], None]:
-    """Writes a record of each result as it comes, with its identity. What was skipped leaves none. Raises OSError where the folder cannot be written."""
+    """Writes a record of each result as it comes, with its identity. What was skipped leaves none. Raises OSError where the folder cannot
+    be written."""
     from rooftop.lab.check.selection import card
     from rooftop.lab.records import store
 
@@ -322,7 +355,9 @@ def _show_checks(results: list[Any], seed: int, every: bool, as_json: bool) -> N
     summary: dict[str, dict[str, Any]] = {}
     reasons: dict[str, list[str]] = {}
     for r in results:
-        row = summary.setdefault(r.subject, {"subject": r.subject, "ok": 0, "wrong": 0, "error": 0, "skipped": 0, "where": "", "worst": None})
+        row = summary.setdefault(
+            r.subject, {"subject": r.subject, "ok": 0, "wrong": 0, "error": 0, "skipped": 0, "where": "", "worst": None}
+        )
         row[r.status] += 1
         row["where"] = " ".join([r.backend, *(f"sm_{a}" for a in r.archs)]) if r.archs or (r.backend and not row["where"]) else row["where"]
         if r.status == "ok" and r.worst:
@@ -344,16 +379,22 @@ def _show_checks(results: list[Any], seed: int, every: bool, as_json: bool) -> N
 @app.command(rich_help_panel=JUDGE)
 def inspect(
     what: What = None, case: CaseName = None,
-    arch: Annotated[list[str] | None, typer.Option(help="80, 89 or 90 (all three when not given), or a card: h100, h200, a800, rtx4090.")] = None,
+    arch: Annotated[
+        list[str] | None, typer.Option(help="80, 89 or 90 (all three when not given), or a card: h100, h200, a800, rtx4090.")
+    ] = None,
     sass: Annotated[bool, typer.Option("--sass", help="Print the machine code.")] = False,
     ptx: Annotated[bool, typer.Option("--ptx", help="Print PTX (Triton).")] = False,
-    target: Annotated[list[str] | None, typer.Option(help="v5e, v5p, v6e: Pallas, by libtpu. ascend910b: Triton, by Huawei's compiler.")] = None,
-    shape: Annotated[str | None, typer.Option(help="For a .cu whose head names no op: its sizes and numbers, as N=1000,M=3. Default: 1024, and 1.")] = None,
+    target: Annotated[
+        list[str] | None, typer.Option(help="v5e, v5p, v6e: Pallas, by libtpu. ascend910b: Triton, by Huawei's compiler.")
+    ] = None,
+    shape: Annotated[
+        str | None, typer.Option(help="For a .cu whose head names no op: its sizes and numbers, as N=1000,M=3. Default: 1024, and 1.")
+    ] = None,
     kernel: KernelName = None, include: Include = None,
     as_json: AsJson = False,
 ) -> None:
-    """Registers, spills, shared memory, occupancy and instructions from the binary; no GPU needed. Exit code 1 if a demand is not met, 3 if nothing could be
-    compiled because a compiler is missing.
+    """Registers, spills, shared memory, occupancy and instructions from the binary; no GPU needed. Exit code 1 if a demand is not met, 3 if
+    nothing could be compiled because a compiler is missing.
 
     Examples: [bold]rooftop inspect sgemm_cuda[/bold] · [bold]rooftop inspect softmax__triton --arch 80 --ptx[/bold] ·
     [bold]rooftop inspect matmul --target v5e[/bold] · [bold]rooftop inspect my.cu --shape N=1000[/bold]"""
@@ -366,7 +407,9 @@ def inspect(
     if python := [p for p in map(triton_files.own, what or []) if p is not None]:
         if len(python) < len(what or []):
             raise ValueError(f"{python[0].path} is an ordinary Python file: name it by itself")
-        raise typer.Exit(max(triton_files.inspect(p, arch or ["80", "89", "90"], "sass" if sass else "ptx" if ptx else "", as_json) for p in python))
+        raise typer.Exit(
+            max(triton_files.inspect(p, arch or ["80", "89", "90"], "sass" if sass else "ptx" if ptx else "", as_json) for p in python)
+        )
     plain = [Path(name) for name in what or [] if own_op.headless(Path(name))]
     if plain:
         _inspect_files(plain, arch or ["80", "89", "90"], kernel, include or [], as_json)
@@ -416,7 +459,8 @@ def inspect(
 
 
 def _check_like(
-    what: Sequence[str], like: str, given: Sequence[str], kernel: str | None, grid: str | None, block: str | None, shared: int, folders: Sequence[Path],
+    what: Sequence[str], like: str, given: Sequence[str], kernel: str | None, grid: str | None, block: str | None, shared: int,
+    folders: Sequence[Path],
     seed: int, as_json: bool,
 ) -> None:
     """A file without a head against a function of torch or of the user's, in the simulator."""
@@ -464,7 +508,9 @@ def _inspect_files(paths: Sequence[Path], archs: Sequence[str], kernel: str | No
             made = own_file.facts(source, inspector.device_of(int(a) if a.isdigit() else a), kernel)
             said |= dict.fromkeys(f"not compiled: {path}: {name}: {why}" for name, why in made.refused.items())
             said |= dict.fromkeys(f"left out, as it does not compile: {error}" for error in made.left_out)
-            said |= dict.fromkeys(f"not here: {h}; a plain generator stands in for it, with other registers and instructions" for h in made.stands_in)
+            said |= dict.fromkeys(
+                f"not here: {h}; a plain generator stands in for it, with other registers and instructions" for h in made.stands_in
+            )
             code = code or (OK if not made.refused else ENVIRONMENT if made.needs else WRONG)
             for k in made.found:
                 counts = " ".join(f"{n}:{c}" for n, c in k["counts"].items() if n not in ("BRA", "total"))

@@ -23,9 +23,9 @@ def fuzz(
     cpu: Annotated[bool, typer.Option("--cpu", help="Use the CPU even if there is a GPU.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Random calls of the public functions, checked against the contracts: shapes, layouts, offsets, magnitudes, NaN and infinities, options, streams,
-    gradients, torch.compile. On a GPU calls run in child processes; without one the reference is called, and the chosen kernels run in the interpreter and the
-    simulator.
+    """Random calls of the public functions, checked against the contracts: shapes, layouts, offsets, magnitudes, NaN and infinities,
+    options, streams, gradients, torch.compile. On a GPU calls run in child processes; without one the reference is called, and the chosen
+    kernels run in the interpreter and the simulator.
 
     A failing call is minimised and printed as lines of Python. A call that runs out of memory is skipped and counted. Exit code 1 if there
     is a finding.

@@ -42,20 +42,26 @@ def bench(
         help="For the kernel clock: normal, burst, sustained, comma-separated; auto: burst and sustained for compute-bound cases, else normal."
     )] = "auto",
     records: Annotated[Path | None, typer.Option(
-        "--records", "--export", help="Folder of the records; rooftop expect --records shows them beside what was expected.", show_default="results/"
+        "--records", "--export", help="Folder of the records; rooftop expect --records shows them beside what was expected.",
+        show_default="results/"
     )] = None,
     again: Annotated[bool, typer.Option("--again", help="Also measure cases that have fresh records.")] = False,
     compiled: Annotated[bool, typer.Option(help="Include torch.compile among the peers: it compiles for seconds in each case.")] = True,
-    require: Annotated[float | None, typer.Option(help="Exit with 2 unless every kernel is at least this many times as fast as the best peer.")] = None,
-    like: Annotated[str | None, typer.Option(help="For a .cu without a head: a function to be timed beside it, as torch.softmax or FILE.py:FUNCTION.")] = None,
-    arg: Given = None, kernel: KernelName = None, grid: Grid = None, block: Block = None, shared: SharedBytes = 0, args: ProgramWords = None,
+    require: Annotated[
+        float | None, typer.Option(help="Exit with 2 unless every kernel is at least this many times as fast as the best peer.")
+    ] = None,
+    like: Annotated[
+        str | None, typer.Option(help="For a .cu without a head: a function to be timed beside it, as torch.softmax or FILE.py:FUNCTION.")
+    ] = None,
+    arg: Given = None, kernel: KernelName = None, grid: Grid = None, block: Block = None, shared: SharedBytes = 0,
+    args: ProgramWords = None,
     include: Include = None, as_json: AsJson = False,
 ) -> None:
     """Check and time kernels together with their peers, and write records. Needs a GPU.
 
-    Compiles on all cores first, starts with cases that have no fresh record, writes after each case, and continues an interrupted run. Under torchrun: kernels
-    of several ranks on its GPUs, together with NCCL and torch. Of a .cu without a head, each launch that its main() or its functions make is timed, at the
-    sizes that they have there; no record is written.
+    Compiles on all cores first, starts with cases that have no fresh record, writes after each case, and continues an interrupted run.
+    Under torchrun: kernels of several ranks on its GPUs, together with NCCL and torch. Of a .cu without a head, each launch that its main()
+    or its functions make is timed, at the sizes that they have there; no record is written.
 
     Examples: [bold]rooftop bench softmax --budget 8m[/bold] · [bold]rooftop bench sgemm_cuda --case "4096 cubed" --records out/[/bold] ·
     [bold]rooftop bench my.cu --arg rows=4096 --arg cols=1024[/bold]"""
@@ -88,7 +94,9 @@ def bench(
     if as_json:
         echo(json.dumps(summary.written, indent=2))
     else:
-        for title, lines in (("not measured", summary.skipped), ("left for the next run: the budget is spent", summary.left), ("WRONG", summary.wrong)):
+        for title, lines in (
+            ("not measured", summary.skipped), ("left for the next run: the budget is spent", summary.left), ("WRONG", summary.wrong)
+        ):
             if lines:
                 echo(f"{title}:\n" + "\n".join(f"    {line}" for line in lines))
     if summary.wrong:
@@ -98,7 +106,8 @@ def bench(
 
 
 def _bench_own(
-    path: Path, like: str | None, given: Sequence[str], kernel: str | None, grid: str | None, block: str | None, shared: int, args: str | None,
+    path: Path, like: str | None, given: Sequence[str], kernel: str | None, grid: str | None, block: str | None, shared: int,
+    args: str | None,
     folders: Sequence[Path], budget: float, as_json: bool,
 ) -> None:
     """A file without a head: what it launches, and on a GPU how long each launch takes."""
@@ -135,7 +144,10 @@ def _bench_own(
     at = torch.device("cuda", index)
     rows = own_program.measure(source, plan, Timer(CudaBackend(index)), at, device_of(index).target, own_program.on(peers, at), budget)
     shown = [{**r, "time": f"{r['seconds'] * 1e6:,.1f} us", "of": f"{r['ratio']:.2f}x" if r["ratio"] else ""} for r in rows]
-    table(rows if as_json else shown, {"what": "launch", "time": f"time on {torch.cuda.get_device_name(index)}", "of": "of the launches'"}, as_json)
+    table(
+        rows if as_json else shown, {"what": "launch", "time": f"time on {torch.cuda.get_device_name(index)}", "of": "of the launches'"},
+        as_json
+    )
 
 
 def _slower(record: dict[str, Any], line: float) -> bool:
@@ -158,10 +170,14 @@ def _seconds(text: str) -> float:
 @app.command(rich_help_panel=MEASURE)
 def calibrate(
     records: Annotated[Path | None, typer.Option(help="Folder of the records.", show_default="results/")] = None,
-    parts: Annotated[str, typer.Option(help="Which ceilings, comma-separated: memory (with the launch and fp32 FMA), l2, tensor; none.")] = "memory,l2,tensor",
+    parts: Annotated[
+        str, typer.Option(help="Which ceilings, comma-separated: memory (with the launch and fp32 FMA), l2, tensor; none.")
+    ] = "memory,l2,tensor",
     clocks: Annotated[bool, typer.Option("--clocks", help="Also time one copy with ten methods, for docs/timing.md.")] = False,
     builds: Annotated[bool, typer.Option("--builds", help="Also how long a kernel takes to build, for docs/dependencies.md.")] = False,
-    comm: Annotated[bool, typer.Option("--comm", help="Instead, under torchrun: time all-reduce by size and wire, for the choices of rooftop.comm.")] = False,
+    comm: Annotated[
+        bool, typer.Option("--comm", help="Instead, under torchrun: time all-reduce by size and wire, for the choices of rooftop.comm.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Measure this card's ceilings: the memory, the L2, the launch, fp32 FMA, tensor cores. About two minutes; needs a GPU.

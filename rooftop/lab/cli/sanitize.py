@@ -20,8 +20,8 @@ def sanitize(
 ) -> None:
     """Run kernels under NVIDIA's compute-sanitizer: bounds, races, barriers. Needs a GPU and the CUDA toolkit.
 
-    Runs the edge cases with torch's caching allocator off. First the sanitizer must find the faults planted in three small kernels. Exit code 1 for any
-    finding.
+    Runs the edge cases with torch's caching allocator off. First the sanitizer must find the faults planted in three small kernels. Exit
+    code 1 for any finding.
 
     Examples: [bold]rooftop sanitize softmax_cuda[/bold] · [bold]rooftop sanitize my.cu --tools memcheck --case "odd f32"[/bold]"""
     from rooftop.lab import candidates

@@ -20,12 +20,14 @@ from rooftop.lab.report.markup import shorter
 MADE = "<!-- made by rooftop diary; your notes are files of their own -->"
 INDEX = "index"
 WORDS: Mapping[str, str] = {  # every text of the pages, in one place
-    "title": "Diary", "when": "time (UTC)", "what": "what", "subject": "subject", "result": "result", "notes": "Notes", "day": "day", "days": "Days",
+    "title": "Diary", "when": "time (UTC)", "what": "what", "subject": "subject", "result": "result", "notes": "Notes", "day": "day",
+    "days": "Days",
     "nothing": "Only notes on this day.", "runs": "what was done", "benches": "speed beside the best peer: the line is 1",
     "no_peer": "no peer", "case": "case", "time": "kernel time", "against": "of the best peer's speed", "device": "recorded on",
 }
 KINDS: Mapping[str, tuple[str, str]] = {  # kind of an entry -> one, several
-    "check": ("check", "checks"), "bench": ("bench", "benches"), "record": ("recorded bench", "recorded benches"), "simt": ("simulation", "simulations"),
+    "check": ("check", "checks"), "bench": ("bench", "benches"), "record": ("recorded bench", "recorded benches"),
+    "simt": ("simulation", "simulations"),
     "place": ("placing", "placings"), "diagnose": ("diagnosis", "diagnoses"), "predictions": ("prediction", "predictions"),
     "answers": ("quiz", "quizzes"), "puzzles": ("puzzle", "puzzles"), "lessons": ("lesson", "lessons"),
 }
@@ -108,7 +110,9 @@ def text(day: Day) -> str:
 def _text(day: Day) -> Iterator[str]:
     yield from (MADE, "", f"# {WORDS['title']}: {day.day}", "", f"{kinds(day.kinds)}." if day.entries else WORDS["nothing"])
     for heading, entries in day.sections.items():
-        yield from ("", f"## {heading}", "", f"| {WORDS['when']} | {WORDS['what']} | {WORDS['subject']} | {WORDS['result']} |", "|---|---|---|---|")
+        yield from (
+            "", f"## {heading}", "", f"| {WORDS['when']} | {WORDS['what']} | {WORDS['subject']} | {WORDS['result']} |", "|---|---|---|---|"
+        )
         for entry in entries:
             cells = (entry.at[11:16], KINDS.get(entry.kind, (entry.kind,))[0], subjects(entry), result(entry))
             yield f"| {' | '.join(markdown(c) for c in cells)} |"

@@ -1,5 +1,5 @@
-"""The kinds of questions. Each function makes those of one kind from a ladder's material: counts of the simulator, facts of binaries, records, contracts,
-differences between sources, verdicts on wrong fillings. What is not counted, compiled or recorded is not asked."""
+"""The kinds of questions. Each function makes those of one kind from a ladder's material: counts of the simulator, facts of binaries,
+records, contracts, differences between sources, verdicts on wrong fillings. What is not counted, compiled or recorded is not asked."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ MORE = 40  # registers that a question adds to each thread
 APART = 1.05  # gains that are ordered differ by so many times
 CHOICES = 4
 UNITS = {  # of a contract's work -> their operations
-    "fma32": "float32 FMAs", "fma64": "float64 FMAs", "exp": "exponentials", "int": "integer operations", "fp32": "float32 additions or comparisons",
+    "fma32": "float32 FMAs", "fma64": "float64 FMAs", "exp": "exponentials", "int": "integer operations",
+    "fp32": "float32 additions or comparisons",
 }
 
 
@@ -125,7 +126,10 @@ def line(m: Material) -> Iterator[Question]:
         texts = {i: " ".join(text.split()) for i, text in enumerate(row.source.splitlines(), 1)}
         device = row.source.index("*/") if row.source.lstrip().startswith("/* rooftop") and "*/" in row.source else 0
         start = row.source[:device].count("\n") + 1
-        others = [t for i, t in texts.items() if i > start and i not in known and "[" in t and ";" in t and not t.startswith(("//", "#")) and len(t) < 130]
+        others = [
+            t for i, t in texts.items() if i > start and i not in known and "[" in t and ";" in t and not t.startswith(("//", "#"))
+            and len(t) < 130
+        ]
         right = texts.get(worst.line, worst.text)
         if len(set(others) - {right}) < 2:
             continue
@@ -198,7 +202,8 @@ def occupied(m: Material) -> Iterator[Question]:
             _(
                 "{rung} has an occupancy of {percent} % on sm_{arch}: {uses}. What does it become with {more} more registers a thread? "
                 "A multiprocessor has {registers} registers and holds {warps} warps.",
-                rung=row.name, percent=f"{now.percent:.0f}", arch=ARCH, uses=_uses(k), more=MORE, registers=f"{REGISTERS:,}", warps=LIMITS[ARCH].warps,
+                rung=row.name, percent=f"{now.percent:.0f}", arch=ARCH, uses=_uses(k), more=MORE, registers=f"{REGISTERS:,}",
+                warps=LIMITS[ARCH].warps,
             ),
             o.percent, _said(k, o, MORE), _("compiled here; limits of sm_90"), unit="%", within=0.03,
         )
@@ -211,9 +216,14 @@ def binary(m: Material) -> Iterator[Question]:
         return
     for row in m.page.rungs:
         k = known.get(row.name)
-        if k is None or any(other.registers == k.registers and other.shared == k.shared for name, other in known.items() if name != row.name):
+        if k is None or any(
+            other.registers == k.registers and other.shared == k.shared for name, other in known.items() if name != row.name
+        ):
             continue
-        counts = ", ".join(f"{n} {c}" for n, c in sorted(k.counts.items(), key=lambda x: -x[1]) if c and n.split(".")[0] in TELLING) or _("none of these")
+        counts = (
+            ", ".join(f"{n} {c}" for n, c in sorted(k.counts.items(), key=lambda x: -x[1]) if c and n.split(".")[0] in TELLING)
+            or _("none of these")
+        )
         key = f"binary:{row.name}"
         titles = {r.name: f"{r.number:02d} {_(r.title)}" for r in m.page.rungs}
         choices, answer = _shuffled(titles[row.name], [titles[n] for n in known], key)
@@ -244,7 +254,10 @@ def moved(m: Material) -> Iterator[Question]:
         _("How many MiB must {op} at least read and write together at {case}? Each tensor once: {shapes}.", op=op.name,
           case=m.page.headline, shapes=_shapes(problem)),
         (work.read + work.write) / 2**20,
-        _("{sizes}. It must read {read} MiB and write {written} MiB.", sizes=sizes, read=shown(work.read / 2**20), written=shown(work.write / 2**20)),
+        _(
+            "{sizes}. It must read {read} MiB and write {written} MiB.", sizes=sizes, read=shown(work.read / 2**20),
+            written=shown(work.write / 2**20)
+        ),
         _(CONTRACT, op=op.name), unit="MiB", within=0.03,
     )
 
@@ -253,7 +266,9 @@ CONTRACT = "the contract of {op}"
 
 
 def _shapes(problem: Problem) -> str:
-    return ", ".join(f"{name} {'x'.join(map(str, meta.shape))} {meta.dtype}" for name, meta in problem.tensors if meta is not None and meta.numel)
+    return ", ".join(
+        f"{name} {'x'.join(map(str, meta.shape))} {meta.dtype}" for name, meta in problem.tensors if meta is not None and meta.numel
+    )
 
 
 def operations(m: Material) -> Iterator[Question]:
@@ -264,7 +279,10 @@ def operations(m: Material) -> Iterator[Question]:
         what = _operations(unit)
         yield Question(
             f"operations:{m.page.name}:{unit}", "operations", m.page.name,
-            _("How many million {what} must {op} do at {case}? {shapes}.", what=what, op=m.page.op, case=m.page.headline, shapes=_shapes(m.problem)),
+            _(
+                "How many million {what} must {op} do at {case}? {shapes}.", what=what, op=m.page.op, case=m.page.headline,
+                shapes=_shapes(m.problem)
+            ),
             count / 1e6,
             _("{count}: {each} for each of the {mib} MiB's bytes that must be moved.", count=f"{count:,.0f}", each=shown(count / max(m.work.bytes, 1)),
               mib=shown(m.work.bytes / 2**20)),
@@ -298,7 +316,8 @@ def bound(m: Material) -> Iterator[Question]:
             key, "bound", m.page.name,
             _("On the {card} ({bandwidth} GB/s): what sets the least time of {op} at {case}? {shapes}.", card=device.short,
               bandwidth=f"{sheet.bandwidth_gbs:,.0f}", op=m.page.op, case=m.page.headline, shapes=_shapes(m.problem)),
-            answer, _("By the datasheet: {times}. The longest of these is the least time.", times=said), _("the contract and the datasheet"), choices,
+            answer, _("By the datasheet: {times}. The longest of these is the least time.", times=said),
+            _("the contract and the datasheet"), choices,
         )
 
 
@@ -353,7 +372,8 @@ def _broken(m: Material, kind: str, wanted: Callable[[str], bool]) -> Iterator[Q
             instead = "".join(f"\n+ {x.strip()}" for x in wrong.filling.text.splitlines() if x.strip())
             yield Question(
                 key, kind, puzzle.blank.rung, _(ask, rung=puzzle.blank.rung, line=puzzle.blank.first), answer,
-                _("The judge says: {said}", said=wrong.said), _("run in the simulator or the interpreter when the puzzle was proven"), choices,
+                _("The judge says: {said}", said=wrong.said), _("run in the simulator or the interpreter when the puzzle was proven"),
+                choices,
                 code="\n".join(f"- {x.strip()}" for x in puzzle.blank.text.splitlines()) + instead,
             )
 
@@ -371,7 +391,9 @@ def gain(m: Material) -> Iterator[Question]:
     for row in m.page.rungs:
         if row.name in (found := _gains(m)):
             card = m.page.devices[0].short
-            ours = _("It had no prediction.") if row.speedup is None else _("The author predicted {ours}.", ours=shown(row.speedup.predicted))
+            ours = _("It had no prediction.") if row.speedup is None else _(
+                "The author predicted {ours}.", ours=shown(row.speedup.predicted)
+            )
             yield Question(
                 f"gain:{row.name}", "gain", row.name,
                 _("How many times as fast as the rung before is {rung} on the {card}, at {case}? Its idea: {idea}", rung=row.name, card=card,
@@ -393,7 +415,9 @@ def order(m: Material) -> Iterator[Question]:
     for names in triples[:3]:
         right = sorted(names, key=lambda n: -found[n])
         key = f"order:{' '.join(names)}"
-        choices, answer = _shuffled(" > ".join(titles[n] for n in right), [" > ".join(titles[n] for n in p) for p in permutations(names)], key)
+        choices, answer = _shuffled(
+            " > ".join(titles[n] for n in right), [" > ".join(titles[n] for n in p) for p in permutations(names)], key
+        )
         yield Question(
             key, "order", m.page.name,
             _("Order these steps of {ladder} by what each gains over the rung before it, at {case}, the largest first.", ladder=m.page.name,
@@ -427,5 +451,6 @@ def share(m: Material) -> Iterator[Question]:
 
 
 KINDS: Mapping[str, Callable[[Material], Iterator[Question]]] = {
-    f.__name__: f for f in (sectors, wavefronts, line, limiter, occupied, binary, moved, operations, bound, change, broken, barrier, gain, order, share)
+    f.__name__: f
+    for f in (sectors, wavefronts, line, limiter, occupied, binary, moved, operations, bound, change, broken, barrier, gain, order, share)
 }

@@ -44,7 +44,8 @@ def read(library: Path, raw: Sequence[native.RawFinding], place: Layout, sources
             merged[key] = replace(old, count=old.count + int(f.count))
             continue
         merged[key] = Finding(
-            kind, _words(f, kind, place, other), file, line, text_of(file, line, sources), native.index(f.block), native.index(f.thread), other, int(f.count)
+            kind, _words(f, kind, place, other), file, line, text_of(file, line, sources), native.index(f.block), native.index(f.thread),
+            other, int(f.count)
         )
     return tuple(sorted(_by_line(merged.values()), key=lambda x: (x.file, x.line, KINDS.index(x.kind))))
 

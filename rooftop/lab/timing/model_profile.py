@@ -1,4 +1,5 @@
-"""What a training step of a model consists of, and what each part of `rooftop.patch` saves of it: predicted from bench records, measured on a GPU."""
+"""What a training step of a model consists of, and what each part of `rooftop.patch` saves of it: predicted from bench records, measured on
+a GPU."""
 
 from __future__ import annotations
 
@@ -106,7 +107,8 @@ def profile(model: nn.Module, ids: Tensor, costs: Costs, real: Callable[[], nn.M
 
 
 def _saved(model: nn.Module, seconds: Callable[[], float]) -> Iterator[tuple[str, float]]:
-    """(part, seconds that it saves) of those that the model has, and of all of them in the end. `seconds`: of a step of the model as it is then."""
+    """(part, seconds that it saves) of those that the model has, and of all of them in the end. `seconds`: of a step of the model as it is
+    then."""
     off = dict.fromkeys(patching.PARTS, False)
     for part in patching.PARTS:
         beside = {"rms_norm": True} if part == "residual" else {}
@@ -181,7 +183,10 @@ def _by_group(run: Callable[[], None]) -> dict[str, float]:
 
 def screen(p: Profile, of: str) -> str:
     """The tables."""
-    how = f"measured here, predicted from the records of {p.device}" if p.measured else f"predicted from the records of {p.device}; nothing was measured"
+    how = (
+        f"measured here, predicted from the records of {p.device}" if p.measured
+        else f"predicted from the records of {p.device}; nothing was measured"
+    )
     lines = [f"{of}: forward and backward, {how}"]
     totals = [f"predicted {p.predicted * 1e3:.1f} ms", *([f"measured {p.measured * 1e3:.1f} ms"] if p.measured else [])]
     for title, rows, total in (("as it is", p.eager, p.predicted), ("patched", p.patched, sum(r.seconds for r in p.patched))):
