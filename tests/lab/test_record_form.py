@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from _support import committed
+from _support import answers, committed
 
 from rooftop.core import registry, settings
 from rooftop.lab.records import compact as compacting
@@ -254,7 +254,7 @@ def test_what_comes_back_from_the_form_before_is_as_fresh_or_stale_as_it_was(tmp
         (tmp_path / "away" / f"{run}.jsonl").write_text("".join(lines))
     store.merge(tmp_path / "away", tmp_path / "home")
     found = store.read(tmp_path / "home")
-    stale = staleness(some)
+    stale = staleness(some, answers())
 
     def said(r: dict[str, Any]) -> str:
         return json.dumps([r["kind"], r["op"], r["subject"], r["case"], r["at"], r["run"], r["digest"], stale(r)])
