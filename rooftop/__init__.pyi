@@ -653,8 +653,8 @@ def logsumexp(x: Tensor, dim: int | Sequence[int]=-1, *, keepdim: bool=False, im
 def matmul(a: Tensor, b: Tensor, *, c: Tensor | None=None, alpha: float=1.0, beta: float=1.0, bias: Tensor | None=None, activation: str='none', gate: Tensor | None=None, residual: Tensor | None=None, out_dtype: Any=None, precision: str='ieee', implementation: str | None=None) -> Tensor:
     """act(alpha · a b + beta · c + bias) · gate + residual, summed in float32 and rounded once.
 
-    float32 is true float32 unless `precision` says otherwise: each product and each sum is an IEEE FMA, never TF32. Operands of 16 bits are multiplied
-    exactly by tensor cores.
+    float32 is true float32 unless `precision` says otherwise: each product and each sum is an IEEE FMA, never TF32. Operands of 16 bits are
+    multiplied exactly by tensor cores.
 
     Args:
         a: [M, K], or [B, M, K] for a batch; [..., M, K] with a `b` of two dimensions, as in a linear layer; float32, float16 or bfloat16. Rows or columns
@@ -679,8 +679,8 @@ def matmul(a: Tensor, b: Tensor, *, c: Tensor | None=None, alpha: float=1.0, bet
 
     Returns a new tensor [M, N] or [..., M, N]. With K = 0 the product counts as zeros.
 
-    Raises TypeError for other dtypes, ValueError for shapes that do not fit, an unknown activation or precision, a precision other than "ieee" with
-    operands of 16 bits, or tensors on different devices."""
+    Raises TypeError for other dtypes, ValueError for shapes that do not fit, an unknown activation or precision, a precision other than
+    "ieee" with operands of 16 bits, or tensors on different devices."""
 
 def matmul_reduce_scatter_ranks(a: Tensor, b: Tensor, *, wire: str | None=None, group_size: int=128, implementation: str | None=None) -> Tensor:
     """Each rank's rows of the sum of all a[p] @ b[p], [W, M / W, N]: ``rooftop.matmul_reduce_scatter_ranks(a, b, wire="int8")``.
@@ -1284,12 +1284,13 @@ def load(path: str | Path, *, source: str | None=None) -> Any:
     Args:
         path: the file. `source` gives its text if it is not on disk; `path` is then only a name.
 
-    Returns a callable that takes the op's tensors and options, by name or in the contract's order, and returns its outputs; options have the public function's
-    defaults. On a GPU it is compiled by NVRTC at the first call and cached on disk. On CPU tensors it runs in the simulator, thread by thread, which raises an
-    error with the source line for a race or an access out of bounds.
+    Returns a callable that takes the op's tensors and options, by name or in the contract's order, and returns its outputs; options have
+    the public function's defaults. On a GPU it is compiled by NVRTC at the first call and cached on disk. On CPU tensors it runs in the
+    simulator, thread by thread, which raises an error with the source line for a race or an access out of bounds.
 
-    Raises HeadError for a missing or malformed head, CompileError with the compiler's text and the source line, UnsupportedError for an input that violates the
-    head's `requires`, RuntimeError for an input that requires a gradient while gradients are enabled: loaded kernels have none."""
+    Raises HeadError for a missing or malformed head, CompileError with the compiler's text and the source line, UnsupportedError for an
+    input that violates the head's `requires`, RuntimeError for an input that requires a gradient while gradients are enabled: loaded
+    kernels have none."""
 
 def register() -> None:
     """Register every op with `torch.library`. An exported program that is loaded in a new process needs this."""
@@ -1297,15 +1298,17 @@ def register() -> None:
 def explain(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """What `function(*args, **kwargs)` would run, and why not the others: ``print(rooftop.explain(rooftop.softmax, x))``.
 
-    `function` is a public op. Returns an Explanation; its text names the implementation, its config and launches, and the implementations that were not
-    chosen."""
+    `function` is a public op. Returns an Explanation; its text names the implementation, its config and launches, and the implementations
+    that were not chosen."""
 
 def debug(enabled: bool=True) -> AbstractContextManager[None]:
-    """Check values that only the device can see, and wait for every kernel: ``with rooftop.debug(): loss = rooftop.cross_entropy(x, target)``.
+    """Check values that only the device can see, and wait for every kernel: ``with rooftop.debug(): loss = rooftop.cross_entropy(x,
+    target)``.
 
-    Indices, offsets and page tables that are out of range give a harmless result, which each op's docstring states, and never a write outside the output. Under
-    `debug` they raise an IndexError that names the op, and errors that the driver reports are raised by the call that caused them. Applies to the whole process
-    until the block ends. Every call synchronises with the device: for debugging, not for production."""
+    Indices, offsets and page tables that are out of range give a harmless result, which each op's docstring states, and never a write
+    outside the output. Under `debug` they raise an IndexError that names the op, and errors that the driver reports are raised by the call
+    that caused them. Applies to the whole process until the block ends. Every call synchronises with the device: for debugging, not for
+    production."""
 
 def invariant(enabled: bool=True) -> AbstractContextManager[None]:
     """The result of a row has the same bits, whatever else is in the call: ``with rooftop.invariant(): y = rooftop.rms_norm(x, w)``.

@@ -30,7 +30,7 @@ NAMESPACES = ("sparse", "codecs", "comm", "drop_in", "quant")  # classes and hel
 LIFTED = {  # names that the package also has, and their namespace
     "generate": "drop_in", "generate_batch": "drop_in", "patch": "drop_in", "prove": "drop_in", "unpatch": "drop_in",
     "QuantLinear": "quant", "quantize_model": "quant",
-}  # fmt: skip
+}
 
 
 def namespaces() -> list[str]:
@@ -73,8 +73,8 @@ def register() -> None:
 def explain(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """What `function(*args, **kwargs)` would run, and why not the others: ``print(rooftop.explain(rooftop.softmax, x))``.
 
-    `function` is a public op. Returns an Explanation; its text names the implementation, its config and launches, and the implementations that were not
-    chosen."""
+    `function` is a public op. Returns an Explanation; its text names the implementation, its config and launches, and the implementations
+    that were not chosen."""
     from rooftop.core import dispatch, registry
     from rooftop.core.public_arguments import arguments_of
 
@@ -83,11 +83,13 @@ def explain(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
 
 def debug(enabled: bool = True) -> AbstractContextManager[None]:
-    """Check values that only the device can see, and wait for every kernel: ``with rooftop.debug(): loss = rooftop.cross_entropy(x, target)``.
+    """Check values that only the device can see, and wait for every kernel: ``with rooftop.debug(): loss = rooftop.cross_entropy(x,
+    target)``.
 
-    Indices, offsets and page tables that are out of range give a harmless result, which each op's docstring states, and never a write outside the output. Under
-    `debug` they raise an IndexError that names the op, and errors that the driver reports are raised by the call that caused them. Applies to the whole process
-    until the block ends. Every call synchronises with the device: for debugging, not for production."""
+    Indices, offsets and page tables that are out of range give a harmless result, which each op's docstring states, and never a write
+    outside the output. Under `debug` they raise an IndexError that names the op, and errors that the driver reports are raised by the call
+    that caused them. Applies to the whole process until the block ends. Every call synchronises with the device: for debugging, not for
+    production."""
     from rooftop.core import debugging
 
     return debugging.debug(enabled)
@@ -106,9 +108,10 @@ def invariant(enabled: bool = True) -> AbstractContextManager[None]:
 
 
 def linear(
-    x: Tensor, weight: Tensor, bias: Tensor | None = None, *, activation: str = "none", residual: Tensor | None = None, out_dtype: Any = None,
+    x: Tensor, weight: Tensor, bias: Tensor | None = None, *, activation: str = "none", residual: Tensor | None = None,
+    out_dtype: Any = None,
     precision: str = "ieee", implementation: str | None = None,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """act(x weightᵀ + bias) + residual, as `torch.nn.functional.linear` with what follows it: `rooftop.matmul` of `x` and `weight.T`.
 
     Args:
@@ -133,12 +136,13 @@ def load(path: str | Path, *, source: str | None = None) -> Any:
     Args:
         path: the file. `source` gives its text if it is not on disk; `path` is then only a name.
 
-    Returns a callable that takes the op's tensors and options, by name or in the contract's order, and returns its outputs; options have the public function's
-    defaults. On a GPU it is compiled by NVRTC at the first call and cached on disk. On CPU tensors it runs in the simulator, thread by thread, which raises an
-    error with the source line for a race or an access out of bounds.
+    Returns a callable that takes the op's tensors and options, by name or in the contract's order, and returns its outputs; options have
+    the public function's defaults. On a GPU it is compiled by NVRTC at the first call and cached on disk. On CPU tensors it runs in the
+    simulator, thread by thread, which raises an error with the source line for a race or an access out of bounds.
 
-    Raises HeadError for a missing or malformed head, CompileError with the compiler's text and the source line, UnsupportedError for an input that violates the
-    head's `requires`, RuntimeError for an input that requires a gradient while gradients are enabled: loaded kernels have none."""
+    Raises HeadError for a missing or malformed head, CompileError with the compiler's text and the source line, UnsupportedError for an
+    input that violates the head's `requires`, RuntimeError for an input that requires a gradient while gradients are enabled: loaded
+    kernels have none."""
     from rooftop.core.user_kernel import Loaded
 
     def on_cpu(*call: Any) -> Any:

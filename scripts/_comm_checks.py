@@ -26,7 +26,7 @@ FORMATS: tuple[tuple[str, int, bool, bool, torch.dtype], ...] = (
     ("fp8", 64, True, False, BF16), ("int8", 128, False, False, BF16), ("int8", 128, False, False, F32), ("int8", 256, True, False, F16),
     ("int8", 32, False, True, BF16), ("int4", 128, False, False, BF16), ("int4", 64, False, False, F16), ("int4", 32, False, True, F32),
     ("int4", 128, True, True, BF16), ("int4", 256, True, False, F32),
-)  # fmt: skip
+)
 SOON = 5.0  # seconds within which a rank hears that another was given something else
 
 
@@ -127,7 +127,7 @@ def shapes(h: Here) -> None:
         "transposed": lambda t: t.t(), "every second": lambda t: t[:, ::2], "from the second": lambda t: t.reshape(-1)[1:-1],
         "expanded": lambda t: t[:, :1].expand(64, 6), "bf16 at an odd address": lambda t: t.bfloat16().reshape(-1)[1:-1],
         "one number": lambda t: t[:1, :1].expand(64, 6), "channels last": lambda t: t.reshape(2, 4, 8, 34).contiguous(memory_format=torch.channels_last),
-    }  # fmt: skip
+    }
     for name, view in views.items():
         xs = torch.stack([view(t) for t in base])
         for what in FUNCTIONS:
@@ -184,7 +184,7 @@ def disagreements(h: Here) -> None:
         "product's wire": (lambda: comm.matmul_all_reduce(a, a.t(), h.group, wire=p(None, "int8"), verify=True), "wire='int8'"),
         "set_hosts": (lambda: comm.set_hosts(p(1, 7), h.group), "must divide"),
         "another device": (lambda: comm.all_reduce(p(x, x.to("cpu" if h.on_gpus else "meta")), h.group, verify=True), "accepted are the devices of the group"),
-    }  # fmt: skip
+    }
     for name, (call, text) in cases.items():
         begun = time.monotonic()
         with raises(comm.Disagreement, ValueError, TypeError) as caught:
@@ -407,4 +407,4 @@ PUBLIC: dict[str, Callable[[Here], None]] = {
     "no symmetric memory": no_symmetric_memory, "rotations": rotations, "products and layers": products, "graphs": graphs, "streams": streams,
     "error feedback and statistics": feedback, "a straggler": a_straggler, "DDP": ddp, "FSDP2": fsdp,
     "torch.compile, aot_eager": partial(compiled, backend="aot_eager"), "torch.compile, inductor": partial(compiled, backend="inductor"),
-}  # fmt: skip
+}

@@ -115,7 +115,7 @@ FAULTS: dict[str, Callable[[Here], None]] = {
     "another call": another_call, **{f"no call of {name}": partial(no_call, what=name) for name in ("all_reduce", "reduce_scatter", *PRODUCTS)},
     "no first call of reduce_scatter": no_first_call,
     "late, compared": partial(late, path="portable", verify=True), "late, not compared": partial(late, path="portable", verify=False), "killed": killed,
-}  # fmt: skip
+}
 
 
 def stragglers(h: Here, iterations: int, seconds: float, seed: int) -> dict[str, Any]:
@@ -170,7 +170,7 @@ def stragglers(h: Here, iterations: int, seconds: float, seed: int) -> dict[str,
     return {
         "iterations": i, "asked": iterations, "seconds": round(time.monotonic() - begun, 1), "seed": seed, "wrong": len(bad), "time_ended_it": ended,
         "first wrong": [t for t in told if int(t.split(":")[0]) in bad[:5]], "delays_s": round(late_s, 2), "counts": dict(sorted(counted.items())),
-    }  # fmt: skip
+    }
 
 
 def sampling(h: Here) -> dict[str, Any]:

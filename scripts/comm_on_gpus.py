@@ -36,12 +36,12 @@ from rooftop.ranks import symmetric
 CHECKS: dict[str, dict[str, Callable[..., Any]]] = {
     "public": PUBLIC, "faults": FAULTS, "stragglers": {"stragglers": stragglers}, "sampling": {"sampling": sampling, "gaps": gaps},
     "some": {**PUBLIC, "gaps": gaps, **{name: check for name, check in FAULTS.items() if name != "killed"}},
-}  # fmt: skip
+}
 # what the checks run beside FORMATS
 MORE = (
     ("int8", 128, True, False, BF16), ("int8", 128, True, False, F32), ("int4", 32, False, False, F32), ("fp8", 128, False, False, F32),
     ("int4", 128, False, False, F32), ("int4", 128, True, True, F32),
-)  # fmt: skip
+)
 
 
 def prepare() -> None:
@@ -60,7 +60,7 @@ def prepare() -> None:
         made |= {("steps", x.kernel) for x in (
             rank_launches.encode_rows(how, d, 1, 1, 1, 1, 1, x="x", messages="m"), rank_launches.add_messages(how, 2, 1, 1, 1, messages="m", sums="s"),
             rank_launches.decode_rows(how, d, 1, 1, 1, 1, 1, 1, 1, messages="m", out="o"),
-        )}  # fmt: skip
+        )}
     sources = {stem: kernels.source(stem) for stem, _ in made}
     compile_many([(*sources[stem][:2], target, (name,), sources[stem][2]) for stem, name in sorted(made)])
 

@@ -206,7 +206,7 @@ def compare(older: Path, caches: Path, todo: Sequence[Case], ahead: int = 0) -> 
         noise = statistics.median(abs(r - ratio) for r in ratios)
         old_us, new_us = (statistics.median(t) for t in times)
         rows.append({"op": case[0], "case": case[1], "direction": case[2], "older us": round(old_us, 2), "us": round(new_us, 2),
-                     "ratio": round(ratio, 3), "noise": round(noise, 3)})  # fmt: skip
+                     "ratio": round(ratio, 3), "noise": round(noise, 3)})
         print(f"{case[0]:20s} {case[1]:60s} {case[2]:8s} {old_us:9.1f} {new_us:9.1f} us {ratio:6.3f}", flush=True)
     return rows, refused
 
@@ -243,7 +243,7 @@ def main() -> int:
     slower = [r for r in rows if r["ratio"] < 0.97 - 2 * r["noise"]]
     mean = math.exp(statistics.fmean(math.log(r["ratio"]) for r in rows)) if rows else None
     content = {"device": torch.cuda.get_device_name(), "older": Path(given.older).name, "rounds": ROUNDS, "seed": given.seed, "mean ratio": mean,
-               "slower": len(slower), "cases": rows, "left out": refused}  # fmt: skip
+               "slower": len(slower), "cases": rows, "left out": refused}
     given.out.write_text(json.dumps(content, indent=1) + "\n")
     for case, why in refused.items():
         print(f"left out: {case}: {why}")

@@ -142,7 +142,7 @@ def pairs(dtype: torch.dtype, size: int) -> dict[str, Callable[[], Pair]]:
         "transpose": lambda: Pair(rooftop.transpose, lambda a, dim0, dim1: a.transpose(dim0, dim1).contiguous(), [x()], (0,), options={"dim0": 0, "dim1": 1}),
         "sample": lambda: Pair(rooftop.sample, drawn, [x()], (), "64 bits a row and exact sums, the same on every device"),
         "spmm_csr": sparse,
-    }  # fmt: skip
+    }
 
 
 def spent(call: Callable[[], Any], times: int) -> float:

@@ -38,7 +38,7 @@ class Browser:
         theirs, ours = os.pipe(), os.pipe()
         line = [program, "--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--remote-debugging-pipe", "about:blank"]
         self.process = subprocess.Popen(["sh", "-c", f'exec "$@" 3<&{theirs[0]} 4>&{ours[1]}', "sh", *line], pass_fds=(theirs[0], ours[1]),
-                                        stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)  # fmt: skip
+                                        stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         os.close(theirs[0])
         os.close(ours[1])
         self.to, self.of, self.number, self.rest = theirs[1], ours[0], 0, b""

@@ -44,14 +44,14 @@ MODELS: dict[str, tuple[str, dict[str, Any], int, int]] = {
                               "head_dim": 256, "vocab_size": 262144, "sliding_window": 512}, 4, 2048),
     "moe": ("qwen3_moe", {"hidden_size": 2048, "moe_intermediate_size": 768, "num_hidden_layers": 4, "num_attention_heads": 32, "num_key_value_heads": 4,
                           "head_dim": 128, "num_experts": 64, "num_experts_per_tok": 8, "vocab_size": 151936}, 4, 2048),
-}  # fmt: skip
+}
 TINY = {"hidden_size": 64, "intermediate_size": 96, "moe_intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
-        "head_dim": 16, "vocab_size": 256, "num_experts": 4, "num_experts_per_tok": 2}  # fmt: skip
+        "head_dim": 16, "vocab_size": 256, "num_experts": 4, "num_experts_per_tok": 2}
 LIGER = {"llama": "llama", "qwen3": "qwen3", "gemma3_text": "gemma3_text", "qwen3_moe": "qwen3_moe"}
 EXPERTS = {  # experts, of a token, hidden, intermediate, tokens
     "8 of 64, 2048 x 768": (64, 8, 2048, 768, 8192), "2 of 8, 4096 x 14336": (8, 2, 4096, 14336, 4096),
     "4 of 32, 2880 x 2880": (32, 4, 2880, 2880, 8192),
-}  # fmt: skip
+}
 STEPS, TIMED = 12, 7
 FIRST = 3  # token that is not special
 

@@ -169,7 +169,7 @@ def modules_of_now(root: Path, into: Path) -> None:
     (into / "specialised_of_now.py").write_text((core / "specialised.py").read_text())
     (into / "normal_form_of_now.py").write_text((core / "normal_form.py").read_text().replace("rooftop.core.specialised", "specialised_of_now"))
     (into / "identity_of_now.py").write_text((root / "rooftop" / "lab" / "records" / "identity.py").read_text().replace(
-        "from rooftop.core import normal_form\n", "import normal_form_of_now as normal_form\n"))  # fmt: skip
+        "from rooftop.core import normal_form\n", "import normal_form_of_now as normal_form\n"))
     (into / "cuda_form_of_now.py").write_text((core / "cuda_form.py").read_text().replace("rooftop.core.digests", "c_code_of_now"))
     helpers = (core / "helpers.py").read_text()
 

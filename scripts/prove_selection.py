@@ -42,7 +42,7 @@ def prove(rows: int, draws: int, device: str, seed: int) -> dict[str, Any]:
         "ops": ["topk", "kthvalue", "topk_mask", "sort", "argsort"], "draws": ways, "bound on z": selection.MOST, "wrong": wrong[:20],
         "programs": programs,
         "seconds": {"compile": round(compiled - started, 1), "rows": round(ordered - compiled, 1), "draws": round(time.monotonic() - ordered, 1)},
-    }  # fmt: skip
+    }
 
 
 def main(argv: list[str] | None = None) -> int:

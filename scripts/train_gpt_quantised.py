@@ -96,7 +96,7 @@ def drawn(curves: Mapping[str, Sequence[Sequence[float]]], step: int = 1) -> str
         return f"{left + i / last * (wide - left - 8):.1f},{8 + (top - loss) / (top - bottom) * (high - low - 8):.1f}"
 
     lines = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {wide} {high}" font-family="sans-serif" font-size="12">',
-             f'<rect width="{wide}" height="{high}" fill="#fff"/>']  # fmt: skip
+             f'<rect width="{wide}" height="{high}" fill="#fff"/>']
     for k in range(5):
         loss = bottom + k / 4 * (top - bottom)
         x, y = place(0, loss).split(",")
@@ -113,7 +113,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     for name, kind, value in (
         ("steps", int, 300), ("seeds", int, 3), ("width", int, 128), ("layers", int, 2), ("heads", int, 4), ("batch", int, 16), ("rate", float, 2e-3),
-    ):  # fmt: skip
+    ):
         parser.add_argument(f"--{name}", type=kind, default=value)
     parser.add_argument("--out", type=Path, help="JSON: run -> seed -> losses")
     parser.add_argument("--picture", type=Path, help="SVG of the loss curves")

@@ -63,7 +63,7 @@ ATTACKS = (
     Attack("source.npy", ("compress", "source.npy", "--abs", "0.1"), 1, r"source", seconds=20, lines=2),  # source.rft is a link to it here
     Attack("complex.npy", ("compress", "complex.npy", "--abs", "1"), 1, r"complex", seconds=20, lines=2),
     Attack("byte_order.py", ("byte_order.py",), 0, r"<f4"), Attack("shared_pages.py", ("shared_pages.py",), 0, "0 times", {"ROOFTOP_SIMT_MIB": "400"}),
-)  # fmt: skip
+)
 
 
 def _files(folder: Path, attack: Attack) -> dict[Path, bytes]:
@@ -96,7 +96,7 @@ def judged(attack: Attack) -> tuple[str, str]:
             done = subprocess.run(
                 [sys.executable, *words], cwd=folder, env=settings.environment(environment), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT, timeout=PATIENCE, check=False,
-            )  # fmt: skip
+            )
         except subprocess.TimeoutExpired:
             return trials.FINDING, f"it had not ended after {PATIENCE:.0f} s"
         finally:

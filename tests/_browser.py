@@ -26,7 +26,7 @@ def said(out: Path, page: str, probe: str, width: int) -> Any:
     (out / "probe.html").write_text(text.replace("<body", '<script defer src="probe.js"></script><body', 1), encoding="utf-8")
     (out / "frame.html").write_text(_FRAME % width, encoding="utf-8")
     line = [BROWSER, "--headless", "--no-sandbox", "--disable-gpu", "--allow-file-access-from-files", f"--window-size={width + 100},6100",
-            "--virtual-time-budget=8000", "--run-all-compositor-stages-before-draw", "--dump-dom", (out / "frame.html").as_uri()]  # fmt: skip
+            "--virtual-time-budget=8000", "--run-all-compositor-stages-before-draw", "--dump-dom", (out / "frame.html").as_uri()]
     done = subprocess.run(line, capture_output=True, text=True, timeout=120, check=False)
     found = re.search(r'<pre id="said">(.*?)</pre>', done.stdout, re.S)
     assert found, done.stderr[-500:]

@@ -41,7 +41,7 @@ TEXTS = (
     "good.cu", "bad.cu", "ref.py:scale", "ref.py:nosuch", "ref.py", "broken.py", "x.npy", "objects.npy", "x.rft", "cut.rft", "records", "records/a.jsonl",
     "bad.jsonl", "empty", "folder", "link", "m.safetensors", "text.txt", "loop", "new/file", "x.ncu-rep",
     "square__good__torch.py", "square__exits__torch.py", "square__gone__torch.py", "square__odd__triton.py",
-)  # fmt: skip
+)
 
 
 def files(folder: Path) -> None:
@@ -60,7 +60,7 @@ def files(folder: Path) -> None:
     texts = {
         "good.cu": head + body, "bad.cu": head + "nonsense \x1b[31m {", "ref.py": "def scale(x):\n    return x * 2\n", "broken.py": "def (\n",
         "text.txt": "hello\n", "bad.jsonl": record + '{"kind": "\x1b[1m"}\n', "x.ncu-rep": "no report", "empty": "",
-    }  # fmt: skip
+    }
     square = "{}\ndef supports(p):\n    return None\ndef run(inputs, outputs, scratch, config):\n    outputs['y'].copy_(inputs['x'] ** 2)\n"
     raises = "class Odd(BaseException):\n    pass\nraise Odd('\\x1b[31m')"
     first = {"good__torch": "print('\\x1b[1m')", "exits__torch": "import sys; sys.exit(0)", "gone__torch": "import os; os._exit(0)", "odd__triton": raises}

@@ -13,10 +13,10 @@ from rooftop.lab.counters.diagnose.resources import Activity
 SOL, COMPUTE, MEMORY, SCHEDULER, WARP, LAUNCH, OCCUPANCY = (
     "GPU Speed Of Light Throughput", "Compute Workload Analysis", "Memory Workload Analysis", "Scheduler Statistics", "Warp State Statistics",
     "Launch Statistics", "Occupancy",
-)  # fmt: skip
+)
 MATH = ("pipe_alu_cycles_active", "pipe_fma_cycles_active", "pipe_fp64_cycles_active", "pipe_tensor_cycles_active", "inst_executed_pipe_alu",
         "inst_executed_pipe_fma", "inst_executed_pipe_fp64", "inst_executed_pipe_xu", "inst_executed_pipe_uniform", "inst_executed_pipe_adu",
-        "inst_executed_pipe_cbu")  # fmt: skip
+        "inst_executed_pipe_cbu")
 ELAPSED = ".avg.pct_of_peak_sustained_elapsed"
 PIPE_NAMES = {"alu": "ALU", "fma": "FMA", "fp64": "FP64", "xu": "XU", "tensor": "Tensor (FP)"}
 STALL_TEXTS = {
@@ -84,7 +84,7 @@ def rules(kernel: Kernel) -> Iterator[tuple[str, str, float]]:
         if wavefronts and conflicts / wavefronts >= 0.1:
             text = f"The access pattern for shared {word}s causes on average a 4.0 - way bank conflict across all 512 shared {word} "
             yield MEMORY, text + (f"requests.This results in {conflicts:.0f} bank conflicts, which represent {conflicts / wavefronts:.2%} of the overall "
-                                  f"{wavefronts:.0f} wavefronts for shared {word}s."), 50.0  # fmt: skip
+                                  f"{wavefronts:.0f} wavefronts for shared {word}s."), 50.0
     latency = m["smsp__average_warp_latency_per_inst_issued.ratio"]
     reason = next((r for r in a.stalls if r in STALL_TEXTS), None)
     if reason is not None and a.stalls[reason] >= 0.3 and m["smsp__issue_active.avg.per_cycle_active"] < 0.8:

@@ -114,7 +114,7 @@ class Made:
             "work": {"read": work.read, "write": work.write, "ops": dict(work.ops)},
             "clocks": {"kernel": {"median": seconds, "low": seconds * 0.99, "high": seconds * 1.02, "n": 31}},
             "versus": {}, "error": {"ok": True, "max_share": 0.4, "rms_share": 0.25},
-        }  # fmt: skip
+        }
         record |= {"digest": "000000000000"} if stale else found.identity(c, device_of(record)).facts
         if found.head is not None:
             record["predict"] = dict(found.head.predict)
@@ -156,7 +156,7 @@ def ceiling(device: dict[str, Any]) -> Record:
         "kind": "ceiling", "digest": roofline.digest(), "at": "2026-01-01T09:00:00+00:00", "run": "zero", "device": device,
         "curves": {k: copy.deepcopy(points) for k in ("copy", "read", "write")},
         "fma_fp32": {duty: {"ops_per_s": FMA} for duty in ("burst", "sustained")}, "launch": {"graph_node_s": 1e-6},
-    }  # fmt: skip
+    }
 
 
 def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Made:
@@ -173,7 +173,7 @@ def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Made:
             body="if (i < n) y[i] = factor * x[i];",
         ),
         "ladders/steps/03_shipped.toml": 'idea = "The shipped one."\npredict = { speedup = 2.0 }\nlimit = "the copy"\nimplementation = "scale__cuda"\n',
-    }  # fmt: skip
+    }
     for name, text in files.items():
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -190,7 +190,7 @@ class Strict(HTMLParser):
         "td": {"td", "th", "tr", "tbody"}, "th": {"td", "th", "tr", "tbody"}, "tr": {"tr", "tbody"}, "thead": {"tbody"}, "tbody": {"tbody"},
         "caption": {"thead", "tbody", "tr"}, "li": {"li"}, "dt": {"dt", "dd"}, "dd": {"dt", "dd"}, "option": {"option"},
         "p": {"p", "div", "section", "header", "main", "footer", "nav", "figure", "h1", "h2", "h3", "ul", "ol", "dl", "details", "table", "pre"},
-    }  # fmt: skip
+    }
 
     def __init__(self, text: str) -> None:
         super().__init__(convert_charrefs=True)
@@ -250,7 +250,7 @@ class Strict(HTMLParser):
 FACTS = {
     "registers": 17, "spills": 8, "shared": 4096, "threads": 192, "occupancy": {"percent": 62.5, "limiter": "shared memory"},
     "counts": {"LDG.32": 3, "LDG.128": 41, "FFMA": 43, "S2R": 9}, "loop": {"LDS.128": 47}, "kernel": "scale<float>",
-}  # fmt: skip
+}
 
 
 def rows(page: LadderPage) -> dict[int, RungRow]:

@@ -26,9 +26,9 @@ def plain_values(bits: np.ndarray, e: Element) -> np.ndarray:
 
 
 def to_symbols(k: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Whole numbers (|k| < 2^31) as symbols 1 to 242, and for the large ones bits below the two highest: z = 2|k|, or 2|k| - 1 where k < 0; z + 1 for z < 192,
-    else 193 + 2 (length - 8) + the second highest bit, and `length` - 2 bits as they are. Returns symbols, those bits and how many they
-    are."""
+    """Whole numbers (|k| < 2^31) as symbols 1 to 242, and for the large ones bits below the two highest: z = 2|k|, or 2|k| - 1 where k < 0;
+    z + 1 for z < 192, else 193 + 2 (length - 8) + the second highest bit, and `length` - 2 bits as they are. Returns symbols, those bits
+    and how many they are."""
     z = np.where(k < 0, -2 * k - 1, 2 * k)
     length = np.frexp(z.astype(np.float64))[1].astype(np.int64)
     large = z >= DIRECT

@@ -114,7 +114,10 @@ def shape(op: str, name: str, value: Any) -> tuple[int, ...]:
     """A shape given as a number or as numbers. Raises TypeError for anything else."""
     import torch
 
-    found = (value,) if isinstance(value, (int, torch.SymInt)) else tuple(value) if isinstance(value, Sequence) and not isinstance(value, str) else None
+    found = (
+        (value,) if isinstance(value, (int, torch.SymInt)) else tuple(value) if isinstance(value, Sequence) and not isinstance(value, str)
+        else None
+    )
     if found is None or not all(isinstance(n, (int, torch.SymInt)) for n in found):
         raise TypeError(f"{op}: {name} is {value!r}, a {type(value).__name__}; it must be a whole number or a sequence of them")
     return found

@@ -56,7 +56,8 @@ class Process:
         arguments: Sequence[str] = (),
     ) -> None:
         self._python, self._module, self._environment = python, module, dict(environment)
-        self._flags = ["-P"] if python == Path(sys.executable) else []  # what lies in the present folder is no module of Python's; 3.10 knows no such flag
+        # what lies in the present folder is no module of Python's; 3.10 knows no such flag
+        self._flags = ["-P"] if python == Path(sys.executable) else []
         self._what, self._error, self._timeout, self._slow = what, error, timeout, slow
         self._before, self._processes, self._arguments = list(before), processes, list(arguments)
         self._child: subprocess.Popen[bytes] | None = None

@@ -180,7 +180,9 @@ def caller(op: Contract) -> Callable[..., Any]:
     execute = _executor(op)
     lists = bool(op.list_names)
     plainly = op.grad is not None and not (op.mutates or op.into or lists)
-    recording = gradients.recorded(op, lambda chosen, args: chosen(args) if callable(chosen) else unrecorded(args, chosen)) if plainly else None
+    recording = (
+        gradients.recorded(op, lambda chosen, args: chosen(args) if callable(chosen) else unrecorded(args, chosen)) if plainly else None
+    )
 
     native = op.cpu is not None
     keys = torch._C._dispatch_keys
@@ -285,7 +287,9 @@ def caller(op: Contract) -> Callable[..., Any]:
             plan = _remember(plans, frozen, plan_for(op, args, implementation))
         if records:
             assert recording is not None
-            return recording(implementation if plan is None else lambda given: execute(plan, given, [given[i] for i in tensor_positions]), args)
+            return recording(
+                implementation if plan is None else lambda given: execute(plan, given, [given[i] for i in tensor_positions]), args
+            )
         return library.fallback(op, args) if plan is None else execute(plan, args, tensors)
 
     return call

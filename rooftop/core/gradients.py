@@ -1,7 +1,7 @@
 """Gradients of an op: what its forward saves and what its backward returns, for the op registered with `torch.library` and for eager calls.
 
-An eager call whose tensors are plain ones records itself with an autograd function of its own: the way through torch's dispatcher and a registered op costs
-the host more. `torch.compile`, functional transforms and subclasses of tensors take that way."""
+An eager call whose tensors are plain ones records itself with an autograd function of its own: the way through torch's dispatcher and a
+registered op costs the host more. `torch.compile`, functional transforms and subclasses of tensors take that way."""
 
 from __future__ import annotations
 
@@ -42,20 +42,22 @@ class Gradients:
         self._op, self._grad = op, grad
         self._names, self._options, self._outputs = tuple(op.kinds), op.option_names, op.output_names
         self._differentiable = tuple(n not in grad.non_differentiable for n in op.output_names)
-        self._hidden = bool(set(grad.non_differentiable) & set(grad.saves))  # computed for the backward; how they depend on the inputs is not recorded
+        # computed for the backward; how they depend on the inputs is not recorded
+        self._hidden = bool(set(grad.non_differentiable) & set(grad.saves))
         self._takes_none = tuple(p.annotation == "Tensor | None" for p in inspect.signature(grad.backward).parameters.values())
         self._same = tuple((name, op.output_names.index(out)) for name, out in grad.same.items())
 
     def save(self, ctx: Any, values: dict[str, Any], outputs: Sequence[Any], present: Sequence[bool]) -> None:
-        """Keep what the backward needs. `values`: the arguments, by name; lists of tensors by the names of their members. `present`: which outputs the call
-        has."""
+        """Keep what the backward needs. `values`: the arguments, by name; lists of tensors by the names of their members. `present`: which
+        outputs the call has."""
         for n, o, there in zip(self._outputs, outputs, present, strict=True):
             if there:
                 values[n] = o
         ctx.save_for_backward(*self._grad.saved(values))
         ctx.options = [values[n] for n in self._options]
         ctx.facts = facts = [
-            (o.shape, o.dtype, o.device) if there and kept else None for o, there, kept in zip(outputs, present, self._differentiable, strict=True)
+            (o.shape, o.dtype, o.device) if there and kept else None
+            for o, there, kept in zip(outputs, present, self._differentiable, strict=True)
         ]
         if None in facts and (others := [o for o, fact in zip(outputs, facts, strict=True) if fact is None and o is not None]):
             ctx.mark_non_differentiable(*others)

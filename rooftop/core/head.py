@@ -211,9 +211,11 @@ class Head:
 
     @cached_property
     def strided(self) -> frozenset[str]:
-        """The tensors whose strides the head speaks of, or that are copied by a tensor map, which has them. The others must be contiguous, unless Python of
-        the file's launches its kernels."""
-        listed = {arg.tensor for args in (self.args, *(launch.args or () for launch in self.launches)) for arg in args if isinstance(arg, MapArg)}
+        """The tensors whose strides the head speaks of, or that are copied by a tensor map, which has them. The others must be contiguous,
+        unless Python of the file's launches its kernels."""
+        listed = {
+            arg.tensor for args in (self.args, *(launch.args or () for launch in self.launches)) for arg in args if isinstance(arg, MapArg)
+        }
         todo = [name for _, text in self.expressions() for name in strided(text)]
         while todo:
             if (name := todo.pop()) not in listed:

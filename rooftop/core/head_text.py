@@ -36,7 +36,8 @@ SOURCE = 1 << 24  # bytes of a file of source that is read
 
 
 def read(path: Path) -> str:
-    """The text of a kernel's file. Raises HeadError with the line if it is not UTF-8, OSError for what is no file, or too long for a source."""
+    """The text of a kernel's file. Raises HeadError with the line if it is not UTF-8, OSError for what is no file, or too long for a
+    source."""
     content = whole_file.regular(path, SOURCE)
     try:
         return content.decode("utf-8").replace("\r\n", "\n").replace("\r", "\n")
@@ -84,12 +85,15 @@ def _toml(body: str, first: int, where: str) -> dict[str, Any]:
 
 
 def _of_op(data: dict[str, Any], op: str, where: str) -> dict[str, Any]:
-    """The head of one of the ops that a file lists, of the first one without `op`: what `[of.<op>]` says stands in place of what is said of all."""
+    """The head of one of the ops that a file lists, of the first one without `op`: what `[of.<op>]` says stands in place of what is said of
+    all."""
     if "of" not in data:
         return data
     own, ops = data.pop("of"), data.get("ops")
     if not isinstance(ops, list) or not isinstance(own, dict) or not all(isinstance(table, dict) for table in own.values()) or set(own) - set(ops):
-        raise HeadError(f"{where}: of holds a table for each op that differs, [of.softmax_bwd], and `ops` lists them; given {', '.join(own)}")
+        raise HeadError(
+            f"{where}: of holds a table for each op that differs, [of.softmax_bwd], and `ops` lists them; given {', '.join(own)}"
+        )
     if given := sorted({key for table in own.values() for key in table} & {"op", "ops", "python"}):
         raise HeadError(f"{where}: [of] sets {given[0]}, which is the same for all ops of a file")
     return {**data, **own.get(op or ops[0], {})}

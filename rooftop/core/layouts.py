@@ -51,11 +51,15 @@ def widen(t: torch.Tensor | None) -> torch.Tensor | None:
 
 
 def remark(problem: Problem, head: bool, misaligned: bool = False) -> str:
-    """A clause for the message of a kernel that is wrong: how its tensors lie that are not contiguous; of an access that is `misaligned`, those too that are
-    not at multiples of 16 bytes; "" where there are none. With `head`, what a kernel that needs another layout writes."""
+    """A clause for the message of a kernel that is wrong: how its tensors lie that are not contiguous; of an access that is `misaligned`,
+    those too that are not at multiples of 16 bytes; "" where there are none. With `head`, what a kernel that needs another layout
+    writes."""
     apart = {n: m for n, m in problem.tensors if m is not None and not m.contiguous}
     odd = {n: m for n, m in problem.tensors if misaligned and m is not None and m.contiguous and m.align < 16}
-    said = [f"{n} has shape {list(m.shape)} and strides {list(m.strides)} (contiguous: {list(contiguous_strides(m.shape))})" for n, m in apart.items()]
+    said = [
+        f"{n} has shape {list(m.shape)} and strides {list(m.strides)} (contiguous: {list(contiguous_strides(m.shape))})"
+        for n, m in apart.items()
+    ]
     said += [f"{n} of shape {list(m.shape)} starts at a multiple of {m.align} bytes, not of 16" for n, m in odd.items()]
     if not said:
         return ""

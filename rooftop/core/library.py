@@ -26,7 +26,8 @@ def schema(op: Contract) -> str:
 
 
 def _library() -> Any:
-    """torch's library of our namespace. What a compiled graph calls is past autograd already, and runs without a second way through torch's dispatcher."""
+    """torch's library of our namespace. What a compiled graph calls is past autograd already, and runs without a second way through torch's
+    dispatcher."""
     import torch
 
     plain, modes, transform = (torch.Tensor, torch.nn.Parameter), torch._C._len_torch_dispatch_stack, torch._C._functorch.peek_interpreter_stack
@@ -57,7 +58,8 @@ def _library() -> Any:
     return Library()
 
 
-Run = Callable[[Sequence[Any], "str | None"], Any]  # (arguments in the reference's order, implementation) -> outputs, None for an absent one
+# (arguments in the reference's order, implementation) -> outputs, None for an absent one
+Run = Callable[[Sequence[Any], "str | None"], Any]
 
 
 def register(op: Contract, run: Run) -> Callable[..., Any]:
@@ -90,7 +92,9 @@ def _registered(op: Contract, run: Run) -> Callable[..., Any]:
         *given, _ = args
         device = next(a for a in op.flattened(given)[0].values() if a is not None).device
         made = tuple(
-            torch.empty(0, device=device) if m is None else torch.empty_strided(m.shape, m.strides, dtype=_torch_dtype(m.dtype), device=device)
+            torch.empty(0, device=device) if m is None else torch.empty_strided(
+                m.shape, m.strides, dtype=_torch_dtype(m.dtype), device=device
+            )
             for m in _fake_metas(op, given)
         )
         return made[0] if single else made if made else None
@@ -156,7 +160,9 @@ def _laid_out(op: Contract, given: Sequence[Any], found: Any) -> Any:
 def leaves_out(op: Contract, given: Sequence[Any], found: Any) -> bool:
     """Whether torch's own function gave no value for an output that the call has."""
     results = found if isinstance(found, tuple) else (found,)
-    return any(r is None for r in results) and any(r is None and m is not None for r, m in zip(results, _fake_metas(op, given), strict=True))
+    return any(r is None for r in results) and any(
+        r is None and m is not None for r, m in zip(results, _fake_metas(op, given), strict=True)
+    )
 
 
 def transformed(op: Contract, given: Sequence[Any]) -> Any:

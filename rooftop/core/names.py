@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from difflib import get_close_matches
 
-# Kernels that were renamed or merged into another: the old name -> the one of today. Records of the old name are read as of the new one; a call, or a command,
-# with the old name is told the new one.
+# Kernels that were renamed or merged into another: the old name -> the one of today. Records of the old name are read as of the new one; a
+# call, or a command, with the old name is told the new one.
 RENAMED = {
     "cross_entropy__rows__cuda_sm80": "cross_entropy__cuda_sm80", "cumsum__chain__cuda_sm90": "cumsum__look_back__cuda_sm90",
     "kthvalue__bracket__cuda_sm80": "kthvalue__splitters__cuda_sm80", "topk_mask__bracket__cuda_sm80": "topk_mask__splitters__cuda_sm80",
     "swiglu__cuda_sm80": "swiglu__rows__cuda_sm80",
-}  # fmt: skip
+}
 
 
 def renamed(name: str, known: Sequence[str]) -> str | None:
@@ -39,19 +39,22 @@ class UnknownName(RegistryError):
 
 
 SAME = (
-    "torch", "triton", "numpy", "ml_dtypes", "rich", "typer", "jinja2", "markupsafe", "scipy", "numcodecs", "zarr", "transformers", "torchao", "safetensors",
+    "torch", "triton", "numpy", "ml_dtypes", "rich", "typer", "jinja2", "markupsafe", "scipy", "numcodecs", "zarr", "transformers",
+    "torchao", "safetensors",
     "jax", "kernels", "mcp", "vllm", "torchtitan", "fsrs",
-)  # fmt: skip
+)
 PACKAGES = {  # module -> the package of an index that has it
-    **{name: name for name in SAME}, "liger_kernel": "liger-kernel", "pynvml": "nvidia-ml-py", "cuda.bindings": "cuda-bindings", "cuda.tile": "cuda-tile",
-    "cuda": "cuda-core", "nvidia": "nvidia-cuda-runtime", "cutlass": "nvidia-cutlass-dsl", "ncu_report": "ncu-report", "quack": "quack-kernels",
+    **{name: name for name in SAME}, "liger_kernel": "liger-kernel", "pynvml": "nvidia-ml-py", "cuda.bindings": "cuda-bindings",
+    "cuda.tile": "cuda-tile",
+    "cuda": "cuda-core", "nvidia": "nvidia-cuda-runtime", "cutlass": "nvidia-cutlass-dsl", "ncu_report": "ncu-report",
+    "quack": "quack-kernels",
     "flashinfer": "flashinfer-python",
-}  # fmt: skip
+}
 
 
 def package_of(module: str) -> str | None:
-    """The package to install for a missing module: `cuda.bindings.nvrtc` is in cuda-bindings. None for a module that rooftop does not use: nobody here knows
-    which package has it, or whether any has."""
+    """The package to install for a missing module: `cuda.bindings.nvrtc` is in cuda-bindings. None for a module that rooftop does not use:
+    nobody here knows which package has it, or whether any has."""
     parts = module.split(".")
     prefixes = (".".join(parts[:n]) for n in range(len(parts), 0, -1))
     return next((PACKAGES[p] for p in prefixes if p in PACKAGES), None)

@@ -11,7 +11,9 @@ from rooftop.core.contract import Calls, Contract, Grad, Judged, Judging, Timed,
 from rooftop.core.spec import Case, Problem
 from rooftop.core.sweeps import Sizes, each_element, first_of
 
-__all__ = ["Calls", "Grad", "Judged", "Judging", "Op", "Sizes", "Timed", "Tolerance", "Values", "each_element", "first_of", "in_place", "like"]
+__all__ = [
+    "Calls", "Grad", "Judged", "Judging", "Op", "Sizes", "Timed", "Tolerance", "Values", "each_element", "first_of", "in_place", "like"
+]
 
 
 def constant(function: Any) -> Any:

@@ -168,7 +168,8 @@ def not_python(error: SyntaxError) -> str:
 
 @cache
 def kernel_files(house: House = HOUSE) -> tuple[KernelFile, ...]:
-    """Every implementation's file. Raises RegistryError for a name that cannot be parsed, or that names no op, and for a file in the wrong folder."""
+    """Every implementation's file. Raises RegistryError for a name that cannot be parsed, or that names no op, and for a file in the wrong
+    folder."""
     files: list[KernelFile] = []
     rooms: dict[str, Path] = {}  # op, for forward and backward -> its family's folder
     for path in sorted(p for p in house.kernels.rglob("*") if p.suffix in (".py", ".cu", ".cuh") and p.name != CHOOSE):
@@ -176,7 +177,9 @@ def kernel_files(house: House = HOUSE) -> tuple[KernelFile, ...]:
         if any(part.startswith("_") for part in shown.parts):  # helpers of a family, and kernels/_device
             continue
         if path.suffix == ".cuh":
-            raise RegistryError(f"kernels/{shown}: a header of a family is private to it: _{path.name}; what several families share is in kernels/_device")
+            raise RegistryError(
+                f"kernels/{shown}: a header of a family is private to it: _{path.name}; what several families share is in kernels/_device"
+            )
         if len(shown.parts) != 2:
             raise RegistryError(f"kernels/{shown}: a kernel lies in the folder of its family, kernels/<family>/{path.name}")
         try:
@@ -198,7 +201,9 @@ def kernel_files(house: House = HOUSE) -> tuple[KernelFile, ...]:
             if base not in op_names(house):
                 raise RegistryError(f"kernels/{shown}: {unknown('op', one, list(op_names(house)))}")
             if rooms.setdefault(base, path.parent) != path.parent:
-                raise RegistryError(f"kernels/{shown}: the kernels of {base} are in kernels/{rooms[base].name}; those of an op are in one family")
+                raise RegistryError(
+                    f"kernels/{shown}: the kernels of {base} are in kernels/{rooms[base].name}; those of an op are in one family"
+                )
             called = one + path.stem.removeprefix(name.op)
             if other := next((f.path for f in files if f.name == called), None):
                 raise RegistryError(f"kernels/{shown}: {called} is in {other.name} already")
@@ -228,7 +233,8 @@ def _made(backend: Backend, path: Path, op_name: str, name: str, arch: int, hous
 
 
 def choose(op_name: str, problem: Problem, named: str = "", house: House = HOUSE) -> Chosen | str | None:
-    """What the family's function chooses, among all kernels or with `named` alone; None if it has no function for the op. Raises ChoiceError."""
+    """What the family's function chooses, among all kernels or with `named` alone; None if it has no function for the op. Raises
+    ChoiceError."""
     found = chooser(op_name, house)
     if found is None:
         return None
@@ -263,8 +269,8 @@ def _implementations(op_name: str, house: House) -> tuple[Implementation, ...]:
 
 @cache
 def chooser(op_name: str, house: House = HOUSE) -> tuple[Choose, str, tuple[str, ...]] | None:
-    """The function that chooses among the kernels of an op, the file that it is in, and the kernels. None: the op has no function, and its first kernel
-    that supports a problem runs, in the order of backends and names.
+    """The function that chooses among the kernels of an op, the file that it is in, and the kernels. None: the op has no function, and its
+    first kernel that supports a problem runs, in the order of backends and names.
 
     Raises RegistryError if the file is not valid Python, or imports a helper that does not exist."""
     files = [f for f in kernel_files(house) if f.op == op_name]
@@ -280,8 +286,8 @@ def chooser(op_name: str, house: House = HOUSE) -> tuple[Choose, str, tuple[str,
 
 
 def in_order(p: Problem, named: str, order: Iterable[tuple[str, str]]) -> Chosen | str:
-    """For a `choose.py`: the first of these (kernel, why) that takes the problem, with the config of its own file, or why the first does not; `named`: that
-    kernel alone."""
+    """For a `choose.py`: the first of these (kernel, why) that takes the problem, with the config of its own file, or why the first does
+    not; `named`: that kernel alone."""
     refused = ""
     for name, why in [(named, "the call names it")] if named else order:
         kernel = implementation(name)
@@ -314,7 +320,9 @@ def ladder(name: str, house: House = HOUSE) -> Ladder:
         if not isinstance(data.get(key), kind):
             raise RegistryError(f"ladders/{name}/ladder.toml: {key} must be a {kind.__name__}")
     if extra := set(data) - {*_LADDER_KEYS, "derivation", "needs"}:
-        raise RegistryError(f"ladders/{name}/ladder.toml: unknown keys {', '.join(sorted(extra))}; it holds {', '.join(_LADDER_KEYS)}, derivation, needs")
+        raise RegistryError(
+            f"ladders/{name}/ladder.toml: unknown keys {', '.join(sorted(extra))}; it holds {', '.join(_LADDER_KEYS)}, derivation, needs"
+        )
     needs = data.get("needs", [])
     if not isinstance(needs, list) or not all(isinstance(n, str) for n in needs):
         raise RegistryError(f"ladders/{name}/ladder.toml: needs must be names of ladders and topics")
@@ -325,9 +333,10 @@ def ladder(name: str, house: House = HOUSE) -> Ladder:
         raise RegistryError(f"ladders/{name}/ladder.toml: {unknown('op', data['op'], list(op_names(house)))}")
     return Ladder(
         name=name, path=folder, op=data["op"], title=data["title"], intro=data["intro"], dtypes=tuple(data["dtypes"]),
-        targets=tuple(data["targets"]), headline=data["headline"], cases=tuple(data["cases"]), rungs=tuple(_rungs(name, folder, data["op"], house)),
+        targets=tuple(data["targets"]), headline=data["headline"], cases=tuple(data["cases"]),
+        rungs=tuple(_rungs(name, folder, data["op"], house)),
         derivation=tuple(derivation), needs=tuple(needs),
-    )  # fmt: skip
+    )
 
 
 def _rungs(name: str, folder: Path, op_name: str, house: House) -> list[Rung]:
@@ -391,7 +400,8 @@ def no_op(path: Path) -> str:
 
 
 def user_file(path: Path, otherwise: str | None = None) -> Implementation:
-    """A user's own kernel: a `.cu` whose head names its op, or a `.py` with the name of a kernel. `otherwise`: the op of a head that names none.
+    """A user's own kernel: a `.cu` whose head names its op, or a `.py` with the name of a kernel. `otherwise`: the op of a head that names
+    none.
 
     Raises RegistryError or HeadError with what is accepted."""
     if not path.is_file():

@@ -151,22 +151,23 @@ def confine_tool(readable: Iterable[Path], writable: Iterable[Path] = ()) -> Non
 
 
 def confine_python(readable: Iterable[Path], listed: Iterable[Path], writable: Iterable[Path]) -> bool:
-    """Keep the calling thread, and those that it starts, from the network and from all files but `readable`; of the folders `listed` the names alone. It may
-    start no program. Whether the system can (Landlock)."""
+    """Keep the calling thread, and those that it starts, from the network and from all files but `readable`; of the folders `listed` the
+    names alone. It may start no program. Whether the system can (Landlock)."""
     if not landlock_version():
         return False
     _libc().prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
     _no_network()
     _landlocked({
-        **dict.fromkeys(map(Path, SYSTEM), READS), **dict.fromkeys(listed, READ_DIR), **dict.fromkeys(readable, READS), **dict.fromkeys(writable, WRITES_INTO),
-    })  # fmt: skip
+        **dict.fromkeys(map(Path, SYSTEM), READS), **dict.fromkeys(listed, READ_DIR), **dict.fromkeys(readable, READS),
+        **dict.fromkeys(writable, WRITES_INTO),
+    })
     _no_capabilities()
     return True
 
 
 def tool(command: Sequence[str], *, readable: Iterable[Path], writable: Iterable[Path], seconds: int, memory: int) -> list[str]:
-    """`command` as this process runs it confined (`confine_tool`), within `seconds` of CPU time and `memory` bytes for each of its processes. It ends, with
-    what it has started, when the thread that runs it does."""
+    """`command` as this process runs it confined (`confine_tool`), within `seconds` of CPU time and `memory` bytes for each of its
+    processes. It ends, with what it has started, when the thread that runs it does."""
     folders = {"readable": [str(p) for p in readable], "writable": [str(p) for p in writable]}
     told = {**folders, "seconds": seconds, "memory": memory, "asks": os.getpid()}
     return [sys.executable, "-I", "-S", __file__, json.dumps(told), *command]
@@ -264,8 +265,8 @@ def _filter(instructions: list[tuple[int, int, int, int]]) -> None:
 
 
 def _watched(asks: int) -> None:
-    """From here on this is a process of its own. The one that was called waits for it and ends as it does; should the process `asks`, which called it, end
-    before, it ends the group: a compiler's driver and what that has started."""
+    """From here on this is a process of its own. The one that was called waits for it and ends as it does; should the process `asks`, which
+    called it, end before, it ends the group: a compiler's driver and what that has started."""
     signal.signal(signal.SIGTERM, lambda *_: os.killpg(0, signal.SIGKILL))
     _libc().prctl(PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGTERM), 0, 0, 0)
     if os.getppid() != asks:  # it has ended already

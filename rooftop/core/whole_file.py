@@ -40,8 +40,8 @@ def open_whole(path: str | Path) -> Iterator[IO[bytes]]:
 
 
 def regular(path: str | Path, most: int = MOST) -> bytes:
-    """The content of a file. Raises OSError for what is none, since to read a pipe that nobody writes into would wait for ever, and for more than `most` bytes,
-    which an empty file can say that it has."""
+    """The content of a file. Raises OSError for what is none, since to read a pipe that nobody writes into would wait for ever, and for
+    more than `most` bytes, which an empty file can say that it has."""
     with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise OSError(errno.EINVAL, "no regular file", str(path))

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Decoder", "KVCache", "Proof", "Report", "apply_to", "generate", "generate_batch", "is_patched", "patch", "prove", "register_experts",
     "register_transformers", "scaled_dot_product_attention", "transformers_attention", "transformers_mask", "unpatch",
-]  # fmt: skip
+]
 
 
 def __getattr__(name: str) -> Any:

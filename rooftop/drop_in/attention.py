@@ -12,11 +12,11 @@ if TYPE_CHECKING:
 def scaled_dot_product_attention(
     query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0, is_causal: bool = False,
     scale: float | None = None, enable_gqa: bool = False,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """`torch.nn.functional.scaled_dot_product_attention`, by `rooftop.attention` where that takes the tensors, else by torch itself.
 
-    The differences: a query that sees no key gives zeros; dropout is that of `rooftop.attention`, its seed drawn from torch's default generator of the CPU.
-    Under autocast float32 and 16-bit tensors are cast to its dtype, as torch does.
+    The differences: a query that sees no key gives zeros; dropout is that of `rooftop.attention`, its seed drawn from torch's default
+    generator of the CPU. Under autocast float32 and 16-bit tensors are cast to its dtype, as torch does.
 
     Args:
         query: [..., H, L, D]. float16, bfloat16 or float32, D and Dv multiples of 8 up to 256; other dtypes and sizes go to torch.
@@ -94,7 +94,8 @@ def drawn() -> int:
 
 
 def _alike(query: Tensor, key: Tensor, value: Tensor, enable_gqa: bool) -> tuple[Tensor, Tensor, Tensor]:
-    """With one shape before the heads. Heads are left as `rooftop.attention` takes them: as many of keys as of values, which divide those of the query."""
+    """With one shape before the heads. Heads are left as `rooftop.attention` takes them: as many of keys as of values, which divide those
+    of the query."""
     import torch
 
     op, given = "scaled_dot_product_attention", (query, key, value)
@@ -114,12 +115,16 @@ def _alike(query: Tensor, key: Tensor, value: Tensor, enable_gqa: bool) -> tuple
     if enable_gqa:
         whole, apart = heads[0], heads[1] != heads[2]
         if apart and any(n == 0 or whole % n for n in heads[1:]):
-            raise ValueError(f"{op}: query has {whole} heads, key {heads[1]} and value {heads[2]}; those of key and value must divide the query's")
+            raise ValueError(
+                f"{op}: query has {whole} heads, key {heads[1]} and value {heads[2]}; those of key and value must divide the query's"
+            )
         key, value = (t.repeat_interleave(whole // t.shape[-3], -3) if apart else t for t in (key, value))
     else:
         whole = next((n for n in heads if n != 1), 1)
         if any(n != 1 and n != whole for n in heads):
-            raise ValueError(f"{op}: query has {heads[0]} heads, key {heads[1]} and value {heads[2]}; they must be alike or 1, or enable_gqa given")
+            raise ValueError(
+                f"{op}: query has {heads[0]} heads, key {heads[1]} and value {heads[2]}; they must be alike or 1, or enable_gqa given"
+            )
         query = query.expand(*query.shape[:-3], whole, *query.shape[-2:])
         if heads[1] != heads[2]:
             key, value = (t.expand(*t.shape[:-3], whole, *t.shape[-2:]) for t in (key, value))

@@ -1,5 +1,5 @@
-"""Continuous batching: `rooftop.generate_batch`. A step decodes a token of each running sequence; where one ends, the next prompt takes its place. Keys and
-values lie in pages that all sequences share."""
+"""Continuous batching: `rooftop.generate_batch`. A step decodes a token of each running sequence; where one ends, the next prompt takes its
+place. Keys and values lie in pages that all sequences share."""
 
 from __future__ import annotations
 
@@ -82,14 +82,15 @@ class _Slots(Decoder):
 
 
 def generate_batch(
-    model: nn.Module, prompts: Sequence[Sequence[int] | Tensor], *, max_new_tokens: int | Sequence[int] = 128, eos_token_id: int | Sequence[int] | None = None,
+    model: nn.Module, prompts: Sequence[Sequence[int] | Tensor], *, max_new_tokens: int | Sequence[int] = 128,
+    eos_token_id: int | Sequence[int] | None = None,
     temperature: float = 0.0, top_k: int | None = None, top_p: float = 1.0, min_p: float = 0.0, seed: int = 0, slots: int = 32,
     cache_tokens: int | None = None, prefill_chunk: int = 2048,
-) -> list[list[int]]:  # fmt: skip
+) -> list[list[int]]:
     """Continue many prompts, of any lengths and in any number: ``rooftop.generate_batch(model, [[1, 5, 9], [1, 7]], max_new_tokens=64)``.
 
-    `slots` sequences run at once; one that ends makes room for the next prompt. At temperature 0 each gets the tokens of Transformers' greedy
-    `model.generate` of its prompt alone, up to the rounding of products in another batch.
+    `slots` sequences run at once; one that ends makes room for the next prompt. At temperature 0 each gets the tokens of Transformers'
+    greedy `model.generate` of its prompt alone, up to the rounding of products in another batch.
 
     Args:
         model: a causal language model of Transformers; one that is not patched is for the time of the call.
@@ -104,7 +105,8 @@ def generate_batch(
 
     Returns the new tokens of each prompt, in the order of the prompts; an end is part of them.
 
-    Raises TypeError and ValueError for arguments that do not fit, for a sequence that cache_tokens cannot hold, and for models as `generate`."""
+    Raises TypeError and ValueError for arguments that do not fit, for a sequence that cache_tokens cannot hold, and for models as
+    `generate`."""
     asked, most = _checked(model, prompts, max_new_tokens, slots, prefill_chunk)
     if not asked:
         return []
@@ -117,7 +119,9 @@ def generate_batch(
         number("generate_batch", "cache_tokens", cache_tokens, "a whole number of at least 1", whole=True)
         pages = cache_tokens // PAGE
         if (longest := max(need)) > pages:
-            raise ValueError(f"generate_batch: cache_tokens is {cache_tokens}; a sequence of {max(whole)} tokens takes {longest} pages of {PAGE}")
+            raise ValueError(
+                f"generate_batch: cache_tokens is {cache_tokens}; a sequence of {max(whole)} tokens takes {longest} pages of {PAGE}"
+            )
     with ExitStack() as stack, torch.inference_mode():
         if not patching.is_patched(model):
             stack.enter_context(patching.apply(model, {"residual": True}))

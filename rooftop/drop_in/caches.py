@@ -24,7 +24,9 @@ class KVLayer(CacheLayerMixin):  # type: ignore[misc]
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
         self.dtype, self.device = key_states.dtype, key_states.device
         rows, tokens = self.cache.pages or (key_states.shape[0], self.cache.max_length)
-        self.keys, self.values = (torch.zeros(rows, tokens, t.shape[1], t.shape[3], dtype=t.dtype, device=t.device) for t in (key_states, value_states))
+        self.keys, self.values = (
+            torch.zeros(rows, tokens, t.shape[1], t.shape[3], dtype=t.dtype, device=t.device) for t in (key_states, value_states)
+        )
         self.is_initialized = True
 
     def update(self, key_states: Tensor, value_states: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
@@ -41,7 +43,9 @@ class KVLayer(CacheLayerMixin):  # type: ignore[misc]
                 rows = torch.arange(k.shape[0], device=k.device)[:, None]
                 at = lengths[:, None].long() + torch.arange(k.shape[1], device=k.device)
                 if self.cache.table is not None:
-                    rows, at = self.cache.table[rows, (at // self.keys.shape[1]).clamp(max=self.cache.table.shape[1] - 1)], at % self.keys.shape[1]
+                    rows, at = self.cache.table[
+                        rows, (at // self.keys.shape[1]).clamp(max=self.cache.table.shape[1] - 1)
+                    ], at % self.keys.shape[1]
                 self.keys[rows, at], self.values[rows, at] = k, v
         end = self.keys.shape[1] if self.cache.static else self.seen
         return self.keys[:, :end].transpose(1, 2), self.values[:, :end].transpose(1, 2)
@@ -64,7 +68,8 @@ class KVLayer(CacheLayerMixin):  # type: ignore[misc]
 
 
 class KVCache(Cache):  # type: ignore[misc]
-    """``model.generate(ids, past_key_values=rooftop.drop_in.KVCache(model.config, 4096))``, for a patched model. Layers with a window keep all tokens.
+    """``model.generate(ids, past_key_values=rooftop.drop_in.KVCache(model.config, 4096))``, for a patched model. Layers with a window keep
+    all tokens.
 
     Args:
         config: of the model.
@@ -76,7 +81,7 @@ class KVCache(Cache):  # type: ignore[misc]
     def __init__(
         self, config: Any, max_length: int, *, static: bool = False, lengths: Tensor | None = None, pages: tuple[int, int] | None = None,
         table: Tensor | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         if not isinstance(max_length, int) or max_length < 1:
             raise ValueError(f"KVCache: max_length is {max_length!r}; it must be a whole number of at least 1")
         if why := refusal(config):

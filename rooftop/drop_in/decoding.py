@@ -29,7 +29,8 @@ class Decoder:
         packed: linear layers that are given one tensor (queries, keys and values; gate and up) are one product, and their weights views of one
             matrix from then on; None: on a GPU.
 
-    `prefill(ids, lengths)`, then `step()`, which takes `token` [B, 1] and returns logits [B, V]. Raises ValueError for a model that it cannot decode with."""
+    `prefill(ids, lengths)`, then `step()`, which takes `token` [B, 1] and returns logits [B, V]. Raises ValueError for a model that it
+    cannot decode with."""
 
     def __init__(self, model: Any, batch: int, max_length: int, *, graph: bool | None = None, packed: bool | None = None) -> None:
         if why := _refused(model):
@@ -66,7 +67,8 @@ class Decoder:
 
     @torch.inference_mode()  # type: ignore[untyped-decorator]
     def step(self, greedy: bool = False) -> Tensor:
-        """Append `token` and return the logits after it, which the next step overwrites; `greedy`: the most probable one becomes `token`."""
+        """Append `token` and return the logits after it, which the next step overwrites; `greedy`: the most probable one becomes
+        `token`."""
         if not self.captures:
             return self._step(greedy)
         if greedy not in self.graphs and not self._capture(greedy):
@@ -99,7 +101,8 @@ class Decoder:
         return out.logits[:, -1]
 
     def _capture(self, greedy: bool) -> bool:
-        """Make the graph of a step; False: a step waits for the device, as where an op has no kernel for the model's dtype, and no graph can hold it."""
+        """Make the graph of a step; False: a step waits for the device, as where an op has no kernel for the model's dtype, and no graph
+        can hold it."""
         before, token = self.lengths.clone(), self.token.clone()
         side, waits = torch.cuda.Stream(), torch.cuda.get_sync_debug_mode()
         side.wait_stream(torch.cuda.current_stream())
@@ -144,11 +147,14 @@ def _refused(model: Any) -> str:
 
 
 def generate(
-    model: nn.Module, ids: Tensor, *, attention_mask: Tensor | None = None, max_new_tokens: int = 128, eos_token_id: int | Sequence[int] | None = None,
-    pad_token_id: int | None = None, temperature: float = 0.0, top_k: int | None = None, top_p: float = 1.0, min_p: float = 0.0, seed: int = 0,
+    model: nn.Module, ids: Tensor, *, attention_mask: Tensor | None = None, max_new_tokens: int = 128,
+    eos_token_id: int | Sequence[int] | None = None,
+    pad_token_id: int | None = None, temperature: float = 0.0, top_k: int | None = None, top_p: float = 1.0, min_p: float = 0.0,
+    seed: int = 0,
     prefill_chunk: int = 2048, decoder: Decoder | None = None,
-) -> Tensor:  # fmt: skip
-    """Continue prompts: ``rooftop.generate(model, ids, max_new_tokens=64)``. At temperature 0 the tokens of Transformers' greedy `model.generate`.
+) -> Tensor:
+    """Continue prompts: ``rooftop.generate(model, ids, max_new_tokens=64)``. At temperature 0 the tokens of Transformers' greedy
+    `model.generate`.
 
     Args:
         model: a causal language model of Transformers; one that is not patched is for the time of the call.

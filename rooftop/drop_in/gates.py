@@ -96,7 +96,8 @@ def mlp_candidate(module: nn.Module) -> bool:
 
 def mlp_signature(module: nn.Module) -> tuple[Any, ...]:
     children = tuple(
-        (n, type(m).__qualname__, (m.in_features, m.out_features) if is_linear(m) else getattr(m, "p", None)) for n, m in module._modules.items()
+        (n, type(m).__qualname__, (m.in_features, m.out_features) if is_linear(m) else getattr(m, "p", None))
+        for n, m in module._modules.items()
     )
     return children, tuple((n, v) for n, v in sorted(vars(module).items()) if isinstance(v, (float, str, bool)) and n != "training")
 
@@ -112,7 +113,8 @@ def find_mlp(module: nn.Module, gradients: bool = True) -> tuple[Any, ...] | str
             x = torch.randn(3, 2, small[options[0]].in_features)
             ours = twin(module, modules=small)
             ours.__class__ = type("Trial", (type(module),), mlp_class(type(module), *options))
-            tried = ((in_mode(ours, on), in_mode(theirs, on), [k * x]) for on in (True, False) for k in (1.0, FAR))  # dropout would show in training
+            # dropout would show in training
+            tried = ((in_mode(ours, on), in_mode(theirs, on), [k * x]) for on in (True, False) for k in (1.0, FAR))
             if all(same(*one, gradients) for one in tried):
                 return options
     return "it is no gated unit with silu or gelu"

@@ -61,7 +61,7 @@ class ForCausalLMLoss(nn.Module):  # type: ignore[misc]
     def forward(
         self, logits: Tensor, labels: Tensor | None, vocab_size: int, num_items_in_batch: Any = None, ignore_index: int = -100,
         shift_labels: Tensor | None = None, **kwargs: Any,
-    ) -> Tensor:  # fmt: skip
+    ) -> Tensor:
         if shift_labels is None:
             shift_labels = torch.nn.functional.pad(labels, (0, 1), value=ignore_index)[..., 1:]
         targets = shift_labels.reshape(-1).to(logits.device)

@@ -45,15 +45,18 @@ class Applied:
         self.remove()
 
 
-def apply_to(model_type: str, *, check: bool = True, memory: str = "fast", decompose: tuple[str, ...] | None = None, **parts: bool) -> Applied:
-    """Patch causal language models of a type as they are loaded, for programs that load them themselves: ``rooftop.drop_in.apply_to("llama")``.
+def apply_to(
+    model_type: str, *, check: bool = True, memory: str = "fast", decompose: tuple[str, ...] | None = None, **parts: bool
+) -> Applied:
+    """Patch causal language models of a type as they are loaded, for programs that load them themselves:
+    ``rooftop.drop_in.apply_to("llama")``.
 
     Args:
         model_type: that of the configuration: "llama", "qwen3", ...
         check, memory, decompose, parts: of `rooftop.patch`.
 
-    `from_pretrained` and `from_config` of the type's model class then end with `rooftop.patch`: the one thing here that changes a class, until
-    `remove()` of what is returned, whose `reports` say what was replaced.
+    `from_pretrained` and `from_config` of the type's model class then end with `rooftop.patch`: the one thing here that changes a class,
+    until `remove()` of what is returned, whose `reports` say what was replaced.
 
     Raises ImportError where Transformers is not installed, ValueError for a type that it does not have and one that this is applied to,
     TypeError for an unknown part."""

@@ -38,7 +38,9 @@ def model_class(base: type) -> dict[str, Any]:
 
 
 # What a model may be given that does not divide its rows.
-WITHOUT_BOUNDS = ("input_ids", "inputs_embeds", "attention_mask", "past_key_values", "labels", "shift_labels", "logits_to_keep", "num_items_in_batch")
+WITHOUT_BOUNDS = (
+    "input_ids", "inputs_embeds", "attention_mask", "past_key_values", "labels", "shift_labels", "logits_to_keep", "num_items_in_batch"
+)
 SIMPLE = (bool, int, float, str, type(None))
 
 
@@ -100,9 +102,10 @@ def _fused(
         weight = weight.to(x.dtype)
     loss = linear_cross_entropy(
         x.reshape(-1, x.shape[-1]), weight,
-        shifted.reshape(-1).to(x.device), bias=layer.bias, ignore_index=ignore, softcap=getattr(config, cap) if cap else None, logit_scale=scale,
+        shifted.reshape(-1).to(x.device), bias=layer.bias, ignore_index=ignore, softcap=getattr(config, cap) if cap else None,
+        logit_scale=scale,
         reduction="mean" if items is None else "sum", divisor=items, memory=memory,
-    )  # fmt: skip
+    )
     found: dict[str, Any] = {"loss": loss, "logits": None}
     if balance is not None:
         auxiliary = balance(made.router_logits, self.num_experts, self.num_experts_per_tok, mask)
@@ -122,7 +125,10 @@ def _unusable(layer: Any) -> str:
         return f"its output embedding is a {type(layer).__name__}, no torch.nn.Linear"
     if layer._forward_hooks or layer._forward_pre_hooks or "forward" in vars(layer):
         return "its output embedding has hooks, or another forward"
-    return "" if ordinary(layer.weight, layer.bias) else "the weight of its output embedding is distributed, or of a dtype that no kernel takes"
+    return (
+        "" if ordinary(layer.weight, layer.bias)
+        else "the weight of its output embedding is distributed, or of a dtype that no kernel takes"
+    )
 
 
 def _keeps(call: dict[str, Any]) -> bool:

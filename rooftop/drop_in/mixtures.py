@@ -50,8 +50,8 @@ def experts_forward(self: Any, hidden_states: Tensor, top_k_index: Tensor, top_k
 
 
 class _Sorted(torch.autograd.Function):  # type: ignore[misc]
-    """Row order[i] // k of [N, H], for each i. `back` is the inverse of the permutation `order`: the gradient is a gather too, without the sort that
-    torch's needs for rows that may come twice."""
+    """Row order[i] // k of [N, H], for each i. `back` is the inverse of the permutation `order`: the gradient is a gather too, without the
+    sort that torch's needs for rows that may come twice."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, order: Tensor, back: Tensor, k: int) -> Tensor:
@@ -70,8 +70,8 @@ class _Sorted(torch.autograd.Function):  # type: ignore[misc]
 
 @constant
 def gate_of(experts: type, act: type, names: tuple[str, ...]) -> tuple[str, str, str, int, bool] | None:
-    """The gate of experts that make gate and up at once, as `gates.gated` takes it, and whether these come in turns; None for another one. Found by trial,
-    once for classes and the names of numbers."""
+    """The gate of experts that make gate and up at once, as `gates.gated` takes it, and whether these come in turns; None for another one.
+    Found by trial, once for classes and the names of numbers."""
     key = (experts, act, names)
     if key not in _GATES:
         _GATES[key] = _gate(*key)
@@ -116,7 +116,9 @@ def signature(module: nn.Module) -> tuple[Any, ...]:
 def find(module: nn.Module, gradients: bool = True) -> tuple[Any, ...] | str:
     """() where the experts function gives what the experts' own forward does, or why it does not."""
     if not ordinary(*module._parameters.values()):
-        kinds = ", ".join(sorted({"distributed" if type(p).__name__ == "DTensor" else str(p.dtype) for p in module._parameters.values() if not ordinary(p)}))
+        kinds = ", ".join(sorted(
+            {"distributed" if type(p).__name__ == "DTensor" else str(p.dtype) for p in module._parameters.values() if not ordinary(p)}
+        ))
         return f"weights of it are {kinds}; grouped products take float32, float16 and bfloat16 of one device"
     with quiet():
         unit = 8 / max(min(min(p.shape[1:]) for p in module._parameters.values() if p is not None and p.dim() == 3), 1)

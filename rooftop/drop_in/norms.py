@@ -1,4 +1,5 @@
-"""Norms of rows: rms_norm, with a weight that may be stored as its difference from 1, and layer_norm. Which one a module is, is found by trial."""
+"""Norms of rows: rms_norm, with a weight that may be stored as its difference from 1, and layer_norm. Which one a module is, is found by
+trial."""
 
 from __future__ import annotations
 
@@ -47,7 +48,9 @@ def candidate(module: nn.Module) -> bool:
         return False
     if held.get("weight") is None and not _eps_names(module):
         return False
-    return isinstance(module, nn.LayerNorm | nn.RMSNorm) or (not isinstance(module, _OTHERS) and len(required(type(module).forward) or "") == 1)
+    return isinstance(module, nn.LayerNorm | nn.RMSNorm) or (
+        not isinstance(module, _OTHERS) and len(required(type(module).forward) or "") == 1
+    )
 
 
 _OTHERS = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.Dropout, nn.Embedding)

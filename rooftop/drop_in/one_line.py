@@ -12,7 +12,7 @@ def patch(
     model: nn.Module, *, attention: bool = True, rms_norm: bool = True, layer_norm: bool = True, rope: bool = True, mlp: bool = True,
     activation: bool = True, fused_linear_cross_entropy: bool = True, experts: bool = True, residual: bool = False, linear: bool = False,
     check: bool = True, prove: bool = False, memory: str = "fast", decompose: tuple[str, ...] | None = None, **aliases: bool,
-) -> patching.Report:  # fmt: skip
+) -> patching.Report:
     """Have `model` compute with the functions of this package: ``rooftop.patch(model)``. In place, and this instance alone: neither its classes
     nor Transformers change. Nothing is known by name: a module is replaced if a small random copy of it gives the same as ours, against float64.
 
@@ -34,16 +34,17 @@ def patch(
         decompose: parts whose own forward runs under torch.compile, which fuses it with what is around. None: norms, activations, gated MLPs,
             residual, and rotations of few elements; (): none.
 
-    Returns a `Report`. What others have hung on (hooks, adapters on linear layers) goes on; a module whose forward they have replaced is left.
+    Returns a `Report`. What others have hung on (hooks, adapters on linear layers) goes on; a module whose forward they have replaced is
+    left.
 
-    Raises TypeError for what is no module or an unknown part, ValueError for a model that is patched already, on the meta device or wrapped by
-    FSDP, or in which nothing can be replaced. The model is then as it was."""
+    Raises TypeError for what is no module or an unknown part, ValueError for a model that is patched already, on the meta device or wrapped
+    by FSDP, or in which nothing can be replaced. The model is then as it was."""
     if not isinstance(prove, bool):
         raise TypeError(f"patch: prove is {prove!r}; it must be True or False")
     parts = dict(
         attention=attention, rms_norm=rms_norm, layer_norm=layer_norm, rope=rope, mlp=mlp, activation=activation,
         fused_linear_cross_entropy=fused_linear_cross_entropy, experts=experts, residual=residual, linear=linear, **aliases,
-    )  # fmt: skip
+    )
     report = patching.apply(model, parts, check=check, memory=memory, decompose=decompose)
     if prove:
         try:

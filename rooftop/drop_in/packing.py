@@ -1,5 +1,6 @@
-"""Linear layers that are given one tensor, as one product: queries, keys and values, a gate and what it gates. A decoding step reads each weight once, and one
-product of a few rows takes hardly longer than the largest of its parts. One row is a matrix times a vector, by `rooftop.gemv`.
+"""Linear layers that are given one tensor, as one product: queries, keys and values, a gate and what it gates. A decoding step reads each
+weight once, and one product of a few rows takes hardly longer than the largest of its parts. One row is a matrix times a vector, by
+`rooftop.gemv`.
 
 Which layers these are is seen in a run of the model. Their weights become views of one matrix, in the same memory."""
 
@@ -21,7 +22,8 @@ from rooftop.quant.linear import QuantLinear
 
 
 class Packing:
-    """The groups of a model: ``packing = Packing(model, run)``, where `run` calls the model once; ``with packing.on(): ...`` calls it so."""
+    """The groups of a model: ``packing = Packing(model, run)``, where `run` calls the model once; ``with packing.on(): ...`` calls it
+    so."""
 
     def __init__(self, model: nn.Module, run: Callable[[], Any]) -> None:
         self.groups = [_Group(layers) for layers in _together(model, run)]
@@ -115,7 +117,10 @@ class _Group:
                 self.weight = self.layers[0].weight.data
             elif isinstance(self.layers[0], QuantLinear):
                 packed = [m.packed for m in self.layers]
-                parts = {n: None if getattr(packed[0], n) is None else torch.cat([getattr(p, n) for p in packed]) for n in ("codes", "scale", "zero")}
+                parts = {
+                    n: None if getattr(packed[0], n) is None else torch.cat([getattr(p, n) for p in packed])
+                    for n in ("codes", "scale", "zero")
+                }
                 self.weight = replace(packed[0], **parts, shape=(self.ends[-1], packed[0].shape[1]))
                 for name, whole in parts.items():
                     if whole is not None:

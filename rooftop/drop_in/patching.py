@@ -19,7 +19,8 @@ from rooftop.drop_in.swapping import Swap, buried, remaking, restore, swap, swap
 PARTS = ("attention", "rms_norm", "layer_norm", "rope", "mlp", "activation", "fused_linear_cross_entropy", "experts", "residual", "linear")
 ASKED_FOR = ("residual", "linear")  # replaced only where a call says so
 ALIASES = {"swiglu": "mlp", "geglu": "mlp", "gelu": "activation", "cross_entropy": "fused_linear_cross_entropy"}
-DECOMPOSED = ("activation", "rms_norm", "layer_norm", "mlp", "residual")  # what a compiler does at least as well, where it may fuse it with its neighbours
+# what a compiler does at least as well, where it may fuse it with its neighbours
+DECOMPOSED = ("activation", "rms_norm", "layer_norm", "mlp", "residual")
 STATE = "_rooftop"  # an attribute of a patched model: what its configuration said before
 NAME = "rooftop"  # of the attention and the experts function
 
@@ -36,7 +37,8 @@ class Row:
 
 @dataclass
 class Report:
-    """What `patch` has replaced, and what not and why: ``print(report)``. As a context manager it restores the model at the end of its block."""
+    """What `patch` has replaced, and what not and why: ``print(report)``. As a context manager it restores the model at the end of its
+    block."""
 
     model: nn.Module = field(repr=False)
     rows: list[Row]
@@ -55,7 +57,10 @@ class Report:
         return [row for row in self.rows if row.why]
 
     def __str__(self) -> str:
-        lines = [(r.part, r.what, str(r.count), r.why and f"left: {r.why}") for r in sorted(self.rows, key=lambda r: (bool(r.why), PARTS.index(r.part)))]
+        lines = [
+            (r.part, r.what, str(r.count), r.why and f"left: {r.why}")
+            for r in sorted(self.rows, key=lambda r: (bool(r.why), PARTS.index(r.part)))
+        ]
         table = [("part", "of", "times", ""), *lines]
         widths = [max(len(line[i]) for line in table) for i in range(3)]
         return "\n".join(f"{a:{widths[0]}s}  {b:{widths[1]}s}  {c:>{widths[2]}s}  {d}".rstrip() for a, b, c, d in table)
@@ -70,7 +75,8 @@ class Report:
 
 @remaking
 def remade(how: Swap) -> Any:
-    """An empty module, for copies and pickles. Where they are read, the parts are known once this file is imported, and Transformers is told."""
+    """An empty module, for copies and pickles. Where they are read, the parts are known once this file is imported, and Transformers is
+    told."""
     if issubclass(how.base, _models_of_transformers()):
         _register()
     cls: Any = swapped_class(how)
@@ -205,7 +211,9 @@ Finder = Callable[..., "tuple[Any, ...] | str"]
 class _Patch:
     """One run of `patch`: each method replaces a part and says so in `rows`."""
 
-    def __init__(self, model: nn.Module, wanted: set[str], check: bool, memory: str, decompose: Sequence[str] | None, rows: list[Row]) -> None:
+    def __init__(
+        self, model: nn.Module, wanted: set[str], check: bool, memory: str, decompose: Sequence[str] | None, rows: list[Row]
+    ) -> None:
         self.model, self.wanted, self.check, self.memory, self.rows = model, wanted, check, memory, rows
         self.decompose, self.by_size = (DECOMPOSED, True) if decompose is None else (tuple(decompose), False)
         self.modules = list(dict.fromkeys(model.modules()))
@@ -236,16 +244,19 @@ class _Patch:
         if "linear" in self.wanted:
             self.linear()
         for top in self.tops:  # so that a copy of it in another process knows the attention function
-            if swap_of(top) is None and not any(r.why == "" for r in self.rows if r.part == "fused_linear_cross_entropy" and r.what == type(top).__name__):
+            if swap_of(top) is None and not any(
+                r.why == "" for r in self.rows if r.part == "fused_linear_cross_entropy" and r.what == type(top).__name__
+            ):
                 swap(top, "model")
 
     def done(self, part: str) -> bool:
         return any(r.part == part and not r.why for r in self.rows)
 
     def kinds(
-        self, name: str, _: ModuleType, candidate: Callable[..., Any], signature: Callable[..., Any], find: Finder, part: Callable[..., str],
+        self, name: str, _: ModuleType, candidate: Callable[..., Any], signature: Callable[..., Any], find: Finder,
+        part: Callable[..., str],
         among: list[nn.Module] | None = None,
-    ) -> list[nn.Module]:  # fmt: skip
+    ) -> list[nn.Module]:
         """Replace the modules that are candidates, after one trial for each kind. Returns them."""
         done: list[nn.Module] = []
         found: dict[Any, tuple[Any, ...] | str] = {}
@@ -353,7 +364,8 @@ class _Patch:
 
 
 def _chooses_classes(model: nn.Module) -> bool:
-    """Whether a layer is of a class from a table by attention function, as in GIT: it stays as it was made, and would be given our masks."""
+    """Whether a layer is of a class from a table by attention function, as in GIT: it stays as it was made, and would be given our
+    masks."""
     used = {type(m) for m in model.modules()}
     for module in {sys.modules.get(c.__module__) for c in used} - {None}:
         tables = [v for v in vars(module).values() if isinstance(v, dict) and isinstance(v.get("eager"), type)]

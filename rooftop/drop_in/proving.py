@@ -1,4 +1,5 @@
-"""Eager and patched side by side, from the same weights: is each layer's result, each gradient and each loss as near to a wider dtype as eager's own?"""
+"""Eager and patched side by side, from the same weights: is each layer's result, each gradient and each loss as near to a wider dtype as
+eager's own?"""
 
 from __future__ import annotations
 
@@ -42,7 +43,8 @@ class Compared:
 
 @dataclass
 class Proof:
-    """What `prove` found: ``print(proof)``. `layers` in the order in which they ran; times in seconds a step, memory in bytes (0 on a CPU)."""
+    """What `prove` found: ``print(proof)``. `layers` in the order in which they ran; times in seconds a step, memory in bytes (0 on a
+    CPU)."""
 
     layers: list[Compared]
     gradients: list[Compared]
@@ -88,8 +90,8 @@ class Proof:
 def prove(model: nn.Module, batch: Mapping[str, Any], steps: int = 20, *, lr: float = 1e-4, **parts: bool) -> Proof:
     """Run eager and patched side by side: ``print(rooftop.prove(model, {"input_ids": ids, "labels": ids}))``. The model stays as it is.
 
-    Each layer's output and each parameter's gradient is compared with those of the model in float32 (a float32 model: in float64), beside eager's own error;
-    then `steps` of AdamW are taken on the batch. Dropout is switched off.
+    Each layer's output and each parameter's gradient is compared with those of the model in float32 (a float32 model: in float64), beside
+    eager's own error; then `steps` of AdamW are taken on the batch. Dropout is switched off.
 
     Args:
         model: a model, patched or not; one that is not is patched as `patch` does with `parts`. Copies of it are made one after the other.
@@ -155,7 +157,9 @@ def _made(model: nn.Module, who: str, wide: torch.dtype, parts: Mapping[str, Any
         unpatch(made)
     if who == "exact":
         made = made.to(wide)
-        if wide == torch.float64 and hasattr(made, "set_experts_implementation") and any(hasattr(m, "is_transposed") for m in made.modules()):
+        if wide == torch.float64 and hasattr(made, "set_experts_implementation") and any(
+            hasattr(m, "is_transposed") for m in made.modules()
+        ):
             made.set_experts_implementation("eager")  # grouped products take no float64
     for m in made.modules():
         if isinstance(m, nn.Dropout):
@@ -227,7 +231,8 @@ def _loss(out: Any) -> Tensor | None:
 
 
 def _compared(name: str, exact: Tensor, eager: Tensor, ours: Tensor, unit: float, largest: float = 0.0) -> Compared:
-    """`largest`: the norm of the largest gradient; one that is nearly 0 beside it (a bias before a norm) is compared with a millionth of it."""
+    """`largest`: the norm of the largest gradient; one that is nearly 0 beside it (a bias before a norm) is compared with a millionth of
+    it."""
     true = exact.double()
     size = max(float(true.norm()), 1e-6 * largest) or 1.0
     return Compared(name, float((eager.double() - true).norm()) / size, float((ours.double() - true).norm()) / size, unit)

@@ -1,5 +1,5 @@
-"""Residual additions within a decoder layer, in the norm before or after them. Nothing crosses the end of a layer, so `output_hidden_states`
-stays as it is."""
+"""Residual additions within a decoder layer, in the norm before or after them. Nothing crosses the end of a layer, so
+`output_hidden_states` stays as it is."""
 
 from __future__ import annotations
 
@@ -18,8 +18,12 @@ from rooftop.ops.rms_norm import rms_norm
 # Names of the parts of a layer that are looked for; what it computes of them is tried. With a norm after each part, sums go into these.
 FORMS = {
     "pre": ("input_layernorm", "self_attn", "", "post_attention_layernorm", "mlp", ""),
-    "sandwich": ("input_layernorm", "self_attn", "post_attention_layernorm", "pre_feedforward_layernorm", "mlp", "post_feedforward_layernorm"),
-    "sandwich of GLM": ("input_layernorm", "self_attn", "post_self_attn_layernorm", "post_attention_layernorm", "mlp", "post_mlp_layernorm"),
+    "sandwich": (
+        "input_layernorm", "self_attn", "post_attention_layernorm", "pre_feedforward_layernorm", "mlp", "post_feedforward_layernorm"
+    ),
+    "sandwich of GLM": (
+        "input_layernorm", "self_attn", "post_self_attn_layernorm", "post_attention_layernorm", "mlp", "post_mlp_layernorm"
+    ),
     "post": ("", "self_attn", "post_attention_layernorm", "", "mlp", "post_feedforward_layernorm"),
 }
 
@@ -60,7 +64,7 @@ def layer_class(base: type, parts: tuple[str, ...], multiplier: str) -> dict[str
             hidden_states, residual = rms_norm(
                 made.to(residual.dtype), (made.shape[-1],), _as_taken(norm._parameters.get("weight"), residual.dtype),
                 None if eps_name is None else getattr(norm, eps_name), residual=residual, offset=offset,
-            )  # fmt: skip
+            )
             made = fed(self, hidden_states)
             return residual + (made * factor if multiplier else made)
 
@@ -71,16 +75,21 @@ def _normed_and_added(norm: nn.Module, made: Any, residual: Any) -> Any:
     """residual + norm(made), in one kernel where the norm is one that was found."""
     takes, weight = norm_options(norm), norm._parameters.get("weight")
     to = torch.promote_types(made.dtype, residual.dtype)
-    if takes is None or _watched(norm) or not ordinary(made, residual, weight) or (_promotes(norm) and weight is not None and weight.dtype != to):
+    if takes is None or _watched(norm) or not ordinary(made, residual, weight) or (
+        _promotes(norm) and weight is not None and weight.dtype != to
+    ):
         return residual + norm(made)
     eps_name, offset = takes
     return rms_norm(
-        made.to(to), (made.shape[-1],), _as_taken(weight, to), None if eps_name is None else getattr(norm, eps_name), addend=residual.to(to), offset=offset,
-    )  # fmt: skip
+        made.to(to), (made.shape[-1],), _as_taken(weight, to), None if eps_name is None else getattr(norm, eps_name),
+        addend=residual.to(to), offset=offset,
+    )
 
 
 def _watched(norm: nn.Module) -> bool:
-    return bool("forward" in vars(norm) or norm._forward_hooks or norm._forward_pre_hooks or norm._backward_hooks or norm._backward_pre_hooks)
+    return bool(
+        "forward" in vars(norm) or norm._forward_hooks or norm._forward_pre_hooks or norm._backward_hooks or norm._backward_pre_hooks
+    )
 
 
 def _promotes(norm: nn.Module) -> bool:
@@ -170,7 +179,9 @@ def _trained(ours: Any, theirs: Any, x: Any, gradients: bool) -> bool:
 
 def _handed_on(layer: Any, x: Any) -> Any:
     """What attention is given where the layer is given something by each of its names, and by one that it does not know."""
-    names = [n for n, p in inspect.signature(type(layer).forward).parameters.items() if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)][2:]
+    names = [
+        n for n, p in inspect.signature(type(layer).forward).parameters.items() if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)
+    ][2:]
     SEEN.clear()
     try:
         layer(x, **{n: f"given as {n}" for n in (*names, "another")})

@@ -1,5 +1,5 @@
-"""Rotary embeddings: the attention of a model calls a function (q, k, cos, sin) of its file. Its forward, compiled code and all, gets other globals, in which
-that name is ours. What the function computes, and what form the tables have, is found by trial."""
+"""Rotary embeddings: the attention of a model calls a function (q, k, cos, sin) of its file. Its forward, compiled code and all, gets other
+globals, in which that name is ours. What the function computes, and what form the tables have, is found by trial."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ def rotated(how: str, form: str, q: Tensor, k: Tensor, cos: Tensor, sin: Tensor,
 
 
 def taken(how: str, form: str, keeps: bool, plain: Callable[..., Any], by_size: bool = False) -> Callable[..., Any]:
-    """Ours, with the parameters of `plain`, which runs where ours does not take them, and in a compiled graph `by_size` where q has few elements.
-    `keeps`: results are of the dtype of q and k, of whatever dtype the tables are."""
+    """Ours, with the parameters of `plain`, which runs where ours does not take them, and in a compiled graph `by_size` where q has few
+    elements. `keeps`: results are of the dtype of q and k, of whatever dtype the tables are."""
     positional = list(inspect.signature(plain).parameters)
 
     @functools.wraps(plain)
@@ -62,7 +62,8 @@ def taken(how: str, form: str, keeps: bool, plain: Callable[..., Any], by_size: 
 
 @builder("rope")
 def attention_class(base: type, names: tuple[tuple[str, str, str, bool], ...], by_size: bool) -> dict[str, Any]:
-    """`names`: of functions, with how and on what form of tables they rotate, and whether they keep the dtype; `by_size`: a compiler is left few elements."""
+    """`names`: of functions, with how and on what form of tables they rotate, and whether they keep the dtype; `by_size`: a compiler is
+    left few elements."""
     plain = base.forward  # type: ignore[attr-defined]
     inner = inspect.unwrap(plain)
     known = {name: taken(how, form, keeps, inner.__globals__[name], by_size) for name, how, form, keeps in names}
@@ -70,7 +71,8 @@ def attention_class(base: type, names: tuple[tuple[str, str, str, bool], ...], b
 
 
 def _rebound(function: Any, known: dict[str, Any]) -> Any:
-    """The function, with other globals: those of its file, but for `known`. Decorators around it that keep it in a cell of theirs go on as they are."""
+    """The function, with other globals: those of its file, but for `known`. Decorators around it that keep it in a cell of theirs go on as
+    they are."""
     if (below := getattr(function, "__wrapped__", None)) is not None:
         cells = tuple(
             types.CellType(_rebound(below, known)) if c.cell_contents is below else c for c in function.__closure__ or ()
@@ -78,7 +80,9 @@ def _rebound(function: Any, known: dict[str, Any]) -> Any:
         made = types.FunctionType(function.__code__, function.__globals__, function.__name__, function.__defaults__, cells)
         made.__kwdefaults__ = function.__kwdefaults__
         functools.update_wrapper(made, function)
-        made.__dict__["__wrapped__"] = next((c.cell_contents for c, old in zip(cells, function.__closure__ or (), strict=True) if c is not old), below)
+        made.__dict__["__wrapped__"] = next(
+            (c.cell_contents for c, old in zip(cells, function.__closure__ or (), strict=True) if c is not old), below
+        )
         return made
     # torch.compile looks globals up in the module of this name, in which the name is not ours
     others = {n: v for n, v in function.__globals__.items() if n != "__name__"} | known
@@ -95,7 +99,10 @@ def functions(module: nn.Module) -> dict[str, Callable[..., Any]]:
     if not isinstance(inner, types.FunctionType):
         return {}
     found = {n: inner.__globals__.get(n) for n in inner.__code__.co_names}
-    return {n: f for n, f in found.items() if isinstance(f, types.FunctionType) and list(inspect.signature(f).parameters)[:4] == ["q", "k", "cos", "sin"]}
+    return {
+        n: f for n, f in found.items() if isinstance(f, types.FunctionType)
+        and list(inspect.signature(f).parameters)[:4] == ["q", "k", "cos", "sin"]
+    }
 
 
 def forms_of(model: nn.Module) -> set[str] | str:
@@ -105,7 +112,9 @@ def forms_of(model: nn.Module) -> set[str] | str:
         if not any(n.endswith("inv_freq") for n in module._buffers):
             continue
         device = next(b.device for n, b in module._buffers.items() if n.endswith("inv_freq"))
-        types_ = sorted({n.removesuffix("_inv_freq") for n in module._buffers if n.endswith("_inv_freq") and not n.endswith("original_inv_freq")})
+        types_ = sorted(
+            {n.removesuffix("_inv_freq") for n in module._buffers if n.endswith("_inv_freq") and not n.endswith("original_inv_freq")}
+        )
         x, positions = torch.zeros(1, 5, 8, device=device), torch.arange(3, 8, device=device)[None]
         for kind in types_ or [None]:
             try:

@@ -21,7 +21,8 @@ Builder = Callable[..., dict[str, Any]]  # (the class, *options) -> the attribut
 
 @dataclass(frozen=True)
 class Swap:
-    """How a subclass is made: `options` are what the builder of `part` is given; `decompose`: under torch.compile the plain forward runs."""
+    """How a subclass is made: `options` are what the builder of `part` is given; `decompose`: under torch.compile the plain forward
+    runs."""
 
     base: type
     part: str

@@ -42,7 +42,9 @@ def register(key: str = "CUDA") -> None:
 
     socket = getattr(torch.nn.attention, "register_flash_attention_impl", None)
     if socket is None:
-        raise RuntimeError(f"torch {torch.__version__} has no register_flash_attention_impl; use rooftop.drop_in.scaled_dot_product_attention")
+        raise RuntimeError(
+            f"torch {torch.__version__} has no register_flash_attention_impl; use rooftop.drop_in.scaled_dot_product_attention"
+        )
     socket(NAME, register_fn=lambda: activate(key))
 
 
@@ -54,16 +56,17 @@ def activate(key: str = "CUDA") -> Handle:
     for name, function in (
         ("_scaled_dot_product_flash_attention", dense), ("_scaled_dot_product_flash_attention_backward", dense_backward),
         ("_flash_attention_forward", forward), ("_flash_attention_backward", backward),
-    ):  # fmt: skip
+    ):
         library.impl(name, function, key)
     return Handle(library)
 
 
 def forward(
     query: Tensor, key: Tensor, value: Tensor, cum_seq_q: Tensor | None, cum_seq_k: Tensor | None, max_q: int, max_k: int, dropout_p: float,
-    is_causal: bool, return_debug_mask: bool, *, scale: float | None = None, window_size_left: int | None = None, window_size_right: int | None = None,
+    is_causal: bool, return_debug_mask: bool, *, scale: float | None = None, window_size_left: int | None = None,
+    window_size_right: int | None = None,
     seqused_k: Tensor | None = None, alibi_slopes: Tensor | None = None, block_table: Tensor | None = None, num_splits: int | None = None,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """`aten::_flash_attention_forward`: query [B, L, H, D], key and value [B, S, Hk, D], packed [T, H, D] with bounds; with `block_table`
     pages.
 
@@ -75,18 +78,20 @@ def forward(
     _refuse(dropout_p, return_debug_mask, num_splits)
     out, lse = attention(
         query, key, value, causal=is_causal, window=_window(window_size_left, window_size_right), scale=scale, cu_seqlens_q=cum_seq_q,
-        cu_seqlens_k=None if block_table is not None else cum_seq_k, page_table=block_table, cache_lengths=seqused_k, alibi_slopes=alibi_slopes,
+        cu_seqlens_k=None if block_table is not None else cum_seq_k, page_table=block_table, cache_lengths=seqused_k,
+        alibi_slopes=alibi_slopes,
         return_lse=True,
-    )  # fmt: skip
+    )
     state = torch.zeros(2, dtype=torch.uint64, device=query.device)
     return out, lse, state, torch.zeros((), dtype=torch.uint64, device=query.device), query.new_empty(0)
 
 
 def backward(
-    grad_out: Tensor, query: Tensor, key: Tensor, value: Tensor, out: Tensor, logsumexp: Tensor, cum_seq_q: Tensor | None, cum_seq_k: Tensor | None,
+    grad_out: Tensor, query: Tensor, key: Tensor, value: Tensor, out: Tensor, logsumexp: Tensor, cum_seq_q: Tensor | None,
+    cum_seq_k: Tensor | None,
     max_q: int, max_k: int, dropout_p: float, is_causal: bool, rng_state: Tensor, unused: Tensor, *, scale: float | None = None,
     window_size_left: int | None = None, window_size_right: int | None = None,
-) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+) -> tuple[Tensor, Tensor, Tensor]:
     """`aten::_flash_attention_backward`: the gradients of query, key and value, in their shapes."""
     from rooftop.ops._attention import UNBOUNDED
     from rooftop.ops.attention import OP
@@ -101,24 +106,28 @@ def backward(
     dq, dk, dv, *_ = OP.bwd(
         dout, None, q, k, v, o, lse, None, None, cum_seq_q, cum_seq_k, None, None, None, None, None, None, None, None, None,
         left, 0 if is_causal else right, factor, 0.0, 0.0, 0,
-    )  # fmt: skip
+    )
     return (dq[0], dk[0], dv[0]) if packed else (dq, dk, dv)
 
 
 def dense(
-    query: Tensor, key: Tensor, value: Tensor, dropout_p: float = 0.0, is_causal: bool = False, return_debug_mask: bool = False, *, scale: float | None = None
+    query: Tensor, key: Tensor, value: Tensor, dropout_p: float = 0.0, is_causal: bool = False, return_debug_mask: bool = False, *,
+    scale: float | None = None
 ) -> tuple[Tensor, Tensor, None, None, int, int, Tensor, Tensor, Tensor]:
     """`aten::_scaled_dot_product_flash_attention`: query [B, H, L, D], key and value [B, Hk, S, D]. The output lies in memory as the
     query does."""
     q, k, v = (t.transpose(1, 2) for t in (query, key, value))
-    out, lse, state, unused, mask = forward(q, k, v, None, None, q.shape[1], k.shape[1], dropout_p, is_causal, return_debug_mask, scale=scale)
+    out, lse, state, unused, mask = forward(
+        q, k, v, None, None, q.shape[1], k.shape[1], dropout_p, is_causal, return_debug_mask, scale=scale
+    )
     return out.transpose(1, 2), lse, None, None, query.shape[2], key.shape[2], state, unused, mask
 
 
 def dense_backward(
-    grad_out: Tensor, query: Tensor, key: Tensor, value: Tensor, out: Tensor, logsumexp: Tensor, cum_seq_q: Tensor | None, cum_seq_k: Tensor | None,
+    grad_out: Tensor, query: Tensor, key: Tensor, value: Tensor, out: Tensor, logsumexp: Tensor, cum_seq_q: Tensor | None,
+    cum_seq_k: Tensor | None,
     max_q: int, max_k: int, dropout_p: float, is_causal: bool, philox_seed: Tensor, philox_offset: Tensor, *, scale: float | None = None,
-) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+) -> tuple[Tensor, Tensor, Tensor]:
     """`aten::_scaled_dot_product_flash_attention_backward`, in the shapes of `dense`."""
     dout, q, k, v, o = (t.transpose(1, 2) for t in (grad_out, query, key, value, out))
     found = backward(dout, q, k, v, o, logsumexp, None, None, max_q, max_k, dropout_p, is_causal, philox_seed, philox_offset, scale=scale)
@@ -133,6 +142,11 @@ def _window(left: int | None, right: int | None) -> tuple[int, int] | None:
 
 
 def _refuse(dropout_p: float, return_debug_mask: bool = False, num_splits: int | None = None) -> None:
-    given = [name for name, there in (("dropout_p", dropout_p > 0), ("return_debug_mask", return_debug_mask), ("num_splits", bool(num_splits))) if there]
+    given = [
+        name for name, there in (("dropout_p", dropout_p > 0), ("return_debug_mask", return_debug_mask), ("num_splits", bool(num_splits)))
+        if there
+    ]
     if given:
-        raise RuntimeError(f"rooftop's flash attention does not take {' and '.join(given)}: torch.nn.attention.restore_flash_attention_impl() ends its use")
+        raise RuntimeError(
+            f"rooftop's flash attention does not take {' and '.join(given)}: torch.nn.attention.restore_flash_attention_impl() ends its use"
+        )

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 # libraries.
 USED = frozenset({
     "position_ids", "cache_position", "use_cache", "sliding_window", "deterministic", "max_length_q", "max_length_k", "seq_idx",
-})  # fmt: skip
+})
 REMEDY = 'give attn_implementation="sdpa" or "eager"'
 
 
@@ -28,7 +28,7 @@ def transformers_attention(
     module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, dropout: float = 0.0,
     scaling: float | None = None, is_causal: bool | None = None, softcap: float | None = None, s_aux: Tensor | None = None,
     position_bias: Tensor | None = None, cu_seq_lens_q: Tensor | None = None, cu_seq_lens_k: Tensor | None = None, **others: Any,
-) -> tuple[Tensor, None]:  # fmt: skip
+) -> tuple[Tensor, None]:
     """An attention function of Hugging Face Transformers (`AttentionInterface`): it does what its `sdpa` function does, and soft caps and
     sinks besides.
 
@@ -73,7 +73,9 @@ def transformers_attention(
     more: dict[str, Any] = {"softcap": softcap}
     if attention_mask is not None and (is_lengths(attention_mask) or is_pages(attention_mask)):
         reach = others.get("sliding_window")
-        more.update(causal=True, window=None if reach is None else (reach - 1, 0), cache_lengths=attention_mask[:, 0, 0, 0].expand(query.shape[0]))
+        more.update(
+            causal=True, window=None if reach is None else (reach - 1, 0), cache_lengths=attention_mask[:, 0, 0, 0].expand(query.shape[0])
+        )
         if is_pages(attention_mask):
             more["page_table"] = attention_mask[:, 1, 0]
     elif attention_mask is not None and not (invariance.on and cu_seq_lens_q is not None and is_runs(attention_mask)):

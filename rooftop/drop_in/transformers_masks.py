@@ -69,17 +69,18 @@ def is_pages(mask: Tensor) -> bool:
 def transformers_mask(
     batch_size: int, q_length: int, kv_length: int, q_offset: int | Tensor = 0, kv_offset: int = 0,
     mask_function: Callable[..., Tensor] | None = None, attention_mask: Tensor | None = None, local_size: int | None = None,
-    allow_is_causal_skip: bool = True, allow_is_bidirectional_skip: bool = False, use_vmap: bool = False, device: torch.device | str = "cpu",
+    allow_is_causal_skip: bool = True, allow_is_bidirectional_skip: bool = False, use_vmap: bool = False,
+    device: torch.device | str = "cpu",
     config: Any = None, packed: bool = True, holes: bool = False, **_: Any,
-) -> Tensor | None:  # fmt: skip
+) -> Tensor | None:
     """A mask function of Hugging Face Transformers (`AttentionMaskInterface`), for `transformers_attention`. The parameters are those of
     its `sdpa_mask`, and `packed`: False promises that `position_ids` never start anew within a row. Where nothing is traced they are looked
     at; a traced graph computes from them what each query sees, at each call, unless this is promised, or the model is patched and called
     without `position_ids`. `holes`: a traced graph may be given an `attention_mask` with 0 between tokens, not only before and after them.
 
     Returns the smallest of the forms above that says it; None where one query sees all keys. While a graph is traced nothing can be read
-    from `attention_mask` (padding): given one, the graph computes runs at each call and asserts that they have no holes; with `holes` the mask is
-    bool. Models that work on masks themselves get what `sdpa_mask` returns.
+    from `attention_mask` (padding): given one, the graph computes runs at each call and asserts that they have no holes; with `holes` the
+    mask is bool. Models that work on masks themselves get what `sdpa_mask` returns.
 
     Raises ValueError for a model that does not use `AttentionInterface`: its own attention would read this mask as another thing."""
     import torch
@@ -96,7 +97,7 @@ def transformers_mask(
             batch_size=batch_size, q_length=count, kv_length=kv_length, q_offset=q_offset + start, kv_offset=kv_offset,
             mask_function=function, attention_mask=attention_mask, local_size=local_size, use_vmap=use_vmap, device=device,
             **{**NO_SKIPS, **skips},
-        )  # fmt: skip
+        )
 
     if kind.reads_mask:
         return full(allow_is_causal_skip=allow_is_causal_skip, allow_is_bidirectional_skip=allow_is_bidirectional_skip)
@@ -109,14 +110,17 @@ def transformers_mask(
             return True
         return not tracing and attention_mask.shape[-1] >= end and bool(attention_mask[:, kv_offset:end].all())
 
-    # Of the library's own functions all but unions leave one run. Padding and functions of models may leave more. Dynamo of torch 2.11 reads
-    # no attributes of a closure: there the model's source tells.
+    # Of the library's own functions all but unions leave one run. Padding and functions of models may leave more. Dynamo of torch 2.11
+    # reads no attributes of a closure: there the model's source tells.
     certain = not use_vmap and (attention_mask is None or (tracing and not holes))
     if tracing:
         certain = certain and (TOLD.unpacked or not kind.unites)
     else:
         certain = certain and function.__module__ == sdpa_mask.__module__ and function.__name__ != "or_mask"
-    promised = tracing and (TOLD.unpacked or not packed) and certain and not allow_is_bidirectional_skip and function is not bidirectional_mask_function
+    promised = (
+        tracing and (TOLD.unpacked or not packed) and certain and not allow_is_bidirectional_skip
+        and function is not bidirectional_mask_function
+    )
     if allow_is_causal_skip or promised:  # the function is causal, with no more than a window or chunks of local_size
         reach = kv_length if local_size is None else local_size
         window_of_model, chunk = (getattr(config, n, None) for n in ("sliding_window", "attention_chunk_size"))

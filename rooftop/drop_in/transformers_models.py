@@ -49,7 +49,9 @@ def _kind(config: type) -> Kind:
     if not any(m._can_set_attn_implementation() for m in models):
         return Kind(f'{models[0].__name__} computes attention itself and reads no mask of rooftop; give it attn_implementation="eager"')
     files = [sys.modules[m.__module__] for m in models if m.__module__ in sys.modules]
-    return Kind(reads_mask=any(map(_reads_mask, files)), unites=any(not _source(f) or re.search(UNIONS, _source(f)) is not None for f in files))
+    return Kind(
+        reads_mask=any(map(_reads_mask, files)), unites=any(not _source(f) or re.search(UNIONS, _source(f)) is not None for f in files)
+    )
 
 
 def _below(parent: Any) -> Iterator[Any]:
@@ -82,7 +84,8 @@ def _reads_mask(module: ModuleType) -> bool:
 
 
 def _operands(node: ast.AST) -> list[ast.expr]:
-    """What an expression computes with: hands of an operator, what is indexed or has an attribute read, what torch's functions are given."""
+    """What an expression computes with: hands of an operator, what is indexed or has an attribute read, what torch's functions are
+    given."""
     if isinstance(node, (ast.Subscript, ast.Attribute)):
         return [node.value]
     if isinstance(node, ast.BinOp):

@@ -19,7 +19,7 @@ MOST = 1e-3  # of the largest value: an original that errs by more in float32 pr
 HOOKS = (
     "_forward_pre_hooks", "_forward_pre_hooks_with_kwargs", "_forward_hooks", "_forward_hooks_with_kwargs", "_forward_hooks_always_called",
     "_backward_pre_hooks", "_backward_hooks",
-)  # fmt: skip
+)
 
 
 @contextmanager
@@ -28,7 +28,7 @@ def quiet() -> Iterator[None]:
     with (
         torch.random.fork_rng(devices=[]), torch.inference_mode(False), torch.enable_grad(), torch.device("cpu"),
         torch.autocast("cpu", enabled=False), torch.autocast("cuda", enabled=False),
-    ):  # fmt: skip
+    ):
         before = torch.get_default_dtype()
         torch.set_default_dtype(torch.float32)
         torch.manual_seed(20)

@@ -60,7 +60,7 @@ def _takes(x: Tensor) -> bool:
 
 IMPLEMENTATIONS: dict[str, tuple[Callable[..., Any], Callable[..., bool]]] = {
     "rms_norm": (rms_norm, _takes_norm), "fused_add_rms_norm": (fused_add_rms_norm, _takes_added), "silu_and_mul": (silu_and_mul, _takes),
-}  # fmt: skip
+}
 
 
 def register() -> tuple[str, ...]:

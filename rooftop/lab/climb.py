@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 
-# On a GPU a climb of two ladders takes less than three minutes: seconds from its start after which no check, and no timing, begins. Compiling for three targets
-# and counting in the simulator come between (30 s on 16 cores), the pages after (10 s).
+# On a GPU a climb of two ladders takes less than three minutes: seconds from its start after which no check, and no timing, begins.
+# Compiling for three targets and counting in the simulator come between (30 s on 16 cores), the pages after (10 s).
 CHECKS_S, TIMES_S = 55.0, 150.0
 CASE_S = 2.0  # of a case and clock
 SEED = 0  # of the inputs: the same for everyone, as a case in some thousands is luckier in plain torch than a right kernel may count on. `check` draws others
@@ -105,8 +105,8 @@ def _headline(ladder: str) -> str:
 def _checked(
     console: Console, found: Sequence[candidates.Subject], shipped: Sequence[candidates.Subject], device: Device | None, started: float
 ) -> tuple[list[checker.Result], int]:
-    """Checks of the rungs, at the edge cases and on a GPU at the headline too; then what no record proves of the shipped kernels, and on a GPU of the rungs'
-    other cases. How many of them were right before and have not changed since."""
+    """Checks of the rungs, at the edge cases and on a GPU at the headline too; then what no record proves of the shipped kernels, and on a
+    GPU of the rungs' other cases. How many of them were right before and have not changed since."""
     tags = () if device else ("edge",)
     proofs = Proofs(store.read(settings.load().results))
 
@@ -115,10 +115,14 @@ def _checked(
 
     every = [(s, c) for s in found for c in checker.select_cases(s, tags=tags) if "huge" not in c.tags]
     first = [(s, c) for s, c in every if "edge" in c.tags or (s.rung and c.id == _headline(s.rung.ladder))]
-    rest = [pair for pair in every if pair not in first] + [(s, c) for s in shipped for c in checker.select_cases(s, tags=tags) if "huge" not in c.tags]
+    rest = [pair for pair in every if pair not in first] + [
+        (s, c) for s in shipped for c in checker.select_cases(s, tags=tags) if "huge" not in c.tags
+    ]
     left = [(s, c) for s, c in rest if not proven(s, c)]
     if len(left) < len(rest):
-        console.print(f"{len(rest) - len(left)} checks are proven by records of the kernels as they are, and not run again", highlight=False)
+        console.print(
+            f"{len(rest) - len(left)} checks are proven by records of the kernels as they are, and not run again", highlight=False
+        )
     results: list[checker.Result] = []
     unchanged = 0
     if device:
@@ -181,7 +185,9 @@ def report_counts(
     for name in registry.ladder_names():
         ladder = registry.ladder(name)
         headline = ladder_cases.headline_of(ladder, registry.op(ladder.op))
-        found.update(rung_counts.count(candidates.rungs(ladder), headline, run=name in run, done=done if name in run else lambda s: None, answers=answers))
+        found.update(rung_counts.count(
+            candidates.rungs(ladder), headline, run=name in run, done=done if name in run else lambda s: None, answers=answers
+        ))
     return found
 
 
@@ -189,7 +195,8 @@ def build_report(
     out: Path, records: list[store.Record], digests: data.Digests | None = None, say: Callable[[str], None] = lambda text: None, compute: bool = False,
     language: str = "en",
 ) -> tuple[Path, str]:
-    """The pages from records, the binaries and the simulator's counts, without checking anything anew. Returns the index, and what the pages lack.
+    """The pages from records, the binaries and the simulator's counts, without checking anything anew. Returns the index, and what the
+    pages lack.
 
     digests   those worked out before (`rooftop.lab.report.data.gather`)
     say       is told of each step
@@ -204,7 +211,9 @@ def build_report(
     say("joining the records to the tree")
     pages = data.gather(records, facts, counts=counts, digests=digests)
     index = _written(out, pages, say, language)
-    lacking = [f"{absent} binaries not compiled here yet"] * bool(absent) + [f"{uncounted} rungs not counted in the simulator yet"] * bool(uncounted)
+    lacking = [f"{absent} binaries not compiled here yet"] * bool(absent) + [
+        f"{uncounted} rungs not counted in the simulator yet"
+    ] * bool(uncounted)
     return index, " and ".join(lacking)
 
 

@@ -1,6 +1,7 @@
 """What the contracts of rms_norm and layer_norm have in common: arguments, shapes, layouts, bytes, cases.
 
-Tensors: x, the residual and the addend [..., C...], weight and bias [C...]; s is what is normalised, x + residual rounded to the dtype of x, or x."""
+Tensors: x, the residual and the addend [..., C...], weight and bias [C...]; s is what is normalised, x + residual rounded to the dtype of
+x, or x."""
 
 from __future__ import annotations
 
@@ -61,7 +62,9 @@ def public(tensors: Mapping[str, Any], options: Mapping[str, Any]) -> tuple[Sequ
     x, dims = tensors["x"], int(options["dims"])
     if not 0 < dims <= x.dim():
         raise ValueError(f"dims is {dims}; x has {x.dim()} dimensions")
-    return (x, tuple(x.shape[x.dim() - dims :])), {n: tensors[n] for n in ("weight", "bias", "residual", "addend") if n in tensors} | {"eps": options["eps"]}
+    return (x, tuple(x.shape[x.dim() - dims :])), {
+        n: tensors[n] for n in ("weight", "bias", "residual", "addend") if n in tensors
+    } | {"eps": options["eps"]}
 
 
 def rows(x: Meta, dims: int) -> Meta | None:

@@ -183,7 +183,9 @@ OP = Op(
     outputs=outputs,
     canonical=canonical,
     cases=_cases(),
-    judging=Judging(rows=lambda p: first_of()(p) if p["x"].shape[2] == 1 else "along another dimension than the last, neighbours share a tile"),
+    judging=Judging(
+        rows=lambda p: first_of()(p) if p["x"].shape[2] == 1 else "along another dimension than the last, neighbours share a tile"
+    ),
     swept=Sizes(
         lambda dtype, rows, columns: {"x": Input((rows, columns), dtype), "dim": 1, "reverse": False},
         {"rows": (1, 1 << 26), "columns": (16, 1 << 26)}, rows="rows", models={"columns": "vocabulary"}, axis="columns",

@@ -139,7 +139,9 @@ def backward(dout: Tensor, a: Tensor, b: Tensor, offsets: Tensor) -> tuple[Tenso
 
     there = (torch.arange(a.shape[1], device=a.device) < offsets[:, None])[:, :, None]
     rows, slope = (torch.where(there, t, torch.zeros((), dtype=t.dtype, device=t.device)) for t in (a, dout))
-    return da, product_like(b, rows.transpose(-1, -2), slope, lambda x, y: matmul.OP(x, y, None, None, None, None, 1.0, 0.0, "none", "", "ieee"))
+    return da, product_like(
+        b, rows.transpose(-1, -2), slope, lambda x, y: matmul.OP(x, y, None, None, None, None, 1.0, 0.0, "none", "", "ieee")
+    )
 
 
 def outputs(a: Meta, b: Meta, offsets: Meta) -> dict[str, Meta]:

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 ACTIVATIONS = ("none", "relu", "silu", "gelu", "gelu_tanh")
 UNITS = {"f32": "fma32", "f16": "tensor-f16", "bf16": "tensor-bf16"}
 PRECISIONS = ("ieee", "tf32", "tf32x3", "bf16x3")  # how float32 is multiplied
-SPLIT_UNITS = {"tf32": ("tensor-tf32", 1.0), "tf32x3": ("tensor-tf32", 3.0), "bf16x3": ("tensor-bf16", 3.0)}  # unit, and its products for each of ours
+# unit, and its products for each of ours
+SPLIT_UNITS = {"tf32": ("tensor-tf32", 1.0), "tf32x3": ("tensor-tf32", 3.0), "bf16x3": ("tensor-bf16", 3.0)}
 
 
 def matmul(
@@ -44,8 +45,8 @@ def matmul(
 ) -> Tensor:
     """act(alpha · a b + beta · c + bias) · gate + residual, summed in float32 and rounded once.
 
-    float32 is true float32 unless `precision` says otherwise: each product and each sum is an IEEE FMA, never TF32. Operands of 16 bits are multiplied
-    exactly by tensor cores.
+    float32 is true float32 unless `precision` says otherwise: each product and each sum is an IEEE FMA, never TF32. Operands of 16 bits are
+    multiplied exactly by tensor cores.
 
     Args:
         a: [M, K], or [B, M, K] for a batch; [..., M, K] with a `b` of two dimensions, as in a linear layer; float32, float16 or bfloat16. Rows or columns
@@ -70,8 +71,8 @@ def matmul(
 
     Returns a new tensor [M, N] or [..., M, N]. With K = 0 the product counts as zeros.
 
-    Raises TypeError for other dtypes, ValueError for shapes that do not fit, an unknown activation or precision, a precision other than "ieee" with
-    operands of 16 bits, or tensors on different devices."""
+    Raises TypeError for other dtypes, ValueError for shapes that do not fit, an unknown activation or precision, a precision other than
+    "ieee" with operands of 16 bits, or tensors on different devices."""
     _validate(a, b, c, bias, gate, residual, activation, out_dtype)
     if not isinstance(precision, str) or precision not in PRECISIONS:
         raise ValueError(f"matmul: precision is {precision!r}; it is one of {', '.join(PRECISIONS)}")
@@ -86,12 +87,16 @@ def matmul(
         shape, a = (*a.shape[:-1], b.shape[-1]), a.reshape(rows, a.shape[-1])
     else:
         shape = None
-    out = OP(a, b, c, bias, gate, residual, float(alpha), float(beta) if c is not None else 0.0, activation, to, precision, implementation=implementation)
+    out = OP(
+        a, b, c, bias, gate, residual, float(alpha), float(beta) if c is not None else 0.0, activation, to, precision,
+        implementation=implementation
+    )
     return out if shape is None else out.view(shape)
 
 
 def linear(
-    x: Tensor, weight: Tensor, bias: Tensor | None, activation: str, residual: Tensor | None, out_dtype: Any, precision: str, implementation: str | None
+    x: Tensor, weight: Tensor, bias: Tensor | None, activation: str, residual: Tensor | None, out_dtype: Any, precision: str,
+    implementation: str | None
 ) -> Tensor:
     """`rooftop.linear`, which documents it."""
     import torch
@@ -114,7 +119,8 @@ def linear(
 
 
 def _validate(
-    a: Tensor, b: Tensor, c: Tensor | None, bias: Tensor | None, gate: Tensor | None, residual: Tensor | None, activation: str, out_dtype: Any
+    a: Tensor, b: Tensor, c: Tensor | None, bias: Tensor | None, gate: Tensor | None, residual: Tensor | None, activation: str,
+    out_dtype: Any
 ) -> None:
     import torch
 
@@ -134,10 +140,14 @@ def _validate(
         raise TypeError(f"matmul: a is {a.dtype} and b is {b.dtype}; they must have one dtype")
     if a.dim() < 2 or not (b.dim() == 2 or b.dim() == a.dim() == 3):
         wrong = ("a", a) if a.dim() < 2 else ("b", b)
-        accepted = "at least two dimensions" if wrong[0] == "a" else f"two dimensions{', or three' if a.dim() == 3 else ''} for an a of {a.dim()}"
+        accepted = (
+            "at least two dimensions" if wrong[0] == "a" else f"two dimensions{', or three' if a.dim() == 3 else ''} for an a of {a.dim()}"
+        )
         raise ValueError(f"matmul: {wrong[0]} has shape {tuple(wrong[1].shape)}; it must have {accepted}")
     if a.shape[-1] != b.shape[-2] or (b.dim() == 3 and a.shape[0] != b.shape[0]):
-        raise ValueError(f"matmul: a is {tuple(a.shape)} and b is {tuple(b.shape)}; a's columns must be as many as b's rows, and their batches alike")
+        raise ValueError(
+            f"matmul: a is {tuple(a.shape)} and b is {tuple(b.shape)}; a's columns must be as many as b's rows, and their batches alike"
+        )
     result = (*a.shape[:-1], b.shape[-1])
     for name, shape in (("c", result), ("gate", result), ("residual", result), ("bias", result[-1:])):
         t = given[name]
@@ -158,9 +168,10 @@ def activate(x: Tensor, activation: str) -> Tensor:
 
 
 def reference(
-    a: Tensor, b: Tensor, c: Tensor | None, bias: Tensor | None = None, gate: Tensor | None = None, residual: Tensor | None = None, alpha: float = 1.0,
+    a: Tensor, b: Tensor, c: Tensor | None, bias: Tensor | None = None, gate: Tensor | None = None, residual: Tensor | None = None,
+    alpha: float = 1.0,
     beta: float = 0.0, activation: str = "none", to: str = "", precision: str = "ieee",
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """float32 is cut or split as the mode says; float64, which tells what is exact, never."""
     import torch
 
@@ -171,16 +182,19 @@ def reference(
 
 
 def cpu(
-    a: Tensor, b: Tensor, c: Tensor | None, bias: Tensor | None, gate: Tensor | None, residual: Tensor | None, alpha: float, beta: float, activation: str,
+    a: Tensor, b: Tensor, c: Tensor | None, bias: Tensor | None, gate: Tensor | None, residual: Tensor | None, alpha: float, beta: float,
+    activation: str,
     to: str, precision: str,
-) -> Any:  # fmt: skip
-    """Of 16 bits torch rounds the product before what follows it, float16 is slow, and oneDNN multiplies what lies beyond the end of a row (`without_onednn` of
-    rooftop/lab/check/judgement.py): the float32 of the reference instead, but for plain products of whole tiles."""
+) -> Any:
+    """Of 16 bits torch rounds the product before what follows it, float16 is slow, and oneDNN multiplies what lies beyond the end of a row
+    (`without_onednn` of rooftop/lab/check/judgement.py): the float32 of the reference instead, but for plain products of whole tiles."""
     import torch
 
     if precision != "ieee":
         return NotImplemented
-    plain = alpha == 1 and (c is None or beta == 0) and bias is None and gate is None and residual is None and activation == "none" and not to
+    plain = (
+        alpha == 1 and (c is None or beta == 0) and bias is None and gate is None and residual is None and activation == "none" and not to
+    )
     if a.itemsize == 2:
         whole = plain and a.dtype == torch.bfloat16 and a.shape[-1] % 32 == 0 and a.shape[-1] > 0
         return a @ b if whole else NotImplemented
@@ -223,9 +237,10 @@ def rounded(t: Tensor) -> Tensor:
 
 
 def backward(
-    dout: Tensor, a: Tensor, b: Tensor, c: Tensor | None, bias: Tensor | None, gate: Tensor | None, residual: Tensor | None, alpha: float, beta: float,
+    dout: Tensor, a: Tensor, b: Tensor, c: Tensor | None, bias: Tensor | None, gate: Tensor | None, residual: Tensor | None, alpha: float,
+    beta: float,
     activation: str, to: str, precision: str,
-) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None, Tensor | None, Tensor | None]:  # fmt: skip
+) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None, Tensor | None, Tensor | None]:
     """With s the sum before the activation and ds = dout · gate · act'(s):
 
     da = alpha · ds bᵀ, db = alpha · aᵀ ds, dc = beta · ds, dbias = Σ ds over all rows, dgate = dout · act(s), dresidual = dout"""
@@ -272,10 +287,13 @@ def outputs(a: Meta, b: Meta, to: str = "", **_: Any) -> dict[str, Meta]:
 
 
 def canonical(p: Problem) -> Problem | None:
-    """Rows of neighbouring elements, at any distance: what BLAS calls a leading dimension. Operands may be columns of neighbours as well."""
+    """Rows of neighbouring elements, at any distance: what BLAS calls a leading dimension. Operands may be columns of neighbours as
+    well."""
     if p["a"].dtype != "f32" or p.option("precision") != "ieee" or _columns(p["a"]) + _columns(p["b"]) > 0:
         for name, m in p.tensors:
-            if m is not None and m.shape[-1] > 1 and m.strides[-1] != 1 and not (name in ("a", "b") and (m.shape[-2] == 1 or m.strides[-2] == 1)):
+            if m is not None and m.shape[-1] > 1 and m.strides[-1] != 1 and not (
+                name in ("a", "b") and (m.shape[-2] == 1 or m.strides[-2] == 1)
+            ):
                 return None
         return p
     if any(m is not None and m.shape[-1] > 1 and m.strides[-1] != 1 for _, m in p.tensors):
@@ -286,7 +304,9 @@ def canonical(p: Problem) -> Problem | None:
     if any(p[n].shape[0] > 1 and p[n].strides[0] < p[n].shape[1] for n in rows):
         return None
     found = {n: p[n] for n in rows}
-    return p.replace(**{n: Meta(m.shape, m.dtype, (m.strides[0] if m.shape[0] > 1 else max(m.strides[0], m.shape[1]), 1), m.align) for n, m in found.items()})
+    return p.replace(**{
+        n: Meta(m.shape, m.dtype, (m.strides[0] if m.shape[0] > 1 else max(m.strides[0], m.shape[1]), 1), m.align) for n, m in found.items()
+    })
 
 
 def _columns(m: Meta | None) -> bool:
@@ -329,7 +349,9 @@ def _public(tensors: Mapping[str, Any], options: Mapping[str, Any]) -> tuple[tup
     import torch
 
     dtype = options["to"]
-    named = {n: tensors[n] for n in ("c", "bias", "gate", "residual")} | {n: options[n] for n in ("alpha", "beta", "activation", "precision")}
+    named = {n: tensors[n] for n in ("c", "bias", "gate", "residual")} | {
+        n: options[n] for n in ("alpha", "beta", "activation", "precision")
+    }
     return (tensors["a"], tensors["b"]), {**named, "out_dtype": getattr(torch, DTYPES[dtype].torch) if dtype else None}
 
 
@@ -342,9 +364,10 @@ def _torch() -> Callable[..., Tensor]:
     import torch
 
     def cublas(
-        a: Tensor, b: Tensor, c: Tensor | None, bias: Tensor | None, gate: Tensor | None, residual: Tensor | None, alpha: float, beta: float, activation: str,
+        a: Tensor, b: Tensor, c: Tensor | None, bias: Tensor | None, gate: Tensor | None, residual: Tensor | None, alpha: float,
+        beta: float, activation: str,
         to: str, precision: str,
-    ) -> Tensor:  # fmt: skip
+    ) -> Tensor:
         """torch eager, which calls cuBLAS, with TF32 where that is asked for. It has no split modes: beside them stands its float32."""
         if to:
             raise ValueError("torch's matmul gives the dtype of its operands")
@@ -356,7 +379,8 @@ def _torch() -> Callable[..., Tensor]:
             torch.backends.cuda.matmul.allow_tf32 = before
 
     def product(
-        a: Tensor, b: Tensor, c: Tensor | None, bias: Tensor | None, gate: Tensor | None, residual: Tensor | None, alpha: float, beta: float, activation: str
+        a: Tensor, b: Tensor, c: Tensor | None, bias: Tensor | None, gate: Tensor | None, residual: Tensor | None, alpha: float,
+        beta: float, activation: str
     ) -> Tensor:
         if c is None and bias is not None and alpha == 1 and a.dim() == 2:
             out = torch.addmm(bias, a, b)
@@ -425,7 +449,10 @@ def _first_term(*args: Any) -> Tensor:
 def _short(*args: Any) -> Tensor:
     """Operands in bfloat16 where TF32 is asked for, and sums of both in it."""
     a, b, *rest = args
-    return reference(a.bfloat16().to(a.dtype), b.bfloat16().to(b.dtype), *rest).bfloat16().to(a.dtype) if rest[-1] == "tf32" else reference(*args)
+    return (
+        reference(a.bfloat16().to(a.dtype), b.bfloat16().to(b.dtype), *rest).bfloat16().to(a.dtype) if rest[-1] == "tf32"
+        else reference(*args)
+    )
 
 
 def _late_activation(*args: Any) -> Tensor:

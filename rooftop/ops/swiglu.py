@@ -171,7 +171,9 @@ GPT_OSS = {"limit": 0.75, "alpha": 1.702, "offset": 1.0}  # with a limit that or
 def _unclamped(dy: Tensor, a: Tensor, b: Tensor | None, limit: float, alpha: float, offset: float, interleaved: bool) -> Any:
     """A known-wrong backward: the slope at the limit where there is none."""
     gate, value = halves(a, b, interleaved)
-    return joined(*backward(dy, gate.clamp(max=limit or inf), value.clamp(-(limit or inf), limit or inf), limit, alpha, offset), b, interleaved)
+    return joined(
+        *backward(dy, gate.clamp(max=limit or inf), value.clamp(-(limit or inf), limit or inf), limit, alpha, offset), b, interleaved
+    )
 
 
 OP = Op(

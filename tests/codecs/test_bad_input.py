@@ -26,7 +26,7 @@ X = np.linspace(0, 1, 100, dtype=np.float32)
         ({"abs": 1.0, "codec": "planes"}, ValueError, "'planes' is lossless: give lossless=True"),
         ({"lossless": True, "codec": "fast"}, ValueError, "'fast' is lossy"), ({"abs": 1.0, "rank": 4}, ValueError, "rank is 4; it must be 1, 2, 3 or None"),
     ],
-)  # fmt: skip
+)
 def test_bounds(how: dict[str, Any], error: type[Exception], what: str) -> None:
     with pytest.raises(error, match=what):
         codecs.compress(X, **how)
@@ -73,7 +73,7 @@ def test_output_that_does_not_fit() -> None:
     for out, what in (
         (np.empty(99, np.float32), r"out is f32 \(99,\); the container holds f32 \(100,\)"), (np.empty(100), "out is f64"),
         (np.empty(200, np.float32)[::2], "must be contiguous"),
-    ):  # fmt: skip
+    ):
         with pytest.raises(ValueError, match=what):
             codecs.decompress(c, out=out)
     with pytest.raises(TypeError, match="out is a list"):

@@ -114,7 +114,7 @@ def through_zarr(x: np.ndarray, how: dict[str, Any], rng: np.random.Generator, v
         a = zarr.create_array(
             store=store, shape=x.shape, chunks=chunks, dtype=x.dtype, config=config, serializer=Serializer(**how), fill_value=0, **shards,
             compressors=None if rng.random() < 0.5 else "auto",
-        )  # fmt: skip
+        )
     a[...] = x
     found = zarr.open(store, mode="r")[...]
     return np.asarray(found)
@@ -123,7 +123,7 @@ def through_zarr(x: np.ndarray, how: dict[str, Any], rng: np.random.Generator, v
 WAYS = {
     "compress": through_compress, "numcodecs": through_numcodecs, "format 2": lambda *given: through_zarr(*given, 2),
     **({"format 3": lambda *given: through_zarr(*given, 3)} if FORMAT_3 else {}),
-}  # fmt: skip
+}
 
 
 def campaign(count: int, seed: int) -> tuple[Counter[str], list[str]]:
@@ -179,7 +179,7 @@ def test_what_numcodecs_could_not_tell_is_refused() -> None:
     for out, error, said in (
         (np.empty(12, ">f4"), TypeError, "out is >f4; the chunk holds <f4"), (np.empty(12, "i4"), TypeError, "out is <i4"),
         (np.empty(11, "f4"), ValueError, "out has 44 bytes; the chunk holds 48"), (np.empty(13, "f4"), ValueError, "52 bytes"),
-    ):  # fmt: skip
+    ):
         with pytest.raises(error, match=said):
             codec.decode(data, out=out)
     raw = bytearray(48)

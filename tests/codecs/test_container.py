@@ -65,7 +65,7 @@ def test_a_wrong_checksum_says_which_chunk() -> None:
         (33, 1, "damaged or cut off"), (48, 1, "damaged header: shape"), (64, 5, "damaged or cut off"), (84, 1, "wrong checksum of the header"),
         (88, 1, "wrong checksum of the header"),
     ],
-)  # fmt: skip
+)
 def test_a_changed_header_is_refused(at: int, value: int, what: str) -> None:
     b = bytearray(made())
     b[at] = value if b[at] != value else value + 1

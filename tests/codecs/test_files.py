@@ -34,7 +34,7 @@ def model() -> dict[str, tuple[str, torch.Tensor]]:
         "a.weight": ("BF16", torch.randn(130, 200, generator=g).mul(0.02).bfloat16()), "b.weight": ("F32", torch.randn(3, 4, 5, 6, 7, generator=g)),
         "c.ids": ("I64", torch.arange(5)), "d.codes": ("F8_E4M3", torch.randn(9000, generator=g).to(torch.float8_e4m3fn)),
         "e.none": ("F16", torch.empty(0, 3, dtype=torch.float16)),
-    }  # fmt: skip
+    }
 
 
 def test_models_come_back(tmp_path: Path) -> None:
@@ -147,7 +147,7 @@ def test_no_target_is_replaced_unasked(tmp_path: Path) -> None:
 OTHERS = {
     "complex": np.zeros(4, complex), "text": np.array(["a", "bc"]), "bytes": np.array([b"a"]), "long double": np.zeros(3, np.longdouble),
     "times": np.zeros(3, "M8[s]"), "structures": np.zeros(3, [("a", "f4")]), "five dimensions": np.zeros((1, 1, 1, 1, 1)),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("what", OTHERS)
@@ -202,7 +202,7 @@ BAD_HEADERS: dict[str, object] = {
     "beyond the data": one(shape=[9], offsets=[0, 36]), "too short": one(shape=[2]), "shared bytes": {**one(), "b": one()["a"]},
     "metadata that are a list": {"__metadata__": []}, "metadata that are numbers": {"__metadata__": {"a": 1}},
     "beyond 64 bits": one(shape=[1 << 70, 0], offsets=[0, 0]), "of another dtype and 105 GB": one("X9", [26 << 30], [0, 105 << 30]),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("what", BAD_HEADERS)
@@ -220,7 +220,7 @@ def test_headers_of_models_that_do_not_fit(tmp_path: Path, what: str) -> None:
 
 OTHER_SHAPES = (
     "5", "[]", "{", '["BF16"]', '["BF16", "x"]', '["BF16", [3]]', '["F32", [130, 200]]', '[["BF16"], [130, 200]]', '["BF16", [-130, -200]]',
-)  # fmt: skip
+)
 
 
 @pytest.mark.parametrize("said", OTHER_SHAPES)

@@ -36,7 +36,7 @@ OPTIONS: dict[str, tuple[Any, Any, str, str]] = {
     "hadamard, another": (False, True, "Disagreement", "hadamard=True"), "seed, wrong": (0, 1.5, "TypeError", "seed is 1.5"),
     "timeout, negative": (60, -1, "ValueError", "timeout is -1; it must be a number of seconds"), "timeout, zero": (60, 0, "ValueError", "timeout is 0;"),
     "timeout, NaN": (60, NAN, "ValueError", "timeout is nan;"), "timeout, str": (60, "1", "TypeError", "timeout is '1', a str; it must be a number of seconds"),
-}  # fmt: skip
+}
 
 
 def cases(rank: int, ranks: int) -> Iterator[tuple[str, Callable[[], Any]]]:
@@ -55,7 +55,7 @@ def cases(rank: int, ranks: int) -> Iterator[tuple[str, Callable[[], Any]]]:
         others = {
             "list": [1.0], "integers": x.int(), "meta": x.to("meta"), "sparse": x.to_sparse(), "dtype": x.half(), "shape": torch.ones(32), "DTensor": whole,
             "nested": torch.nested.nested_tensor([x]),
-        }  # fmt: skip
+        }
         for what, other in others.items():
             yield f"{name}: x, {what}", partial(f, of(x, other))
         yield f"{name}: nine dimensions", partial(f, of(torch.ones(2, 1, 1, 1, 1, 1, 2, 1, 3), torch.ones(2, 1, 1, 1, 1, 1, 2, 3, 1)))
@@ -160,7 +160,7 @@ def strange(rank: int, ranks: int) -> dict[str, Any]:
         "float": lambda: comm.ColumnParallelLinear(4, 4.0), "negative": lambda: comm.RowParallelLinear(-4, 4), "bool": lambda: comm.RowParallelLinear(4, True),
         "another layer": lambda: comm.ColumnParallelLinear.of(torch.nn.Conv1d(4, 4, 1)), "lazy": lambda: comm.RowParallelLinear.of(torch.nn.LazyLinear(4)),
         "state": lambda: comm.ErrorFeedback().load_state_dict({"w": 1.0}),
-    }  # fmt: skip
+    }
     for name, call in calls.items():
         try:
             call()
@@ -348,7 +348,7 @@ def parted(rank: int, ranks: int) -> dict[str, Any]:
     for name, call in {
         "foreign": lambda: comm.all_reduce(torch.ones(4), foreign), "differ": lambda: comm.all_reduce(torch.ones(4 + rank), mine),
         "hosts": lambda: comm.set_hosts(2 if rank else 4), "one of four": lambda: comm.all_reduce(torch.ones(4), path="plain" if rank == 2 else None),
-    }.items():  # fmt: skip
+    }.items():
         try:
             call()
             found[name] = "nothing"

@@ -18,7 +18,7 @@ from rooftop.ranks import groups, sizes
 WIRES: list[dict[str, Any]] = [
     {"wire": "bf16"}, {"wire": "fp8", "group_size": 32}, {"wire": "int8"}, {"wire": "int4", "group_size": 64}, {"wire": "int4", "hadamard": True},
     {"wire": "int8", "stochastic": True, "seed": 5}, {"wire": "int4", "stochastic": True, "hadamard": True, "seed": 6},
-]  # fmt: skip
+]
 DTYPES = (torch.bfloat16, torch.float32, torch.float16)
 
 
@@ -50,7 +50,7 @@ def every(rank: int, ranks: int) -> dict[str, Any]:
     found["plain"] = [
         comm.reduce_scatter(strided.t().reshape(2 * ranks, -1)[: 2 * ranks], path="plain") if ranks == 2 else None, comm.all_gather(strided, path="plain"),
         comm.all_to_all(strided.t().reshape(2 * ranks, -1), path="plain", statistics=True) if ranks == 2 else None,
-    ]  # fmt: skip
+    ]
     found["statistics"] = [f(rows, statistics=True)[1] for f in (comm.all_reduce, comm.reduce_scatter, comm.all_gather, comm.all_to_all)]
     found["plan"] = [str(comm.plan(rows)), *(str(comm.plan(rows, kind=k)) for k in ("reduce_scatter", "all_gather", "all_to_all"))]
     found["every second"] = torch.equal(*(comm.all_reduce(t).nan_to_num(7.0) for t in (rows[:, 1:7:2], rows[:, 1:7:2].contiguous())))
@@ -190,7 +190,7 @@ def test_a_rank_that_is_late_is_an_error_on_all(long: None) -> None:
         ({"seed": 1.5}, TypeError, "seed"), ({"shots": 3}, ValueError, "shots is 3"), ({"path": "fast"}, ValueError, "path is 'fast'"),
         ({"path": "symmetric"}, RuntimeError, "the tensor lies on the CPU"),
     ],
-)  # fmt: skip
+)
 def test_what_is_not_accepted(alone: Any, options: dict[str, Any], error: type[Exception], text: str) -> None:
     with pytest.raises(error, match=text):
         comm.all_reduce(torch.ones(4), **options)

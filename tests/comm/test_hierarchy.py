@@ -41,7 +41,7 @@ def work(rank: int, ranks: int) -> dict[str, Any]:
     for call in (
         lambda: comm.set_hosts(3, again), lambda: comm.set_hosts(True, again), lambda: comm.all_reduce(torch.ones(3), path="hierarchical"),
         lambda: comm.all_reduce(torch.ones(8 + rank), again), lambda: comm.all_to_all(torch.ones(4), again, path="hierarchical"),
-    ):  # fmt: skip
+    ):
         try:
             call()
             said.append("nothing")

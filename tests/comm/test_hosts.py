@@ -67,7 +67,7 @@ def test_two_hosts_add_up_and_notice_when_they_are_parted(hosts: tuple[str, str]
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         )
         for rank in range(4)
-    ]  # fmt: skip
+    ]
     try:
         lines = [p.stdout.readline() if p.stdout else "" for p in processes]
         assert all(lines), [p.communicate(timeout=60)[1][-2000:] for p in processes]

@@ -57,7 +57,7 @@ def optimized(rank: int, ranks: int) -> dict[str, Any]:
     for name, state, options in (
         ("own", o.state_dict(), None), ("sharded", get_optimizer_state_dict(m, o), StateDictOptions()),
         ("whole", whole if rank == 0 else {}, StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)),
-    ):  # fmt: skip
+    ):
         other, optimizer = model()
         if options is None:
             optimizer.load_state_dict(copy.deepcopy(state))
@@ -121,7 +121,7 @@ def parallel(rank: int, ranks: int) -> dict[str, Any]:
     found["autocast"] = (
         y.dtype == want.dtype == BF16, mine[0].weight.grad.dtype == torch.float32, torch.allclose(y.float(), want.float(), atol=0.03),
         torch.allclose(mine[0].weight.grad, part, atol=0.05 * float(part.abs().max())), torch.allclose(x.grad, z.grad, atol=0.05 * float(z.grad.abs().max())),
-    )  # fmt: skip
+    )
     subgroup = dist.new_group([0, 1])
     layer = comm.RowParallelLinear(12, 8, group=subgroup, wire="int8")
     file = io.BytesIO()

@@ -27,7 +27,7 @@ def run(shots: int, prepare: Any, patience: int = 20_000_000_000) -> tuple[torch
     tensors = {
         "x": x[0].clone(), "out": torch.zeros(COUNT), "room": room, "epochs": torch.zeros(launches.BLOCKS, dtype=torch.int32),
         "fault": torch.zeros(4, dtype=torch.int32),
-    }  # fmt: skip
+    }
     text, _, folders = kernels.source("one_shot" if shots == 1 else "two_shot")
     arguments = [(0 if value is None else value, kind) for value, kind in zip(launch.args.values(), launch.types, strict=True)]
     report = simulate(text, launch.kernel, tensors, grid=(1,), block=launch.block, arguments=arguments, cooperative=True, folders=folders)

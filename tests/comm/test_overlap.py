@@ -120,7 +120,7 @@ def layers(rank: int, ranks: int, sequence: bool, wire: str | None) -> dict[str,
     pairs = [
         (y, want[rows]), (part.grad, whole.grad[rows]), (mine[0].weight.grad, up.weight.grad.chunk(ranks, 0)[rank]),
         (mine[1].weight.grad, down.weight.grad.chunk(ranks, 1)[rank]),
-    ]  # fmt: skip
+    ]
     return {"pairs": [(a.detach(), b.detach()) for a, b in pairs]}
 
 
@@ -148,7 +148,7 @@ def trained(rank: int, ranks: int) -> dict[str, Any]:
         "float32": None, "int8": {"wire": "int8"}, "int4": {"wire": "int4", "group_size": 32},
         "int4, fed back": {"wire": "int4", "group_size": 32, "error_feedback": True},
         "int4, random": {"wire": "int4", "group_size": 32, "stochastic": True, "hadamard": True},
-    }.items():  # fmt: skip
+    }.items():
         torch.manual_seed(0)
         model = DistributedDataParallel(nn.Sequential(nn.Linear(16, 64), nn.Tanh(), nn.Linear(64, 1)))
         if options is not None:

@@ -18,11 +18,11 @@ from rooftop.lab.check.contracts import (
     is_rejected,
     less_is_rejected,
     reference_passes,
-)  # fmt: skip
+)
 
 __all__ = [
     "backward_is_the_gradient", "can_fail", "choices_are_made", "cpu_gradients_pass", "cpu_passes", "is_rejected", "less_is_rejected", "reference_passes",
-]  # fmt: skip
+]
 
 
 def choices_are_made(op: Contract, found: Sequence[Implementation]) -> None:

@@ -80,7 +80,7 @@ def test_what_has_changed_runs_within_a_budget_of_its_own(monkeypatch: pytest.Mo
 def check_record(s: Subject, case: Case, made: Identity, ok: bool = True) -> dict[str, object]:
     device = TARGETS[90]
     return {"kind": "check", "op": s.op.name, "subject": s.name, "case": case.id, **made.facts, "error": {"ok": ok},
-            "device": {"name": device.name, "arch": device.arch, "sms": device.sms}}  # fmt: skip
+            "device": {"name": device.name, "arch": device.arch, "sms": device.sms}}
 
 
 def test_a_record_stands_for_the_kernel_as_it_is_alone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -210,7 +210,7 @@ def waiting():
         (("tests/test_some.py",), (), {"ways": (20, 20), "compiles": (2, 2)}),
         ((), ("tests/test_some.py",), {"ways": (20, 20), "compiles": (2, 2)}),
     ],
-)  # fmt: skip
+)
 def test_a_marked_test_runs_where_its_kernel_has_changed_or_by_turns(
     words: tuple[str, ...], touched: tuple[str, ...], passed: dict[str, tuple[int, int]], tmp_path: Path
 ) -> None:

@@ -71,11 +71,11 @@ def test_every_reason_is_a_line() -> None:
 def test_what_is_not_for_a_target_says_so() -> None:
     reasons = {a: registry.implementation(n).foreign(TARGETS[a]) for n, a in (
         ("matmul__gluon_sm90", "80"), ("matmul__gluon_sm90", "100"), ("matmul__triton", "gfx942"), ("softmax__cuda_sm90", "120"), ("gelu__cuda_sm80", "gfx950"),
-    )}  # fmt: skip
+    )}
     assert reasons == {
         "80": "needs sm_90 or later; NVIDIA A800-SXM4-80GB is sm_80", "100": "uses instructions that only sm_90 has; NVIDIA B200 is sm_100",
         "gfx942": None, "120": None, "gfx950": "only Triton kernels run on AMD's cards; AMD Instinct MI350X is gfx950",
-    }  # fmt: skip
+    }
     for wrong in ("77", "sm_900", "gfx90", ""):
         with pytest.raises(ValueError, match="it is one of sm_80, sm_86"):
             cells.target_of(wrong)

@@ -379,7 +379,7 @@ def test_what_a_file_does_wrong_is_said_with_the_file(tmp_path: Path) -> None:
     for at, (old, new, says) in enumerate((
         ("def mmt(", "@ct.kernel\ndef mmt(", r"cutile_sm90\.py:13: ct\.kernel: cuda\.tile is there only while a kernel is compiled"),
         ("p[\"c\"].shape)", "p[\"c\"].shapes)", r"cutile_sm90\.py:\d+: 'Meta' object has no attribute 'shapes'"),
-    )):  # fmt: skip
+    )):
         path = tmp_path / f"mmt__mine{at}__cutile_sm90.py"
         path.write_text(text.replace(old, new), encoding="utf-8")
         mine = BACKENDS["cutile"].implementation(path, "mmt", arch=90)

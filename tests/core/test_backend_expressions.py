@@ -16,10 +16,10 @@ from rooftop.core.spec import TARGETS, Meta, Problem
 VALUES: dict[str, Any] = {
     "a": 0, "b": 1, "c": -7, "d": 4096, "big": 1 << 70, "t": True, "f": False, "half": 0.5, "nan": float("nan"), "word": "bf16",
     "third": Fraction(1, 3), "x": Meta((5, 64), "f32", (72, 1), 8), "none": None, "card": TARGETS[90],
-}  # fmt: skip
+}
 LEAVES = [*VALUES, "3", "16", "0", "1.5", "'f32'", "absent"]
 CALLS = ["ceil({0})", "ceil({0} / {1})", "min({0}, {1})", "max({0}, {1}, {2})", "pow2({0})", "gcd({0}, {1})", "stride({0}, {1})", "aligned({0}, {1})",
-         "starts({0}, 16)", "bytes({0})", "numel({0})", "present({0})", "resident(card, {0})", "resident({0}, {1})", "min({0})"]  # fmt: skip
+         "starts({0}, 16)", "bytes({0})", "numel({0})", "present({0})", "resident(card, {0})", "resident({0}, {1})", "min({0})"]
 FORMS = [f"({{0}}) {op} ({{1}})" for op in ["+", "-", "*", "//", "%", "/", "==", "!=", "<", "<=", ">", ">=", "and", "or"]]
 FORMS += ["-({0})", "+({0})", "not ({0})", "({0}) if ({1}) else ({2})", "({0}) < ({1}) <= ({2})", *CALLS, *CALLS]
 

@@ -103,7 +103,7 @@ def test_the_order_is_that_of_the_backends_then_of_the_names() -> None:
     assert [i.name.removeprefix("mmt__") for i in sorted(found, key=order)] == [
         "device__triton_sm90", "host__triton_sm90", "grid__cuda_sm80", "split__cuda_sm80", "tiles__cuda_sm80", "tma__cuda_sm90", "gluon_sm90", "torch",
         "cutile_sm90", "cute_sm90",
-    ]  # fmt: skip
+    ]
 
 
 # -- a pair of files ------------------------------------------------------------------------------------------------
@@ -267,7 +267,7 @@ def test_a_backend_whose_package_is_missing_is_skipped_with_what_to_install(mine
     refused = {
         "mmt__pallas_sm90.py": "'sm90' is no target of pallas: it reads tpu, tpuv5e", "mmt__torch_sm90.py": "'sm90' is no target of torch: it has none",
         "mmt__cuda_tpu.cu": "'tpu' is no target of cuda: it reads sm80", "mmt__jax.py": "no backend 'jax'",
-    }  # fmt: skip
+    }
     for name, says in refused.items():
         path = mine.kernels / "gemm" / name
         path.write_text("")
@@ -327,7 +327,7 @@ def test_kernels_for_a_gpu_only_are_listed_until_each_case_has_a_check_record_of
     def record(case: str, ok: bool = True, digest: str | None = None) -> dict[str, Any]:
         one = subject("tma__cuda_sm90")
         return {"kind": "check", "op": "mmt", "subject": one.name, "case": case, "error": {"ok": ok}, "device": about,
-                **one.identity(one.op.case(case), card).facts, **({} if digest is None else {"digest": digest})}  # fmt: skip
+                **one.identity(one.op.case(case), card).facts, **({} if digest is None else {"digest": digest})}
 
     def left(*records: dict[str, Any]) -> tuple[str, ...]:
         return next((u.cases for u in unproven(records, HOUSE) if u.name == "mmt__tma__cuda_sm90"), ())

@@ -59,7 +59,7 @@ class Driver:
         assert out % 64 == 0, "the driver asks for 64 bytes"
         u64, u32 = ctypes.c_uint64, ctypes.c_uint32
         self.maps.append((dtype, address or 0, read(u64, dims, rank), read(u64, strides, rank - 1), read(u32, box, rank), read(u32, steps, rank),
-                          interleave, swizzle, l2, fill))  # fmt: skip
+                          interleave, swizzle, l2, fill))
         ctypes.memset(out, len(self.maps), 128)
         return 0
 
@@ -229,7 +229,7 @@ def test_a_cooperative_launch_and_its_options_are_said_to_the_driver() -> None:
     prepared(driver, plain, ())(3, ())
     found = dict(driver.attributes)
     assert set(found) == {"CLUSTER_DIMENSION", "PROGRAMMATIC_STREAM_SERIALIZATION", "COOPERATIVE", "CLUSTER_SCHEDULING_POLICY_PREFERENCE",
-                          "PREFERRED_SHARED_MEMORY_CARVEOUT"}  # fmt: skip
+                          "PREFERRED_SHARED_MEMORY_CARVEOUT"}
     assert found["COOPERATIVE"].value.cooperative == 1 and found["PREFERRED_SHARED_MEMORY_CARVEOUT"].value.sharedMemCarveout == 80
     assert (found["CLUSTER_DIMENSION"].value.clusterDim.x, driver.launches[-1][0]) == (4, 3)
     prepared(driver, replace(plain, cluster=(1,), chained=False, cooperative=False, options={}), ())(3, ())
@@ -265,7 +265,7 @@ class Recorded:
         self.utils = types.SimpleNamespace(
             get_device_properties=lambda device: {"max_shared_mem": 232448}, load_binary=lambda *args: (11, 22, 0, 0, 1024),
             unload_module=lambda module: None, fill_tma_descriptor=fill,
-        )  # fmt: skip
+        )
         self.target = GPUTarget("cuda", 90, 32)
         self.get_current_target = lambda: self.target
         self.get_current_device = lambda: 0

@@ -57,7 +57,7 @@ INCLUDES = [
     '#include "helper.cuh"', "#include <helper.cuh>", '#include "FOLDER/helper.cuh"', "#include <FOLDER/helper.cuh>", '#  include /* x */ "helper.cuh"',
     '#include "../f/helper.cuh"', '#include \\\n"helper.cuh"', '#define H "helper.cuh"\n#include H', '%:include "helper.cuh"', '#include "words.cuh"',
     "#include <cuda_fp16.h>", '\f#include "helper.cuh"', '#inc\\\nlude "helper.cuh"', '#/**/include/**/"helper.cuh"', '\v#\f\\ \ninclude "helper.cuh"',
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("line", INCLUDES)

@@ -49,7 +49,7 @@ SCOPE = {"R": 4, "sms": 132, "x": Meta((4, 8), "f32"), "c": None}
         "ceil(R, 2)", "1e400", "ceil(1e400)", "1e308 * 10", "0.0 / 0.0", "R % 0", "None", "b'a'", "...", "x", "R == 4", "R / 3", "r", "R\nR",
         "bytes(c)",
     ],
-)  # fmt: skip
+)
 def test_an_expression_is_a_whole_number_or_an_error_in_one_line(text: str) -> None:
     with pytest.raises(ExpressionError):
         integer(text, SCOPE)

@@ -43,7 +43,7 @@ def test_a_value_of_the_form_is_read() -> None:
      ({"kind": "a", "share": 1, "points": [{"at": [1]}]}, r"points\[0\].at is \[1\], not tuple"),
      ({"kind": "a", "share": 1, "points": [{"at": [1, 2.0]}]}, r"points\[0\].at\[1\] is 2.0, not int"),
      ({"kind": "a", "share": 1, "points": [{"at": [1, 2], "name": 3}]}, r"points\[0\].name is 3, not str"), ({"kind": ["a"], "share": 1}, "kind is")],
-)  # fmt: skip
+)
 def test_another_is_refused_with_its_place(said: Any, says: str) -> None:
     with pytest.raises(FormError, match=says):
         formed(said, Answer)

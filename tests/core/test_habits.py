@@ -16,7 +16,7 @@ import rooftop
     (lambda x: rooftop.topk(x, 3), lambda x: torch.topk(x, 3)), (rooftop.sort, torch.sort),
     (lambda x: rooftop.kthvalue(x, 3), lambda x: torch.kthvalue(x, 3)),
     (lambda x: rooftop.kthvalue(x, 3, keepdim=True), lambda x: torch.kthvalue(x, 3, keepdim=True)),
-])  # fmt: skip
+])
 def test_results_of_two_tensors_have_names(ours: object, theirs: object) -> None:
     x = torch.randperm(35).view(5, 7).float()
     found, want = ours(x), theirs(x)  # type: ignore[operator]

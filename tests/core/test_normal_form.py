@@ -73,7 +73,7 @@ ADDED = PLAIN.replace('kind="none"):', 'kind="none", gate=None, scale=1.0, fast=
     "    parts =",
     "    if gate is not None and not fast:\n        gate = gate * scale\n    limit = None if gate is None else 3\n"
     "    out = out if limit is None else out * gate\n    parts =",
-)  # fmt: skip
+)
 
 
 def test_a_parameter_that_was_added_counts_where_it_is_not_at_its_default(tmp_path: Path) -> None:

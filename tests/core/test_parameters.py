@@ -49,7 +49,7 @@ PLANTED: dict[str, tuple[dict[str, str], str]] = {  # edits of ADDS, and what is
 KINDS = {
     "ptr": "const float*", "i32": "int", "u32": "unsigned", "i64": "long long", "u64": "unsigned long long", "f32": "float", "f64": "double", "bool": "bool",
     "map": "const __grid_constant__ CUtensorMap",
-}  # fmt: skip
+}
 MIXED = f"""#include "tensor_map.cuh"
 struct Box {{ char of[129]; }};
 __global__ void mixed({", ".join(f"{c} p{i}" for i, c in enumerate(KINDS.values()))}, Box box, short last) {{ }}

@@ -188,7 +188,7 @@ FAULTS: Mapping[str, tuple[Callable[[], None], dict[str, str]]] = {
         test_a_kernel_names_its_helpers_where_its_digest_looks,
         {"kernels/norm/_row.py": "", "kernels/norm/a__triton.py": "def f():\n    from rooftop.kernels.norm import _row\n"},
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("fault", FAULTS)

@@ -34,7 +34,7 @@ def test_numbers_that_are_some(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 FOLDERS = {"ROOFTOP_CACHE": "cache", "ROOFTOP_RESULTS": "results", "ROOFTOP_PREDICTIONS": "predictions", "ROOFTOP_LEARN": "learn",
-           "ROOFTOP_DIARY": "diary", "XDG_CACHE_HOME": "cache"}  # fmt: skip
+           "ROOFTOP_DIARY": "diary", "XDG_CACHE_HOME": "cache"}
 
 
 @pytest.mark.parametrize("name", FOLDERS)

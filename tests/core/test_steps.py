@@ -38,7 +38,7 @@ def test_steps_run_in_order_on_views_of_what_a_call_brings() -> None:
 
 
 @pytest.mark.parametrize(("body", "right"), [("", False), ("def launches(p, c):\n    return []\ndef steps(p, c):\n    return []\n", False),
-                                             ("def steps(p, c):\n    return []\n", True)])  # fmt: skip
+                                             ("def steps(p, c):\n    return []\n", True)])
 def test_a_kernel_says_its_launches_or_its_steps(tmp_path: Path, body: str, right: bool) -> None:
     path = tmp_path / f"made_up_{len(body)}__triton.py"
     path.write_text(SUPPORTS + body)

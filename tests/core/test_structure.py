@@ -26,14 +26,14 @@ ASK_THE_FACE = {
     "rooftop.ops.prune_24": "returns rooftop.sparse.SparseTensor",
     "rooftop.sparse.tensor": "SparseTensor @ x is rooftop.sparse.matmul", "rooftop.sparse.products": "chooses among public ops",
     "rooftop.sparse.linear": "calls public ops",
-}  # fmt: skip
+}
 FOUND_BY_FILE_NAME = {("rooftop.core.registry", f"rooftop.{found}") for found in ("ops", "kernels")}
 COMPUTED = {  # modules that import by a name that is no text: of files of their own folder, or of packages of others
     "rooftop.kernels._device.tpu", "rooftop.lab.check.like",
     "rooftop.lab.cli", "rooftop.lab.doctor", "rooftop.lab.report.drawings", "rooftop.lab.report.reference",
     "rooftop.public_names",
     *(f"rooftop.{face}" for face in ("quant", "codecs", "comm")),
-}  # fmt: skip
+}
 
 
 @cache
@@ -179,7 +179,7 @@ UP = ("from rooftop.lab.simt.called import run", "import rooftop.ops.add",
       "def f():\n    from rooftop import ops\n    from rooftop.quant import linear",
       "from importlib import import_module\nimport_module('rooftop.lab.simt.called')",
       "import importlib\nimportlib.import_module(f'rooftop.kernels.{1}')",
-      "PROGRAM = ['-m', 'rooftop.lab.simt.called']", "from rooftop import public_names", "import rooftop")  # fmt: skip
+      "PROGRAM = ['-m', 'rooftop.lab.simt.called']", "from rooftop import public_names", "import rooftop")
 
 
 @pytest.mark.parametrize("text", UP)

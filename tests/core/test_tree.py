@@ -40,5 +40,5 @@ def test_the_package_is_found_from_the_folder_above_a_clone_named_rooftop(tmp_pa
         pytest.skip("another checkout is installed here")
     (tmp_path / "rooftop").symlink_to(settings.CHECKOUT)
     done = subprocess.run([sys.executable, "-c", "import rooftop; print(rooftop.__version__)"], cwd=tmp_path, capture_output=True, text=True, check=False,
-                          env={k: v for k, v in os.environ.items() if k != "PYTHONPATH"})  # fmt: skip
+                          env={k: v for k, v in os.environ.items() if k != "PYTHONPATH"})
     assert done.returncode == 0, f"{done.stderr}: the environment is older than scripts/environment.py; make run renews it"

@@ -72,7 +72,7 @@ def test_a_kernel_that_the_file_does_not_have_is_named_as_the_heads(tmp_path: Pa
         (KERNEL.replace('"k<{T}>"', "5").encode(), "kernel must be a text"),
         (KERNEL.replace("block ", "when = 5\nblock ").encode(), "when must be a condition, not 5"),
     ],
-)  # fmt: skip
+)
 def test_a_file_whose_head_is_missing_or_wrong(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], content: bytes, says: str
 ) -> None:

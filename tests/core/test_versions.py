@@ -18,7 +18,7 @@ RANGES = {r.name: r for r in map(Requirement, tomllib.loads((ROOT / "pyproject.t
 PINS = {
     name: version for line in (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
     if not line.startswith("#") for name, _, version in [line.partition("==")]
-}  # fmt: skip
+}
 COMPILERS = ("nvidia-cuda-nvrtc", "nvidia-cuda-runtime", "nvidia-cuda-crt", "nvidia-cuda-cccl", "triton")
 
 

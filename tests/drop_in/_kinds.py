@@ -41,7 +41,7 @@ SMALL: dict[str, Any] = {  # what configurations call their sizes
     **dict.fromkeys(("mamba_n_heads", "mamba_num_heads"), 4), **dict.fromkeys(("mamba_d_head", "mamba_head_dim"), 32),
     "mamba_d_state": 8, "image_size": 16, "patch_size": 8, "num_labels": 8, "num_kv_shared_layers": 0, "attention_dropout": 0.0,
     "pad_token_id": 0, "decoder_start_token_id": 0, "bos_token_id": 1, "eos_token_id": 2,
-}  # fmt: skip
+}
 # Where those sizes do not go together: all heads alike (latent attention), more layers (one in four has attention), or both.
 HEADS, LAYERS = {"num_key_value_heads": 4, "num_kv_heads": 4}, {"num_hidden_layers": 4}
 OTHERWISE: tuple[dict[str, Any], ...] = ({}, HEADS, LAYERS, {**HEADS, **LAYERS})

@@ -65,7 +65,7 @@ def test_arguments_that_do_not_fit() -> None:
         ({"prompts": [[1], []]}, r"prompts\[1\] is \[\]"), ({"prompts": "abc"}, "prompts is a str"), ({"prompts": [[1.5]]}, r"prompts\[0\] is \[1.5\]"),
         ({"prompts": [[1]], "slots": 0}, "slots is 0"), ({"prompts": [[1]], "max_new_tokens": [1, 2]}, "2 numbers for 1 prompts"),
         ({"prompts": [[1]], "cache_tokens": 64}, "a sequence of 129 tokens takes 3 pages of 64"),
-    ):  # fmt: skip
+    ):
         with pytest.raises((TypeError, ValueError), match=message):
             rooftop.generate_batch(model, **given)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="model is a str"):

@@ -14,7 +14,7 @@ pytest.importorskip("transformers", reason="transformers is not installed (pip i
 KINDS = (
     "llama", "qwen3", "qwen3_moe", "mistral", "mixtral", "gemma2", "gemma3_text", "phi3", "gpt_oss", "olmo2", "deepseek_v3", "granite", "cohere", "glm4",
     "smollm3",
-)  # fmt: skip
+)
 
 
 def _made(kind: str) -> Any:

@@ -18,7 +18,7 @@ SCRIPTS = settings.CHECKOUT / "scripts"
 TINY: dict[str, Any] = {
     "model_type": "llama", "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
     "vocab_size": 128, "pad_token_id": 0, "eos_token_id": None,
-}  # fmt: skip
+}
 
 
 def _run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, script: str, *args: str) -> None:

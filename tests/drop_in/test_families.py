@@ -25,7 +25,7 @@ FAMILIES: dict[str, dict[str, int]] = {
     "whisper": {"attention": 4, "layer_norm": 7, "activation": 2}, "phi": {**DECODER, "layer_norm": 3, "activation": 2},
     "stablelm": {**DECODER, "layer_norm": 5, "mlp": 2}, "gpt_neox": {**DECODER, "layer_norm": 5, "activation": 2},
     "starcoder2": {**DECODER, "layer_norm": 5, "activation": 2},
-}  # fmt: skip
+}
 
 
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {  # what small configurations of a kind leave as it is
@@ -35,7 +35,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {  # what small configurations
     "llama, gelu": ("llama", {"hidden_act": "gelu"}),
     "llama, yarn": ("llama", {"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 16}}),
     "deepseek, halves": ("deepseek_v3", {"rope_interleave": False}),
-}  # fmt: skip
+}
 FAMILIES |= {name: FAMILIES[kind] for name, (kind, _) in VARIANTS.items()}
 
 

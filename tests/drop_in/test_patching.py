@@ -24,7 +24,7 @@ from rooftop.drop_in.swapping import swap_of
 
 SIZES: dict[str, Any] = {
     "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 64, "pad_token_id": 0,
-}  # fmt: skip
+}
 
 
 @pytest.fixture(scope="module")
@@ -696,7 +696,7 @@ def test_models_are_patched_as_they_are_loaded(hf: Any, tmp_path: Any) -> None:
         found = [
             hf.AutoModelForCausalLM.from_pretrained(tmp_path), hf.AutoModelForCausalLM.from_config(plain.config),
             hf.LlamaForCausalLM.from_pretrained(tmp_path, output_loading_info=True)[0],
-        ]  # fmt: skip
+        ]
         with pytest.raises(ValueError, match=r"^apply_to: LlamaForCausalLM is patched already as it is loaded; remove\(\) what the first call returned$"):
             rooftop.drop_in.apply_to("llama")
         assert not rooftop.drop_in.is_patched(hf.AutoModelForCausalLM.from_config(hf.Qwen2Config(**SIZES)))

@@ -17,7 +17,7 @@ from rooftop.lab.cli.app import app
 hf = pytest.importorskip("transformers", reason="transformers is not installed (pip install -e '.[dev]')")
 SIZES: dict[str, Any] = {
     "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 64, "pad_token_id": 0,
-}  # fmt: skip
+}
 
 
 def _model(dtype: torch.dtype = torch.float32, **more: Any) -> Any:

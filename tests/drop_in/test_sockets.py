@@ -95,7 +95,7 @@ def test_its_functions_have_the_schemas_of_aten() -> None:
     for name, function in (
         ("_scaled_dot_product_flash_attention", torch_attention.dense), ("_scaled_dot_product_flash_attention_backward", torch_attention.dense_backward),
         ("_flash_attention_forward", torch_attention.forward), ("_flash_attention_backward", torch_attention.backward),
-    ):  # fmt: skip
+    ):
         schema = getattr(torch.ops.aten, name).default._schema
         known = list(inspect.signature(function).parameters)
         assert [a.name for a in schema.arguments if a.name in known] == [n for n in known if n in {a.name for a in schema.arguments}]

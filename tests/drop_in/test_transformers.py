@@ -188,7 +188,7 @@ def hf() -> Any:
 SIZES: dict[str, Any] = {
     "vocab_size": 64, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4,
     "num_key_value_heads": 2, "pad_token_id": 0, "eos_token_id": None, "bos_token_id": 1,
-}  # fmt: skip
+}
 
 
 def _config(hf: Any, kind: str, **more: Any) -> Any:
@@ -197,7 +197,7 @@ def _config(hf: Any, kind: str, **more: Any) -> Any:
         "Gemma2": {"head_dim": 16, "sliding_window": 4}, "Gemma3Text": {"head_dim": 16, "sliding_window": 4},
         "GptOss": {"head_dim": 16, "sliding_window": 4, "num_local_experts": 2, "num_experts_per_tok": 1},
         "Llama4Text": {"head_dim": 16, "attention_chunk_size": 4, "num_local_experts": 2, "intermediate_size_mlp": 64},
-    }  # fmt: skip
+    }
     return getattr(hf, f"{kind}Config")(**{**SIZES, **special[kind], **more})
 
 
@@ -249,7 +249,7 @@ def _function(masks: Any, kind: str, ids: torch.Tensor) -> Callable[..., Any]:
         "packed": lambda: masks.and_masks(masks.causal_mask_function, masks.packed_sequence_mask_function(ids)),
         "blocks": lambda: masks.or_masks(masks.causal_mask_function, masks.blockwise_overlay(ids - 1)),
         "prefix": lambda: masks.or_masks(masks.causal_mask_function, lambda b, h, q, kv: kv < 3),
-    }  # fmt: skip
+    }
     return made[kind]()
 
 
@@ -266,7 +266,7 @@ CONFIGS = {"window": WINDOW, "near": WINDOW, "chunks": CHUNKS}
     ("chunks", 4, 4, 0, None, "order"), ("chunks", 9, 9, 0, "right", "runs"), ("all", 9, 9, 0, None, "order"),
     ("all", 9, 9, 0, "right", "runs"), ("all", 9, 9, 0, "hole", "bool"), ("near", 9, 9, 0, None, "runs"), ("packed", 9, 9, 0, None, "runs"),
     ("blocks", 9, 9, 0, None, "runs"), ("prefix", 9, 9, 0, None, "runs"), ("prefix", 9, 9, 0, "hole", "bool"),
-])  # fmt: skip
+])
 def test_a_mask_takes_its_smallest_form(hf: Any, kind: str, rows: int, keys: int, offset: int, padding: str | None, form: str) -> None:
     from transformers import masking_utils
 
@@ -279,7 +279,7 @@ def test_a_mask_takes_its_smallest_form(hf: Any, kind: str, rows: int, keys: int
     given: dict[str, Any] = {
         "batch_size": 2, "q_length": rows, "kv_length": keys, "q_offset": offset, "mask_function": _function(masking_utils, kind, ids),
         "attention_mask": mask, "local_size": LOCAL.get(kind), "use_vmap": kind == "prefix",
-    }  # fmt: skip
+    }
     skips = {"allow_is_causal_skip": kind in ("causal", "window", "chunks"), "allow_is_bidirectional_skip": kind in ("all", "near")}
     got = transformers_mask(**given, **skips, config=CONFIGS.get(kind, CAUSAL))
     want = masking_utils.sdpa_mask(**given, allow_is_causal_skip=False)
@@ -314,7 +314,7 @@ def test_masks_of_any_sizes_say_what_transformers_masks_say(hf: Any, monkeypatch
             "batch_size": 2, "q_length": rows, "kv_length": keys, "q_offset": torch.tensor(q_offset) if draw(0, 3) == 0 else q_offset,
             "kv_offset": kv_offset, "mask_function": _function(masking_utils, kind, ids), "attention_mask": mask,
             "local_size": LOCAL.get(kind), "use_vmap": kind == "prefix",
-        }  # fmt: skip
+        }
         skips = {"allow_is_causal_skip": kind in ("causal", "window", "chunks"), "allow_is_bidirectional_skip": kind in ("all", "near")}
         got = transformers_mask(**given, **skips, config=CONFIGS.get(kind, CAUSAL))
         want = masking_utils.sdpa_mask(**given, allow_is_causal_skip=False)
@@ -334,7 +334,7 @@ LAYER = {"hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 1, "nu
     ("XGLMForCausalLM", {"d_model": 64, "ffn_dim": 64, "num_layers": 1, "attention_heads": 4}),
     ("LongformerModel", {**LAYER, "attention_window": 4}),
     ("LEDModel", {"d_model": 64, **HEADS, "encoder_ffn_dim": 64, "decoder_ffn_dim": 64, "attention_window": 4}),
-])  # fmt: skip
+])
 def test_a_model_that_computes_attention_itself_is_refused(hf: Any, name: str, config: dict[str, Any]) -> None:
     cls = getattr(hf, name)
     model = cls._from_config(cls.config_class(vocab_size=64, pad_token_id=0, **config), attn_implementation="rooftop").eval()
@@ -370,7 +370,7 @@ def test_a_class_of_a_user_is_judged_by_what_it_derives_from(hf: Any) -> None:
 CACHES: dict[str, dict[str, Any]] = {
     "dynamic": {}, "static": {"cache_implementation": "static", "disable_compile": True}, "in chunks": {"prefill_chunk_size": 4},
     "beams": {"num_beams": 3}, "assisted": {}, "lookup": {"prompt_lookup_num_tokens": 3},
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("padded", [False, True])
@@ -395,7 +395,7 @@ def test_what_is_generated_is_as_in_eager(hf: Any, kind: str, cache: str, padded
         model = _model(hf, config, how)
         runs.append(model.generate(
             ids * mask, attention_mask=mask, max_new_tokens=9, do_sample=False, output_logits=True, return_dict_in_generate=True, **more
-        ))  # fmt: skip
+        ))
     assert torch.equal(runs[0].sequences, runs[1].sequences)
     for ours, theirs in zip(runs[1].logits, runs[0].logits, strict=True):
         torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-5)

@@ -46,7 +46,7 @@ def test_a_call_that_is_bound_once_takes_other_tensors_and_streams(name: str) ->
         torch.cuda.synchronize()
         with torch.cuda.stream(stream):
             aside = [torch.full(m.shape, 0 if n in zeroed else 77, device="cuda", dtype=torch.float32 if m.dtype == "f32" else torch.int32)
-                     for n, m in scratch.items()]  # fmt: skip
+                     for n, m in scratch.items()]
             run(stream.cuda_stream, [a, b, c, *aside])
         torch.cuda.synchronize()
         expected = a.double() @ b.double().T

@@ -54,7 +54,7 @@ def test_a_program_runs_as_it_is(capfd: pytest.CaptureFixture[str]) -> None:
      ("n", "assert (copy(torch.ones(9).cuda()) == 2).all(), 'not two'", "host", "AssertionError: not two"),
      ("n", "import sys; sys.exit(3)", "host", "it ends the process: SystemExit: 3"),
      ("n", "import nosuchmodule", "absent", "the module nosuchmodule is not installed")],
-)  # fmt: skip
+)
 def test_what_is_wrong_is_found_with_its_line(bound: str, call: str, kind: str, says: str, tmp_path: Path) -> None:
     (finding,) = ran(tmp_path, COPY.format(bound=bound) + call + "\n").findings
     assert finding.kind == kind and says in finding.text and "mine.py:" in finding.text
@@ -110,7 +110,7 @@ def test_each_config_of_an_autotuned_kernel_runs_on_its_own_copies() -> None:
     assert torch.allclose(made, a @ b, atol=0.05) and torch.equal(made.cpu(), again.cpu())
     assert [(x.config, x.times) for x in watch.launches.values()] == [
         ("M=16 N=16 num_warps=2 num_stages=3", 1), ("M=32 N=16 num_warps=4 num_stages=2", 2)
-    ]  # fmt: skip
+    ]
     assert all(x.values["EVEN"] is False for x in watch.launches.values()) and watch.configs == 2
 
 

@@ -173,7 +173,7 @@ PAIRS = [
     (last_adds_relaxed, last_adds), (flag_before_data, data_before_flag), (another_flag, through_a_third),
     (counter_read_plainly, counter_read_by_an_atomic), (bytes_of_one_word, bytes_apart),
     (polls_a_plain_store, polls_an_atomic), (polls_and_reads_on, data_before_flag),
-]  # fmt: skip
+]
 
 
 def launch(kernel: Any, **more: torch.Tensor) -> dict[str, Any]:

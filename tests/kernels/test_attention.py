@@ -249,7 +249,7 @@ def test_the_function_of_torch_hands_on_what_it_does_not_take() -> None:
     ({"key": torch.zeros(1, 2, 7, 8)}, ValueError, r"query has shape \(1, 2, 5, 16\), key \(1, 2, 7, 8\)"),
     ({"attn_mask": torch.zeros(5, 7, device="meta")}, ValueError, "query lies on cpu and attn_mask on meta"),
     ({"attn_mask": torch.zeros(5, 7).half()}, TypeError, "attn_mask is torch.float16; accepted are torch.bool, torch.float32$"),
-])  # fmt: skip
+])
 def test_the_function_of_torch_refuses_by_its_own_names(change: dict[str, Any], error: type[Exception], said: str) -> None:
     given = {"query": torch.zeros(1, 2, 5, 16), "key": torch.zeros(1, 2, 7, 16), "value": torch.zeros(1, 2, 7, 16)}
     with pytest.raises(error, match=f"^scaled_dot_product_attention: {said}"):
@@ -261,7 +261,7 @@ def test_the_function_of_torch_refuses_by_its_own_names(change: dict[str, Any], 
     ((2, 1), (2, 4), (2, 4), {}), ((2, 1), (2, 1), (2, 4), {}), ((4,), (2, 4), (4,), {}), ((3, 2, 4), (3, 1, 4), (1, 2, 4), {"is_causal": True}),
     ((2, 4), (2, 4), (2, 2), {"enable_gqa": True}), ((2, 4), (1, 2), (1, 2), {"enable_gqa": True}),
     ((2, 4), (1, 1), (1, 1), {"attn_mask": torch.arange(70.0).view(2, 1, 5, 7).sin()}),
-])  # fmt: skip
+])
 def test_the_function_of_torch_broadcasts_as_torch_does(query: tuple[int, ...], key: tuple[int, ...], value: tuple[int, ...], more: dict[str, Any]) -> None:
     torch.manual_seed(4)
     given = [torch.randn(*lead, n, 16, requires_grad=True) for lead, n in ((query, 5), (key, 7), (value, 7))]

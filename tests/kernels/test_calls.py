@@ -92,7 +92,7 @@ def test_empty_tensors_give_empty_results_and_gradients_of_their_shape(name: str
 
 
 ROWS_APART = {"softmax": "x", "rms_norm": "x", "layer_norm": "x", "gelu": "x", "silu": "x", "square": "x", "swiglu": "a", "geglu": "b",
-              "bias_mask_scale_add": "residual", "cross_entropy": "input"}  # fmt: skip
+              "bias_mask_scale_add": "residual", "cross_entropy": "input"}
 
 
 @pytest.mark.parametrize("name", ROWS_APART)

@@ -149,7 +149,7 @@ def test_rows_that_start_at_any_address(name: str, columns: int) -> None:
     op = registry.op(name)
     c = op.case("everything f16")
     c = dataclasses.replace(c, inputs={**c.inputs, **{k: dataclasses.replace(v, shape=(9, *((columns,) if len(v.shape) > 1 else ())))
-                                                      for k, v in c.inputs.items() if isinstance(v, Input) and v.shape}})  # fmt: skip
+                                                      for k, v in c.inputs.items() if isinstance(v, Input) and v.shape}})
     problem = op.kernel_problem(op.problem(c, TARGETS[90]))
     assert problem is not None
     assert each(problem) == (0 if columns == 64 else 8)
@@ -180,7 +180,7 @@ def test_bad_input_is_refused_with_what_is_accepted(change: dict[str, Any], erro
 CUDA = [  # pieces, ahead, threads, cluster, blocks, spare
     (2, 1, 32, 1, 16, 0), (4, 0, 64, 2, 8, 1), (8, 0, 128, 1, 8, 2), (2, 1, 128, 2, 4, 1), (2, 0, 256, 1, 4, 0),
     (7, 0, 256, 1, 4, 0), (6, 0, 96, 1, 10, 1), (5, 0, 512, 1, 2, 0),
-]  # fmt: skip
+]
 
 
 @pytest.mark.sampled("kernels", "cross_entropy__cuda_sm90")
@@ -324,7 +324,7 @@ def test_gradients_of_short_rows_by_few_lanes(config: tuple[int, ...]) -> None:
     for like, wide in (("everything f32", classes - 4), ("each row's f32", classes - 2), ("everything bf16", 2 * classes - 8)):
         c = op.case(like)
         changed = {k: dataclasses.replace(v, shape=(13, wide) if len(v.shape) == 2 and v.shape[1] > 2 else (13, *v.shape[1:])) for k, v in c.inputs.items()
-                   if isinstance(v, Input) and v.shape and v.shape != (1,)}  # fmt: skip
+                   if isinstance(v, Input) and v.shape and v.shape != (1,)}
         found = checker.check(Subject("fixed", op, fixed), dataclasses.replace(c, inputs={**c.inputs, **changed}), backend="simt", seed=4)
         assert found.status == "ok", (config, like, found.message)
 
@@ -401,7 +401,7 @@ def test_gradients_of_a_range_with_an_infinite_gradient_of_a_loss(ignore: int) -
 @pytest.mark.parametrize(("rows", "classes", "cap", "first"), [
     (3806247, 64, 0.0, True), (744086, 137, 0.0, True), (845056, 143, 0.0, True), (43859, 1248, 0.0, True), (59839, 1415, 0.0, True),
     (744086, 137, 3.0, False), (1000, 137, 0.0, False), (1 << 20, 128, 0.0, False), (1 << 16, 2048, 0.0, False), (4096, 50257, 0.0, False),
-])  # fmt: skip
+])
 def test_gradients_of_many_short_rows_are_of_a_range(rows: int, classes: int, cap: float, first: bool) -> None:
     op = registry.op("cross_entropy_bwd")
     problem = op.kernel_problem(op.problem(_like("sum", "bf16", rows, classes, cap), TARGETS["h200"]))

@@ -44,7 +44,7 @@ def check_with(c: Case, config: Any, name: str = ROWS) -> None:
         (70, 3, "f32"), (9, 5, "bf16"), (37, 33, "bf16"), (5, 67, "f32"), (9, 263, "f32"), (5, 1025, "f16"), (3, 2047, "f32"), (2, 8199, "f32"),
         (2, 12289, "bf16"),
     ],
-)  # fmt: skip
+)
 def test_every_length_is_right(rows: int, columns: int, dtype: str, reverse: bool) -> None:
     found = checker.check(subject(), given(rows, columns, dtype, reverse), backend="simt", seed=1)
     assert found.status == "ok", found.message
@@ -84,7 +84,7 @@ def test_values_that_are_not_finite_pass_from_tile_to_tile(fill: str) -> None:
         (3, 70003, "f16", True, {"slots": 6, "lead": 4, "group": 2}),
         (2, 5, "f32", False, {"slots": 6, "lead": 3, "group": 512}),
     ],
-)  # fmt: skip
+)
 def test_few_long_rows_of_several_groups(rows: int, columns: int, dtype: str, reverse: bool, config: Any) -> None:
     check_with(given(rows, columns, dtype, reverse), config, CHAIN)
 

@@ -128,7 +128,7 @@ def test_what_tma_reads() -> None:
     for meta, why in (
         (Meta((64, 65), "bf16"), "strides"), (Meta((64, 64), "bf16", align=8), "address"), (Meta((64, 64), "bf16", (128, 2)), "strides"),
         (Meta((3, 8, 8), "bf16", (68, 8, 1)), "apart"),
-    ):  # fmt: skip
+    ):
         assert why in str(_product_launches.readable(meta))
 
 
@@ -202,7 +202,7 @@ def test_cublas_is_chosen_for_batches_that_no_grid_holds_alone() -> None:
         chosen = select(op, op.problem(case, TARGETS["h200"]))
         assert chosen.call is None or chosen.call.implementation.name != "matmul__cublas__torch", case.id
     batch = op.problem_of({**dict.fromkeys(op.tensor_names), "a": Meta((70000, 30, 30), "f32"), "b": Meta((70000, 30, 30), "f32")},
-                          {"alpha": 1.0, "beta": 0.0, "activation": "none", "to": "", "precision": "ieee"}, TARGETS["h200"])  # fmt: skip
+                          {"alpha": 1.0, "beta": 0.0, "activation": "none", "to": "", "precision": "ieee"}, TARGETS["h200"])
     assert "matmul__cublas__torch: a call of torch" in str(explain_problem(op, batch))
     assert select(op, op.problem(op.case("16384 cubed bf16"), TARGETS["h200"])).call.implementation.name == "matmul__gluon_sm90"
 
@@ -250,7 +250,7 @@ def test_the_grouped_walk_meets_every_tile_once(form: str, offsets: list[int]) -
     given = {
         "offsets": torch.tensor(offsets, dtype=torch.int32), "seen": seen, "G": groups, "M": m, "N": n, "K": k, "blocks": blocks, "BM": bm, "BN": bn,
         "FORM": _group_scheduler.FORMS.index(form), "MOST": most,
-    }  # fmt: skip
+    }
     interpreter.run(_walk, (blocks,), given, readonly={"offsets"})
     tiles = [tuple(x) for x in seen.reshape(-1, 6).tolist() if x[0] >= 0]
     ends = [min(max(x, 0), m if form != "depth" else k) for x in offsets]

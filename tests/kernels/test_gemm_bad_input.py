@@ -47,7 +47,7 @@ def one_product(dtype: str, precision: str = "ieee") -> Case:
 
 @pytest.mark.parametrize(("kernel", "dtype", "precision"), [
     ("matmul__triton", "bf16", "ieee"), ("matmul__triton", "f16", "ieee"), ("matmul__triton", "f32", "ieee"), ("matmul__precision__triton", "f32", "bf16x3"),
-])  # fmt: skip
+])
 def test_a_sum_of_one_product(kernel: str, dtype: str, precision: str) -> None:
     [subject] = candidates.find([kernel])
     result = check(subject, one_product(dtype, precision))
@@ -57,7 +57,7 @@ def test_a_sum_of_one_product(kernel: str, dtype: str, precision: str) -> None:
 @pytest.mark.parametrize(("a", "why"), [
     (Meta((64, 65), "bf16"), "TMA does not read a: its strides"), (Meta((64, 64), "bf16", align=2), "TMA does not read a: its address"),
     (Meta((64, 64), "bf16", (68, 1)), "TMA does not read a: its strides"),
-])  # fmt: skip
+])
 def test_rows_on_no_boundary_of_16_bytes_go_to_the_portable_kernel(a: Meta, why: str) -> None:
     op = registry.op("matmul")
     problem = op.problem_of({**dict.fromkeys(op.tensor_names), "a": a, "b": Meta((a.shape[1], 64), "bf16")}, OPTIONS, TARGETS["h200"])

@@ -73,7 +73,7 @@ def test_tma_rounds_operands_of_tf32_and_no_result() -> None:
     (Meta((4096, 4096), "bf16", align=2), Meta((4096, 4097), "bf16"), "matmul__copied__gluon_sm90", "TMA does not read a and b where it lies"),
     (Meta((7, 65), "bf16"), Meta((65, 64), "bf16"), "matmul__triton", ""),
     (Meta((4096, 4096), "bf16"), Meta((4096, 4096), "bf16"), "matmul__gluon_sm90", "predicted"),
-])  # fmt: skip
+])
 def test_operands_that_tma_does_not_read_are_copied_where_that_pays(a: Meta, b: Meta, name: str, said: str) -> None:
     op = registry.op("matmul")
     problem = product(a, b)
@@ -91,7 +91,7 @@ def test_operands_that_tma_does_not_read_are_copied_where_that_pays(a: Meta, b: 
     (Meta((256, 65), "bf16"), Meta((65, 256), "bf16", (1, 65)), "TMA does not copy"),
     (Meta((256, 64), "bf16"), Meta((64, 100), "bf16", (1, 64)), "TMA"),
     (Meta((2, 256, 64), "bf16"), Meta((2, 64, 256), "bf16"), "3 dimensions"),
-])  # fmt: skip
+])
 def test_what_two_blocks_of_a_cluster_do_not_take(a: Meta, b: Meta, why: str) -> None:
     [subject] = candidates.find(["matmul__multicast__cuda_sm90"])
     assert subject.implementation is not None

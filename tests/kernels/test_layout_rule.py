@@ -46,7 +46,7 @@ def test_heads_first_is_named_in_all_of_them() -> None:
 @pytest.mark.parametrize(("q", "k"), [
     ((1, 32, 1024, 64), (1, 32, 1024, 64)), ((1, 8, 40, 64), (1, 2, 40, 64)), ((1, 8, 1, 64), (1, 2, 40, 64)), ((2, 12, 100, 64), (2, 12, 7, 64)),
     ((2, 12, 7, 64), (2, 12, 100, 64)),
-])  # fmt: skip
+])
 def test_tensors_of_sdpa_do_not_enter_unnoticed(q: tuple[int, ...], k: tuple[int, ...]) -> None:
     a, b = torch.empty(q, device="meta"), torch.empty(k, device="meta")
     with pytest.raises(ValueError, match=r"^attention: q has shape \(.*\), which look like \[B, heads, tokens, D\]: give order='bhsd'[^\n]*$"):
@@ -56,7 +56,7 @@ def test_tensors_of_sdpa_do_not_enter_unnoticed(q: tuple[int, ...], k: tuple[int
 @pytest.mark.parametrize(("q", "k"), [
     ((1, 1024, 32, 64), (1, 1024, 32, 64)), ((1, 1, 32, 64), (1, 77, 8, 64)), ((2, 128, 128, 64), (2, 128, 128, 64)), ((2, 64, 16, 64), (2, 16, 16, 64)),
     ((1, 4, 12, 64), (1, 4, 12, 64)),
-])  # fmt: skip
+])
 def test_tokens_first_needs_no_name(q: tuple[int, ...], k: tuple[int, ...]) -> None:
     a, b = torch.randn(q), torch.randn(k)
     assert rooftop.attention(a, b, b).shape == a.shape
@@ -128,7 +128,7 @@ def test_upper_left_with_a_window_and_ranges() -> None:
     ({"causal": 1}, TypeError, "causal is 1, a int; it must be True, False, 'upper_left' or 'lower_right'"),
     ({"causal": "upper_left", "cache_lengths": torch.tensor([3])}, ValueError, "causal is 'upper_left' with cu_seqlens, page_table or cache_lengths"),
     ({"causal": "upper_left", "window": (1, 0)}, ValueError, "with 9 queries and 4 keys; a window or alibi_slopes needs a key for each query"),
-])  # fmt: skip
+])
 def test_corners_that_are_none_are_refused(more: dict[str, Any], error: type[Exception], said: str) -> None:
     with pytest.raises(error, match=said):
         rooftop.attention(heads(1, 9, 2, 16), heads(1, 4, 2, 16), heads(1, 4, 2, 16), **more)

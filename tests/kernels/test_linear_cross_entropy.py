@@ -238,7 +238,7 @@ def test_a_frozen_tensor_has_no_product(memory: str, wanted: tuple[str, ...], fa
 @pytest.mark.parametrize(("n", "h", "v"), [(8192, 4096, 128256), (32768, 4096, 262144), (131072, 2048, 50257), (700, 33, 70001), (9000, 5, 100003), (1, 7, 9)])
 def test_slices_are_all_classes_and_never_lie_on_what_is_written(n: int, h: int, v: int) -> None:
     call = prepared("small head 2048x2048x32000, small bf16", "linear_cross_entropy_bwd", x=Input((n, h), "bf16"), weight=Input((v, h), "bf16"),
-                    target=Input((n,), "i64", f"below {v}"))  # fmt: skip
+                    target=Input((n,), "i64", f"below {v}"))
     module = call.implementation.module  # type: ignore[attr-defined]
     for columns in (call.config.columns, 64):
         config = dataclasses.replace(call.config, columns=columns)
@@ -313,7 +313,7 @@ def test_a_dloss_of_one_leaves_gradients_that_are_in_place_alone() -> None:
 @pytest.mark.parametrize(("dtype", "classes", "of", "cap", "exact"), [
     ("bf16", 1024, 0, 30.0, False), ("f16", 512, 2048, 70.0, False), ("bf16", 1023, 0, 30.0, True), ("bf16", 4096, 0, 71.0, True),
     ("bf16", 4096, 0, 1e5, True), ("f32", 4096, 0, 30.0, True),
-])  # fmt: skip
+])
 def test_logits_are_bounded_shortly_where_nothing_shows_it(dtype: str, classes: int, of: int, cap: float, exact: bool) -> None:
     """The approximation errs by 2e-7 of the cap: of a high one, or of a few classes, a loss would show it."""
     from rooftop.kernels.loss._linear_plan import cap_of

@@ -24,7 +24,7 @@ MIB = 2**20
 
 
 def counted(out: Any, a: Any, b: Any, live: Any, out_at: int, a_at: int, b_at: int, sizes: tuple[int, int, int], first: int, turned: tuple[bool, bool],
-            depth: bool, add: bool) -> None:  # fmt: skip
+            depth: bool, add: bool) -> None:
     """What rooftop/kernels/loss/_counted_gluon.py makes; of rows that do not count NaN, as far as it may write there."""
     m, n, k = sizes
     left = a[a_at : a_at + k, :m].t() if turned[0] else a[a_at : a_at + m, :k]
@@ -49,7 +49,7 @@ def by_torch(launch: Launch) -> TorchCall:
     out = whole(x["out_desc"]) if x["out"] is None else View(x["out"], (x["out_at"] + x["M"], x["N"]), (x["ldo"], 1))
     return TorchCall(counted, {"out": out, "a": whole(x["a_desc"]), "b": whole(x["b_desc"]), "live": View("live", (1,), (1,)), "out_at": x["out_at"],
                                "a_at": x["a_at"], "b_at": x["b_at"], "sizes": sizes, "first": x["first"], "turned": (x["A_COLUMNS"], x["B_COLUMNS"]),
-                               "depth": x["DEPTH"], "add": x["ADD"]})  # fmt: skip
+                               "depth": x["DEPTH"], "add": x["ADD"]})
 
 
 class Interpreted(GluonImplementation):
@@ -84,7 +84,7 @@ def fixed(name: str, like: str, sizes: tuple[int, int, int], **config: Any) -> t
     ("like", "rows"),
     [("everything bf16", 0), ("everything bf16", 4), ("ignored bf16", 4), ("all ignored, mean bf16", 4), ("frozen input f16", 4), ("frozen weight bf16", 0),
      ("weight's gradient in float32 bf16", 4), ("out of range, mean bf16", 0), ("the loss alone f16", 0)],
-)  # fmt: skip
+)
 def test_gradients_of_the_tokens_that_count(like: str, rows: int) -> None:
     """`rows` of a chunk; where some are ignored the chunk lies in the memory of dW."""
     subject, case = fixed("linear_cross_entropy", like, (11, 64, 150), rows=rows, inside=like == "ignored bf16")

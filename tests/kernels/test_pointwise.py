@@ -54,7 +54,7 @@ def test_opcheck() -> None:
     for function, args in (
         (ops.gelu, (x, "tanh")), (ops.silu, (x,)), (ops.square, (x,)), (ops.swiglu, (x, y, 0.0, 1.0, 0.0, False)), (ops.swiglu, (x, None, 0.5, 1.7, 1.0, True)),
         (ops.geglu, (x, y, "none")),
-    ):  # fmt: skip
+    ):
         torch.library.opcheck(function.default, (*args, ""))
 
 

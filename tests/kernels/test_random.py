@@ -188,7 +188,7 @@ def test_a_mask_that_is_given_and_strides_do_not_change_the_seeds() -> None:
         ({"block": 16, "lanes": 64, "height": 128, "warps": 4}, 1), ({"block": 32, "lanes": 16, "height": 112, "warps": 1, "stages": 3}, 1),
         ({"block": 64, "lanes": 4, "height": 20, "warps": 1, "stages": 3}, 2), ({"block": 128, "lanes": 1, "height": 7, "warps": 4}, 2),
     ],
-)  # fmt: skip
+)
 def test_the_bias_gradient_of_every_way_is_right(how: str, config: dict[str, int], launches: int) -> None:
     op = registry.op("bias_mask_scale_add_bwd")
     implementation = registry.implementation("bias_mask_scale_add_bwd__triton")

@@ -19,7 +19,7 @@ NAME = "sample__stream__cuda_sm80"
 PLAIN: dict[str, Any] = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "seed": 3}
 WAYS: tuple[dict[str, Any], ...] = (
     {}, {"min_p": 0.03}, {"top_p": 0.9}, {"top_p": 0.5, "temperature": 0.3}, {"top_p": 0.99, "min_p": 0.01}, {"top_p": 0.8, "min_p": 0.9}, {"top_k": 40},
-)  # fmt: skip
+)
 SMALL = {"slots": 33, "capacity": 33 * 256 + 1024, "sample": 1024}
 
 

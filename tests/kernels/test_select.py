@@ -185,7 +185,7 @@ def test_rows_are_shared_out_within_what_a_card_has() -> None:
                         entry, each = _top_k.key_bytes(p) + 4, _top_k.items(p)
                         for threads, capacity, round_ in (
                             (config["threads"], config["capacity"], each), (config["list_threads"], config["list_capacity"], 8),
-                        ):  # fmt: skip
+                        ):
                             assert capacity * entry + _top_k.RESERVED <= device.shared_per_block
                             assert capacity >= _top_k.pow2(min(k, n))
                             alone = threads == config["threads"] and config["per"] <= threads * round_

@@ -29,7 +29,7 @@ def layout_of(text: str, m: int, n: int, k: int) -> dict[str, Input]:
     return {
         name: Input(shape, "f32", "normal", "contiguous" if x == "N" else "transposed")
         for name, x, shape in zip(("a", "b"), text, ((m, k), (k, n)), strict=True)
-    }  # fmt: skip
+    }
 
 
 def case_of(text: str, m: int, n: int, k: int, **more: Any) -> Case:

@@ -231,7 +231,7 @@ def test_staged_softmax_takes_many_rows_that_start_within_vectors_or_are_short()
     staged_or_not = (
         (many, 138, "bf16", True), (many, 206, "f32", True), (many, 144, "bf16", True), (many, 128, "bf16", False), (many, 304, "f32", False),
         (64, 138, "bf16", False),
-    )  # fmt: skip
+    )
     for rows, columns, dtype, staged in staged_or_not:
         problem = op.kernel_problem(op.problem(rows_of("softmax", rows, columns, dtype), TARGETS["h200"]))
         assert problem is not None

@@ -25,11 +25,11 @@ def run(name: str, columns: int, each: int | None = None) -> tuple[torch.Tensor,
     given = case(
         "long rows", tags="edge", values=Input((nnz,), "f32"), columns=Input((nnz,), "i32"), offsets=Input((m + 1,), "i32"), b=Input((k, columns), "f32"),
         bias=None, alpha=1.0, activation="none",
-    )  # fmt: skip
+    )
     tensors = {
         "values": torch.randn(nnz, generator=generator), "columns": torch.randint(0, k, (nnz,), generator=generator, dtype=torch.int32),
         "offsets": torch.tensor([0, *torch.tensor(LENGTHS).cumsum(0)], dtype=torch.int32), "b": torch.randn(k, columns, generator=generator), "bias": None,
-    }  # fmt: skip
+    }
     subject = candidates.Subject(found.name, op, found)
     call: Call = subject.call(given, found.stand_in(90))
     if each is not None:

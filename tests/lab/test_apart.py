@@ -73,7 +73,7 @@ def test_modules_beside_a_file_are_found(tmp_path: Path, monkeypatch: pytest.Mon
      ("class E(BaseException): pass\nraise E('out')", "pass", "E: out"), ("os.abort()", "pass", "ended by SIGABRT"),
      ("os.execv('/bin/true', ['true'])", "pass", "ended with exit code 0"), ("", "os._exit(0)", "ended with exit code 0"),
      ("", "sys.exit(0)", "it ends the process: SystemExit: 0")],
-)  # fmt: skip
+)
 def test_how_its_python_ends_the_process_is_a_finding(
     load: str, run: str, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -91,7 +91,7 @@ def test_how_its_python_ends_the_process_is_a_finding(
     [("run", "sys.exit(0)", "it ends the process: SystemExit: 0"), ("run", "raise Odd('out')", "Odd: out"),
      ("supports", "sys.exit(0)", "it ends the process: SystemExit: 0"), ("supports", "return 3", "returns 3; it must return None, or the reason as a text"),
      ("supports", "return False", "returns False"), ("supports", "raise Odd('out')", "Odd: out"), ("load", "sys.exit(0)", "SystemExit: 0")],
-)  # fmt: skip
+)
 def test_what_its_functions_do_is_a_finding(where: str, what: str, says: str, tmp_path: Path) -> None:
     path = tmp_path / "square__mine__torch.py"
     path.write_text(KERNEL.format(**{"load": "", "supports": "return None", "run": "pass", where: what}), encoding="utf-8")
@@ -134,7 +134,7 @@ def test_a_reference_is_python_too(text: str, code: int, tmp_path: Path, monkeyp
      ("inspect", "1 / 0", "square__mine__torch.py: ZeroDivisionError: division by zero"),
      ("diagnose", "os.execv('/bin/true', ['true'])", "ended with exit code 0"),
      ("inspect", "os.write(1, b'{\"code\": 0}\\n'); os._exit(0)", "ended with exit code 0")],
-)  # fmt: skip
+)
 def test_no_command_ends_as_a_files_python_says(
     words: str, load: str, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -266,7 +266,7 @@ def test_an_answer_that_is_none_is_an_error(answer: str, tmp_path: Path, monkeyp
     "said",
     [{}, {"subject": 3}, {"subject": "a", "op": "b", "case": "c", "status": "fine", "backend": "", "message": "", "outputs": {}, "path": []},
      {"subject": "a", "op": "b", "case": "c", "status": "ok", "backend": "", "message": "", "outputs": {"y": {"where": None, "ok": 1}}, "path": []}],
-)  # fmt: skip
+)
 def test_a_result_that_is_none_is_refused(said: dict[str, object]) -> None:
     with pytest.raises(FormError):
         formed(said, Result)

@@ -13,7 +13,7 @@ from rooftop.lab.records import trials
 LEAST = {  # what docs/trust.md must be able to quote
     "mutated containers": 100_000, "mutated records": 10_000, "generated command lines": 2_000, "runs of 4,096 random system calls": 200,
     "attacks of tests/attack": len(_attacks.ATTACKS),
-}  # fmt: skip
+}
 
 
 @pytest.mark.sampled("slow")

@@ -226,7 +226,7 @@ def test_a_damaged_record_is_named_once(own: Path, monkeypatch: pytest.MonkeyPat
     ("kind", "says"),
     [("file", "is no folder"), ("loop", "Too many levels of symbolic links; a folder of records is needed"), ("nothing", "a link to nothing"),
      ("below a file", "own.cu is a file; a folder is needed")],
-)  # fmt: skip
+)
 def test_a_place_of_records_that_is_none_is_named(
     own: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], kind: str, says: str
 ) -> None:

@@ -159,7 +159,7 @@ def test_a_kernel_that_a_record_proves_is_not_checked_again(monkeypatch: pytest.
     peer = next(s for s in b.f.entries if s.peer)
     error = {"ok": True, "share": 0.25}
     check = {"kind": "check", "op": "add", "subject": kernel.name, "case": b.f.case.id, **kernel.identity(b.f.case, H100).facts, "error": error,
-             "device": {"name": "card"}}  # fmt: skip
+             "device": {"name": "card"}}
     judged = []
 
     def absent(*_: object) -> None:

@@ -54,7 +54,7 @@ def launched(word: str) -> list[tuple[candidates.Subject, Any]]:
 
 def record(s: candidates.Subject, case: Any, **other: Any) -> dict[str, Any]:
     return {"kind": "check", "op": s.op.name, "subject": s.name, "case": case.id, **s.identity(case, DEVICE).facts,
-            "error": {"ok": True}, "device": {"name": "card"}} | other  # fmt: skip
+            "error": {"ok": True}, "device": {"name": "card"}} | other
 
 
 def test_a_record_proves_a_case_of_its_kernel_card_and_digest_alone() -> None:

@@ -187,7 +187,7 @@ def test_exit_code_two_is_left_to_those_who_mean_it(monkeypatch: pytest.MonkeyPa
         ("jinja2", "jinja2"), ("liger_kernel.ops", "liger-kernel"), ("cuda.bindings.nvrtc", "cuda-bindings"),
         ("cuda.core.experimental", "cuda-core"), ("nvidia.cu13", "nvidia-cuda-runtime"),
     ],
-)  # fmt: skip
+)
 def test_a_package_that_is_missing_is_named(name: str, package: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     def absent() -> None:
         raise ModuleNotFoundError(f"No module named {name!r}", name=name)
@@ -382,7 +382,7 @@ def test_ctrl_c_is_exit_code_130(monkeypatch: pytest.MonkeyPatch) -> None:
     [f"exec({'import os, signal; os.kill(os.getpid(), signal.SIGINT); os.sched_yield()'!r})",  # Python ended by the signal itself
      "import caught",  # the package went on, half imported
      "os.kill(os.getpid(), signal.SIGINT)"],
-)  # fmt: skip
+)
 @pytest.mark.usefixtures("interruptible")
 def test_ctrl_c_ends_a_command_wherever_it_comes(task: str, tmp_path: Path) -> None:
     (tmp_path / "caught.py").write_text(

@@ -87,14 +87,14 @@ def shared(wavefronts: int, ideal: int, executed: int = 8) -> dict[str, int]:
     return {
         "inst_executed": executed, "thread_inst_executed_true": 32 * executed,
         "memory_l1_wavefronts_shared": wavefronts, "memory_l1_wavefronts_shared_ideal": ideal,
-    }  # fmt: skip
+    }
 
 
 def sectors(number: int, ideal: int, executed: int = 8) -> dict[str, Any]:
     return {
         "inst_executed": executed, "thread_inst_executed_true": 32 * executed, "memory_access_size_type": 32, "memory_type": "Global",
         "memory_l2_theoretical_sectors_global": number, "memory_l2_theoretical_sectors_global_ideal": ideal,
-    }  # fmt: skip
+    }
 
 
 def action(symbol: str = "_Z1kPf") -> Action:

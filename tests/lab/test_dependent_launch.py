@@ -21,7 +21,7 @@ from rooftop.lab.inspect.sass import parse
 RUNGS = [r for name in registry.ladder_names() for r in registry.ladder(name).rungs]
 EVERY: dict[str, Implementation] = {
     **{f.name: registry.implementation(f.name) for f in registry.kernel_files()}, **{r.implementation.name: r.implementation for r in RUNGS},
-}  # fmt: skip
+}
 
 
 def words(implementation: Implementation) -> str:
@@ -105,7 +105,7 @@ FAULTS = {
     "waits where it has work": (("    wait();\n    const int i = blockIdx.x * 256 + threadIdx.x;\n    if (i < n) out[i] =",
                                  "    const int i = blockIdx.x * 256 + threadIdx.x;\n    if (i >= n) return;\n    wait();\n    out[i] ="), ["only after"]),
     "not chained": (("chained = true\n", ""), ["is not chained"]),
-}  # fmt: skip
+}
 
 
 @pytest.mark.sampled("slow")

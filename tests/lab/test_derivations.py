@@ -63,7 +63,7 @@ def test_a_drawing_of_lanes_counts_what_the_rungs_predict() -> None:
     ({"row": "0", "unit": "lane", "pitch": 32, "words": 4}, 4),  # eight lanes at a time
     ({"row": "0", "unit": "lane * 2", "pitch": 32, "words": 4}, 8),
     ({"row": "lane", "unit": "0", "pitch": 16, "words": 4, "lanes": 8}, 4),
-])  # fmt: skip
+])
 def test_turns_of_shared_memory(given: dict[str, object], turns: int) -> None:
     assert banks.turns(banks.asked(**given)) == turns  # type: ignore[arg-type]
 
@@ -133,7 +133,7 @@ def test_a_derivation_stands_on_the_page_and_is_worked_out(tmp_path: Path, monke
     ('[[derivation]]\ntext = "a"\n[[derivation]]\nrung = 9\ntext = "b"\n', "derivation 2: .*rung"),
     ('[[derivation]]\nwords = "a"\n', "derivation 1: unknown keys words"),
     ('[[derivation]]\ntext = "a"\ndraw = { kind = "circle" }\n', "derivation 1: .*circle"),
-])  # fmt: skip
+])
 def test_a_derivation_that_does_not_work_out_is_an_error_with_its_place(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, said: str
 ) -> None:

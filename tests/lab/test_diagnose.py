@@ -20,15 +20,15 @@ ELAPSED = ".avg.pct_of_peak_sustained_elapsed"
 QUIET = {  # percent of each unit's peak: nothing is busy
     "gpu__dram_throughput": 10, "lts__throughput": 10, "l1tex__data_pipe_lsu_wavefronts": 10, "sm__inst_issued": 20, "sm__inst_executed_pipe_fma": 5,
     "sm__inst_executed_pipe_alu": 5, "sm__inst_executed_pipe_xu": 1, "sm__pipe_tensor_cycles_active": 0,
-}  # fmt: skip
+}
 WASTES = {  # counted, and none found
     "l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum": 0.0, "l1tex__data_bank_conflicts_pipe_lsu_mem_shared.sum": 0.0,
     "l1tex__t_sectors_pipe_lsu_mem_local_op_ld.sum": 0.0, "smsp__average_warps_issue_stalled_long_scoreboard_per_issue_active.ratio": 0.0,
-}  # fmt: skip
+}
 
 
 def made(seconds: float = 1e-4, active: float = 0.98, name: str = "k", arch: str = "", stalls: dict[str, float] | None = None,
-         more: dict[str, float] | None = None, **busy: float) -> Diagnosis:  # fmt: skip
+         more: dict[str, float] | None = None, **busy: float) -> Diagnosis:
     """A kernel with QUIET's percents, but those of `busy`."""
     metrics = {n + ELAPSED: float(v) for n, v in {**QUIET, **busy}.items()}
     metrics |= WASTES
@@ -62,7 +62,7 @@ def test_no_busy_resource_is_latency_idle_sms_or_the_launch() -> None:
     waiting = made(stalls={"long_scoreboard": 20.0, "wait": 2.0})
     assert waiting.bound == "latency" and "long_scoreboard most (91%" in waiting.because and waiting.levers[0].key == "latency"
     tail = made(active=0.5, sm__inst_issued=49, sm__inst_executed_pipe_fma=48, more={"launch__waves_per_multiprocessor": 133 / 132, "launch__grid_size": 133,
-                                                                                  "launch__sm_count": 132})  # fmt: skip
+                                                                                  "launch__sm_count": 132})
     assert tail.bound == "idle" and any("1.01 waves" in w.text for w in tail.wastes)
     assert tail.levers[0].key == "grid" and 1.9 < tail.levers[0].high <= 2.01
     assert made(seconds=1.5e-6, active=0.3).bound == "launch"
@@ -77,7 +77,7 @@ def test_conflicts_are_a_lever_where_shared_memory_bounds_and_stop_at_the_next_r
     shared = {
         "l1tex__data_pipe_lsu_wavefronts.sum": 100.0, "l1tex__data_pipe_lsu_wavefronts_mem_shared.sum": 100.0,
         "l1tex__data_bank_conflicts_pipe_lsu_mem_shared.sum": 75.0,
-    }  # fmt: skip
+    }
     found = made(l1tex__data_pipe_lsu_wavefronts=90, gpu__dram_throughput=45, more=shared)
     lever = next(x for x in found.levers if x.key == "conflicts")
     assert found.bound == "shared" and lever.then == "dram"
@@ -104,7 +104,7 @@ def test_tensor_work_on_wgmma_is_not_l1() -> None:
 PAGE = {  # of a details page: no pipe, no sector, no stall reason
     "gpu__time_duration.sum": 1e-4, "sm__cycles_active.avg": 9.8e4, "gpc__cycles_elapsed.max": 1e5, "gpu__dram_throughput" + ELAPSED: 12.0,
     "lts__throughput" + ELAPSED: 30.0, "l1tex__throughput.avg.pct_of_peak_sustained_active": 20.0, "sm__inst_issued.avg.pct_of_peak_sustained_active": 9.0,
-}  # fmt: skip
+}
 BUSY_SM = "sm__instruction_throughput.avg.pct_of_peak_sustained_active"
 
 
@@ -131,7 +131,7 @@ def test_clear_is_never_said_beside_not_collected() -> None:
     whole = made(gpu__dram_throughput=92)
     assert whole.sure == "clear" and "not collected" not in show.screen(whole)
     counted = Kernel("k", metrics={f"{n}{ELAPSED}": float(v) for n, v in {**QUIET, "gpu__dram_throughput": 92}.items()} | WASTES | {
-        "gpu__time_duration.sum": 1e-4, "sm__cycles_active.avg": 9.8e4, "sm__cycles_elapsed.max": 1e5})  # fmt: skip
+        "gpu__time_duration.sum": 1e-4, "sm__cycles_active.avg": 9.8e4, "sm__cycles_elapsed.max": 1e5})
     assert diagnose(counted).sure == "clear"
     for name in counted.metrics:
         less = diagnose(Kernel("k", metrics={n: v for n, v in counted.metrics.items() if n != name}))
@@ -171,7 +171,7 @@ def test_no_ceiling_is_below_an_empty_launch() -> None:
     assert quick.ceiling_s == EMPTY_S and all(x.high is None or x.high <= 6e-6 / EMPTY_S for x in quick.levers)
     assert made(seconds=1.2e-6, gpu__dram_throughput=8).ceiling_s == 1.2e-6  # a card whose launches are faster
     counts = {"l1tex__data_pipe_lsu_wavefronts.sum": 100.0, "l1tex__data_pipe_lsu_wavefronts_mem_shared.sum": 100.0,
-              "l1tex__data_bank_conflicts_pipe_lsu_mem_shared.sum": 95.0}  # fmt: skip
+              "l1tex__data_bank_conflicts_pipe_lsu_mem_shared.sum": 95.0}
     conflicts = lever(
         made(seconds=6e-6, l1tex__data_pipe_lsu_wavefronts=95, sm__inst_issued=2, gpu__dram_throughput=2, lts__throughput=2, more=counts), "conflicts"
     )
@@ -188,7 +188,7 @@ def test_reuse_is_a_lever_only_where_bytes_are_loaded_again(times: float, said: 
     counts = {
         "l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum": 32.0 * times, "smsp__sass_average_data_bytes_per_sector_mem_global_op_ld.ratio": 32.0,
         "dram__bytes_read.sum": 1024.0, "dram__bytes_write.sum": 0.0,
-    }  # fmt: skip
+    }
     found = made(lts__throughput=90, more=counts)
     assert found.bound == "l2" and (lever(found, "reuse") is not None) == said
     assert lever(made(lts__throughput=90), "reuse") is None  # not counted
@@ -197,7 +197,7 @@ def test_reuse_is_a_lever_only_where_bytes_are_loaded_again(times: float, said: 
 @pytest.mark.parametrize("share", [3, 20, 30, 34, 40, 60, 69])
 def test_a_range_is_under_three_or_unknown(share: int) -> None:
     counts = {"l1tex__data_pipe_lsu_wavefronts.sum": 100.0, "l1tex__data_pipe_lsu_wavefronts_mem_shared.sum": 100.0,
-              "l1tex__data_bank_conflicts_pipe_lsu_mem_shared.sum": 90.0}  # fmt: skip
+              "l1tex__data_bank_conflicts_pipe_lsu_mem_shared.sum": 90.0}
     busy = dict.fromkeys(("gpu__dram_throughput", "lts__throughput", "sm__inst_issued", "sm__inst_executed_pipe_fma", "sm__inst_executed_pipe_alu"), share)
     for found in (made(**busy), made(l1tex__data_pipe_lsu_wavefronts=95, more=counts, **busy), made(active=share / 100, **busy)):
         assert found.levers

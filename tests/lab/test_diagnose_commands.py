@@ -21,17 +21,17 @@ from rooftop.lab.timing.roofline import Ceilings
 COUNTERS = {
     "gpu__dram_throughput": 90, "lts__throughput": 40, "l1tex__data_pipe_lsu_wavefronts": 30, "sm__inst_issued": 20, "sm__inst_executed_pipe_fma": 5,
     "sm__inst_executed_pipe_alu": 5, "sm__pipe_tensor_cycles_active": 0,
-}  # fmt: skip
+}
 COUNTED = {  # no waste
     "sm__cycles_active.avg": 98000, "sm__cycles_elapsed.max": 100000, "l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum": 0,
     "l1tex__data_bank_conflicts_pipe_lsu_mem_shared.sum": 0, "l1tex__t_sectors_pipe_lsu_mem_local_op_ld.sum": 0,
     "smsp__average_warps_issue_stalled_long_scoreboard_per_issue_active.ratio": 0,
-}  # fmt: skip
+}
 
 
 def report(path: Path, us: float, **busy: float) -> Path:
     names = ["ID", "Kernel Name", "Block Size", "Grid Size", "CC", "gpu__time_duration.sum", *(f"{n}.avg.pct_of_peak_sustained_elapsed" for n in COUNTERS),
-             *COUNTED]  # fmt: skip
+             *COUNTED]
     units = ["", "", "", "", "", "us", *("%" for _ in COUNTERS), *("" for _ in COUNTED)]
     row = ["0", "k(float *)", "(256, 1, 1)", "(132, 1, 1)", "9.0", str(us), *(str(v) for v in {**COUNTERS, **busy, **COUNTED}.values())]
     path.write_text("\n".join(",".join(f'"{f}"' for f in line) for line in (names, units, row)) + "\n")
@@ -85,7 +85,7 @@ def test_the_kernels_of_two_reports_are_compared(tmp_path: Path) -> None:
     names = [tuple(r[side] and r[side]["name"] for side in ("before", "after")) for r in rows]
     assert names == [
         ("gemm<64>(float *)", "gemm<128>(float *)"), ("add(int)", "add(int)"), (None, "fused(int)"), ("old(int)", None), ("cast(int)", "cast(int)"),
-    ]  # fmt: skip
+    ]
     assert said("diagnose", before, "--diff", after, "--no-keep") == text
 
 
@@ -172,7 +172,7 @@ def test_sizes_are_of_fresh_records_of_the_same_dtypes_and_card() -> None:
             {"kind": "bench", "subject": subject.name, "case": c.id, "at": "1", "device": {"name": card}, "clocks": {"kernel": {"median": 1e-4 + 1e-6 * 8**i}},
              **subject.identity(c, device).facts, **({"digest": "old"} if i == stale else {})}
             for i, c in enumerate(cases)
-        ]  # fmt: skip
+        ]
 
     found = sizes.of(subject, cases[0], device, records(), ceilings)
     assert found and len(found.points) == 4 and found.fixed_s == pytest.approx(1e-4, rel=0.02)

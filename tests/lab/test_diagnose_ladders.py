@@ -79,7 +79,7 @@ def test_accesses_come_from_a_report() -> None:
     metrics = {
         "l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum": 320.0, "l1tex__t_requests_pipe_lsu_mem_global_op_ld.sum": 10.0,
         "l1tex__data_pipe_lsu_wavefronts_mem_shared.sum": 40.0, "l1tex__data_bank_conflicts_pipe_lsu_mem_shared.sum": 30.0,
-    }  # fmt: skip
+    }
     assert place.measured_by(reports.Kernel("k", metrics=metrics)) == {"sectors_read": 32.0, "conflicts": 4.0}
 
 
@@ -95,7 +95,7 @@ def test_a_file_without_a_head_has_a_place(tmp_path: Path) -> None:
         "    const int x = blockIdx.x * blockDim.x + threadIdx.x, y = blockIdx.y * blockDim.y + threadIdx.y;\n    if (x >= M || y >= N) return;\n"
         "    float s = 0;\n    for (int k = 0; k < K; ++k) s += a[x * K + k] * b[k * N + y];\n    c[x * N + y] = s;\n}\n"
         "int main() { mm<<<dim3(2, 2), dim3(32, 32)>>>(64, 64, 64, nullptr, nullptr, nullptr); }\n", encoding="utf-8",
-    )  # fmt: skip
+    )
     (mm,) = own_file.facts(own_file.read(path), inspector.device_of("h200")).found
     (found,) = place.places({"kernels": [mm]}, "mm", ["sgemm_cuda"], [])
     assert found.nearest == ("sgemm_cuda/01_naive", "sgemm_cuda/02_coalesced")

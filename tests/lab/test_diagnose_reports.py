@@ -51,7 +51,7 @@ def test_what_was_not_collected_is_never_zero() -> None:
 
 def test_details_pages_map_labels_and_keep_rules() -> None:
     names = ("ID", "Process ID", "Kernel Name", "Block Size", "Grid Size", "CC", "Section Name", "Metric Name", "Metric Unit", "Metric Value", "Rule Name",
-             "Rule Type", "Rule Description", "Estimated Speedup Type", "Estimated Speedup")  # fmt: skip
+             "Rule Type", "Rule Description", "Estimated Speedup Type", "Estimated Speedup")
     start = ("0", "7", "k", "(256, 1, 1)", "(128, 1, 1)", "9.0")
     sol = "GPU Speed Of Light Throughput"
     rows = [
@@ -99,7 +99,7 @@ def test_a_report_that_is_not_there(tmp_path: Path) -> None:
     ("text", "decimal", "value"),
     [("1,234.5", ".", 1234.5), ("1.234,5", ",", 1234.5), ("1\u202f234,5", ",", 1234.5), ("1'234.5", ".", 1234.5), ("12.5%", ".", 12.5), ("1.5e3", ".", 1500.0),
      ("-3", ".", -3.0), ("n/a", ".", None), ("", ".", None), ("(256, 1, 1)", ".", None)],
-)  # fmt: skip
+)
 def test_numbers(text: str, decimal: str, value: float | None) -> None:
     assert numbers.number(text, decimal) == value
 
@@ -123,7 +123,7 @@ def test_units(unit: str, factor: float) -> None:
     ("unit", "factor"),
     [("s", 1), ("second", 1), ("msecond", 1e-3), ("ms", 1e-3), ("nsecond", 1e-9), ("cycle/usecond", 1e6), ("Mbyte/s", 1e6), ("byte/second", 1),
      ("Ginst", 1e9), ("Ksector", 1e3), ("register/thread", 1), ("hz", 1), ("inst/cycle", 1), ("Kbyte/cycle", 1e3), ("warp", 1), ("", 1), ("minute", 60)],
-)  # fmt: skip
+)
 def test_units_of_all_versions(unit: str, factor: float) -> None:
     assert numbers.scale(unit) == pytest.approx(factor)
 
@@ -167,7 +167,7 @@ def test_a_table_of_metrics_without_sections_and_one_of_averages() -> None:
     plain = [("ID", "Kernel Name", "Metric Name", "Metric Unit", "Metric Value"), ("0", "k", "gpu__time_duration.sum", "nsecond", "410,000")]
     summary = [("Process ID", "Kernel Name", "Block Size", "Grid Size", "Invocations", "Section Name", "Metric Name", "Metric Unit", "Minimum", "Maximum",
                 "Average"),
-               ("7", "k", "(64, 1, 1)", "(8, 1, 1)", "3", "GPU Speed Of Light Throughput", "Duration", "us", "1.00", "5.00", "2.50")]  # fmt: skip
+               ("7", "k", "(64, 1, 1)", "(8, 1, 1)", "3", "GPU Speed Of Light Throughput", "Duration", "us", "1.00", "5.00", "2.50")]
     kernels = reports.parse(table(plain) + table(summary))
     assert [k.get("gpu__time_duration.sum") for k in kernels] == pytest.approx([410e-6, 2.5e-6])
     assert kernels[1].grid == (8, 1, 1)
@@ -193,7 +193,7 @@ def test_a_breakdown_and_stalls_printed_with_all_details_are_metrics() -> None:
     assert kernel.metrics == {
         f"sm__pipe_alu_cycles_active.{elapsed}": 41.5, f"lts__lts2xbar_cycles_active.{elapsed}": 12,
         f"smsp__average_warps_issue_stalled_long_scoreboard_{ratio}": 7.75, f"smsp__average_warps_issue_stalled_dispatch_stall_{ratio}": 0.25,
-    }  # fmt: skip
+    }
 
 
 # -- the console ----------------------------------------------------------------------------------------------------------
@@ -247,7 +247,7 @@ def test_the_console_of_new_and_old_versions(text: str) -> None:
         "gpc__cycles_elapsed.avg.per_second": 1.39e9, "gpc__cycles_elapsed.max": 37680872, "gpu__time_duration.sum": 27.01e-3,
         "gpu__compute_memory_throughput.avg.pct_of_peak_sustained_elapsed": 91.25, "gpu__dram_throughput.avg.pct_of_peak_sustained_elapsed": 91.25,
         "launch__registers_per_thread": 111, "launch__waves_per_multiprocessor": 12.19, "launch__shared_mem_per_block_dynamic": 67580,
-    })  # fmt: skip
+    })
     (rule,) = scaled.rules
     assert (rule.name, rule.speedup, rule.scope) == ("SOLBottleneck", 36.9, "local")
     assert rule.text == "This workload is utilizing greater than 80.0% of the available memory performance of this device."
@@ -271,7 +271,7 @@ def test_sections_pasted_without_their_kernel() -> None:
 
 def test_a_name_that_pushes_its_columns_aside() -> None:
     text = CONSOLE.replace("    dram__bytes_read.sum        ", "    lts__t_bytes_equiv_l1sectormiss_pipe_lsu_mem_global_op_ld_and_something.sum ").replace(
-        "Mbyte                           9.45", "Mbyte  9.45")  # fmt: skip
+        "Mbyte                           9.45", "Mbyte  9.45")
     assert reports.parse(text)[1].get("lts__t_bytes_equiv_l1sectormiss_pipe_lsu_mem_global_op_ld_and_something.sum") == pytest.approx(9.45e6)
 
 
@@ -282,7 +282,7 @@ def test_numbers_that_stand_in_rules_alone() -> None:
         return kernel.metrics
 
     assert shown("FMA is the highest-utilized pipeline (75.9%) based on active cycles, taking") == {
-        "sm__inst_executed_pipe_fma.avg.pct_of_peak_sustained_active": 75.9}  # fmt: skip
+        "sm__inst_executed_pipe_fma.avg.pct_of_peak_sustained_active": 75.9}
     shared = "Shared is the highest-utilized pipeline (20.7%) based on elapsed cycles in the workload. It's dominated by its Tensor (FP) sub-pipeline."
     assert shown(shared) == {"sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_elapsed": 20.7}
     stall = (
@@ -339,7 +339,7 @@ class Action:
         "gpu__time_duration.sum": Metric(2500.0, "ns"), "launch__grid_dim_x": Metric(4), "launch__grid_dim_y": Metric(1), "launch__grid_dim_z": Metric(1),
         "device__attribute_compute_capability_major": Metric(9), "device__attribute_compute_capability_minor": Metric(0),
         "device__attribute_display_name": Metric("NVIDIA H200"), "dram__bytes_read.sum": Metric(None, "byte"),
-    }  # fmt: skip
+    }
 
     def name(self) -> str:
         return "k(float *)"

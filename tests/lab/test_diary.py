@@ -43,7 +43,7 @@ def week(home: Path) -> None:
     for n in range(30):
         wrong = n % 7 == 6
         log.keep("check", [f"sgemm_cuda/{n % 12:02d}", "softmax__cuda_sm90"], ["matmul"], {"ok": 5, "wrong": int(wrong)}, said="|x| [y](z)" if wrong else "",
-                 at=lambda n=n: at(24 * (n % 7) + n / 10))  # fmt: skip
+                 at=lambda n=n: at(24 * (n % 7) + n / 10))
     for n in range(10):
         rows = [Row("spmm_csr__cuda", f"rows {256 << k} f32", 10.0 * 2**k, 0.8 + 0.1 * k) for k in range(4)]
         log.keep("bench", ["spmm_csr__cuda"], ["spmm_csr"], {"cases": 4}, rows, at=lambda n=n: at(24 * (n % 7) + 1 + n / 10))
@@ -75,7 +75,7 @@ def test_a_week_is_a_page_a_day_and_an_index_twice_the_same(home: Path, monkeypa
     first = made["2026-11-23.md"].decode()
     for said in ("5 checks, 2 benches", "## GEMM", "## SpMM and other sparse products", "## Reductions and data movement", "speedup: said 4, was 3.4",
                  "| puzzle | transpose_cuda/04a | ", "### gemm", "### 合并访存", "\n# no heading\n",
-                 "spmm_csr__cuda | rows 256 f32 | 10.00 µs | 0.80x"):  # fmt: skip
+                 "spmm_csr__cuda | rows 256 f32 | 10.00 µs | 0.80x"):
         assert said in first, (said, first)
     page = made["2026-11-23.html"].decode()
     assert page.count("<svg") == 2 and "合并访存" in page and "<script>x" not in page and "&lt;script>x" in page and "cdn" not in page
@@ -119,7 +119,7 @@ DAMAGED = (
     b"\xff\xfe\x00 no text", b"{}", b"[]", b'{"at": "yesterday at ten in the morning", "kind": "check"}', b"[" * 100_000, b'{"at": 3, "kind": "check"}',
     b'{"at": "2026-11-23T10:00:00+00:00", "kind": "check", "figures": {"ok": NaN}}', b'{"at": "2026-11-23T10:00:00+00:00", "kind": "check", "rows": [1]}',
     b'{"at": "2026-11-23", "kind": "check"}',
-)  # fmt: skip
+)
 
 
 def test_damaged_lines_are_kept_aside_and_said(home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -170,7 +170,7 @@ def test_a_log_that_cannot_be_written_fails_no_command(home: Path, monkeypatch: 
 @pytest.mark.parametrize(("words", "kind", "subject", "heading", "said"), [
     ((), "check", "softmax__triton", "Norms and softmax", {"ok": 1.0}),
     (("diagnose", "transpose_cuda/02"), "diagnose", "transpose_cuda/02", "Reductions and data movement", {}),
-])  # fmt: skip
+])
 def test_commands_keep_what_they_found(
     home: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], kind: str, subject: str, heading: str, said: dict[str, float]
 ) -> None:
@@ -200,12 +200,12 @@ def test_sections_are_by_what_is_computed() -> None:
 
 def record(subject: str, us: float, when: str, **more: object) -> dict[str, object]:
     return {"kind": "bench", "at": when, "subject": subject, "op": "softmax", "case": "c", "device": {"name": "card"},
-            "clocks": {"kernel": {"median": us * 1e-6}}, "versus": {"peer:torch": {"ratio": 0.5}, "ceiling:copy": {"ratio": 2.0}}, **more}  # fmt: skip
+            "clocks": {"kernel": {"median": us * 1e-6}}, "versus": {"peer:torch": {"ratio": 0.5}, "ceiling:copy": {"ratio": 2.0}}, **more}
 
 
 def test_records_of_a_card_elsewhere_come_by_their_day_and_once() -> None:
     made = days.of_records([record("softmax__cuda", 8.0, "2026-11-24T01:30:00+02:00"), record("peer:torch", 9.0, at(0)),
-                            {**record("softmax__cuda", 0, at(5)), "kind": "check", "error": {"ok": False}}])  # fmt: skip
+                            {**record("softmax__cuda", 0, at(5)), "kind": "check", "error": {"ok": False}}])
     assert [(e.day, e.kind, e.subjects) for e in made] == [("2026-11-23", "record", ("softmax__cuda",)), ("2026-11-23", "check", ("softmax__cuda",))]
     assert made[0].rows == (Row("softmax__cuda", "c", 8.0, 2.0),) and made[1].figures == {"ok": 0, "wrong": 1}
     logged = Entry(at(1), "bench", ("softmax__cuda",), ("softmax",), {"cases": 1}, made[0].rows)
@@ -218,7 +218,7 @@ TEXT = "共享内存 und Größe"
 @pytest.mark.parametrize(("content", "encoding"), [
     (TEXT.encode(), ""), (b"\xef\xbb\xbf" + TEXT.encode(), ""), (TEXT.encode("utf-16"), ""), (TEXT.encode("utf-32"), ""), (TEXT.encode("gb18030"), "gb18030"),
     (TEXT.encode(), "gb18030"),
-])  # fmt: skip
+])
 def test_notes_of_any_encoding_are_read(tmp_path: Path, content: bytes, encoding: str) -> None:
     (tmp_path / "2026-11-23 shared.md").write_bytes(content)
     (tmp_path / "todo.md").write_bytes(b"\xff")
@@ -238,7 +238,7 @@ def test_notes_of_any_encoding_are_read(tmp_path: Path, content: bytes, encoding
     (lambda d: None, ["--notes", "notes/x.md"], "is a file; a folder is needed"),
     (lambda d: None, ["--records", "nix"], "--records nix: there is no such folder"),
     (lambda d: None, ["--out", "notes/x.md"], "notes/x.md is a file; a folder is needed"),
-])  # fmt: skip
+])
 def test_what_is_wrong_is_one_line(home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], prepare, words, said) -> None:  # type: ignore[no-untyped-def]
     (home / "notes").mkdir()
     (home / "notes" / "x.md").write_text("x", encoding="utf-8")

@@ -82,7 +82,7 @@ def test_the_lines_of_python_at_the_top_of_the_readme_run(tmp_path: Path, monkey
     block = re.findall(r"^```python\n(.*?)^```", DOCUMENTS[0].read_text(encoding="utf-8"), re.S | re.M)[0]
     monkeypatch.chdir(tmp_path)
     (tmp_path / "my.cu").write_text((settings.PACKAGE / "ladders" / "softmax_cuda" / "01_naive.cu").read_text(encoding="utf-8").replace(
-        "/* rooftop", '/* rooftop\nop = "softmax"', 1), encoding="utf-8")  # fmt: skip
+        "/* rooftop", '/* rooftop\nop = "softmax"', 1), encoding="utf-8")
     known = {"x": torch.randn(4, 64), "a": torch.randn(8, 16), "b": torch.randn(16, 8), "b0": torch.randn(8)}
     exec(block, known)
     torch.testing.assert_close(known["y"], torch.softmax(known["x"], -1))

@@ -62,7 +62,7 @@ def test_other_records_and_peers_do_not_count() -> None:
         {**base, "subject": "softmax_cuda/01_naive", "clocks": {"kernel": {"median": 1.0}}},
         {**base, "subject": "softmax__x", "clocks": {}}, {**base, "kind": "check"},
         {**base, "subject": "s__t", "device": {"name": "T4"}, "clocks": {"kernel": {"median": 1.0}}},
-    ]  # fmt: skip
+    ]
     found = expected.timed(rows)
     assert [(t.seconds, t.family) for t in found] == [(2.5, "norm")]  # the newest of each kernel, then the fastest
 

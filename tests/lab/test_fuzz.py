@@ -35,7 +35,7 @@ def seed() -> int:
 CALLED = [
     pytest.param(n, marks=pytest.mark.sampled("fuzz", *(i.name for i in registry.implementations(n))))
     for n in registry.op_names() if not registry.op(n).objects
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("name", CALLED)

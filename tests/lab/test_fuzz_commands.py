@@ -21,7 +21,7 @@ def test_the_fuzz_sees_tracebacks_signals_and_control_characters() -> None:
     ways = {
         "traceback": "raise TypeError('no')", "signal": "import os, signal; os.kill(os.getpid(), signal.SIGKILL)", "control": "print('\\x1b[31m')",
         "code": "import sys; sys.exit(77)", "fine": "print('fine')",
-    }  # fmt: skip
+    }
     found = {way: fuzz.judged([way], lambda: exec(ways[sys.argv[1]])) for way in ways}
     assert {way: kind for way, (kind, _) in found.items()} == {**dict.fromkeys(ways, "finding"), "fine": "ended with 0"}
     assert "TypeError: no" in found["traceback"][1] and "status 9" in found["signal"][1] and "control character" in found["control"][1]

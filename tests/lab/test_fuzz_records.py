@@ -95,7 +95,7 @@ WRONG: list[tuple[str, str, Any, dict[str, Any], str]] = [
     ("bench", "case", "two\nlines", {}, r"case is 'two\\nlines'; it must be a text of one line"), ("bench", "device.name", "...", {}, "no device name"),
     ("bench", "device.sms", 0, {}, r"device\.sms is 0; it must be at least 1"),
     ("ceiling", "curves.copy.1.bytes", 1, {"subject": "memory"}, r"curves\.copy\[1\]\.bytes is 1; it must be above that of the point before it"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("kind", "key", "value", "of", "said"), WRONG, ids=lambda v: str(v)[:24])

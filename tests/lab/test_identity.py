@@ -80,7 +80,7 @@ def contract(function: Callable[..., Any] = reference, reads: int = 1) -> Contra
     return Contract(
         function, name="scale", outputs=lambda x, **_: {"y": Meta(x.shape, x.dtype)}, cases=[case("odd", x=Input((33, 7)), factor=2.0)],
         work=lambda p: Work(reads * p["x"].nbytes, p["y"].nbytes),
-    )  # fmt: skip
+    )
 
 
 def subject(folder: Path, text: str, *, stem: str = "kernel") -> Subject:
@@ -315,7 +315,7 @@ def check_record(s: Subject, **more: Any) -> dict[str, Any]:
     return {
         "kind": "check", "op": s.op.name, "subject": s.name, "case": s.op.cases[0].id, "backend": "gpu", "device": DEVICE, "at": "2026-01-01T00:00:00+00:00",
         "run": "1", "error": {"ok": True, "share": 0.5}, **more,
-    }  # fmt: skip
+    }
 
 
 def test_what_is_proven_by_machine_code_gets_the_hash_of_the_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

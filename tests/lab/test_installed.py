@@ -37,7 +37,7 @@ print(rooftop.__file__)
 COMMANDS = (
     ["--version"], ["ls", "--json"], ["where", "softmax"], ["explain", "softmax", "--case", "rows 16384x8192 bf16", "--arch", "b200"],
     ["targets", "softmax__triton", "--json"], ["check", "add__triton", "--case", "odd f32"], ["simt", "--help"],
-)  # fmt: skip
+)
 
 
 @pytest.fixture(scope="module")

@@ -26,7 +26,7 @@ def test_the_median_and_the_slowest_of_each_width(tmp_path: Path) -> None:
     assert text.splitlines()[0] == "a CPU, 2 cores; Chromium 150, headless." and text.splitlines()[4:] == [
         "| a page at 390 px | 3 | 0.25 | 0.50 | `learn-a.html` |", "| a page at 780 px | 3 | 0.50 | 1.00 | `learn-a.html` |",
         "| a lesson in the terminal, to its first question | 1 | 1.50 | 1.50 | `a/02` |",
-    ]  # fmt: skip
+    ]
 
 
 @pytest.mark.parametrize("row", [{"what": "page", "of": "x"}, {"what": "page", "of": "x", "seconds": 0}])

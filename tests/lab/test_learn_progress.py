@@ -210,7 +210,7 @@ def test_every_ladder_is_in_the_graph_after_what_it_needs() -> None:
     ('[a]\ntitle = "A"\nabout = "."\nat = "gelu_cuda/01"\nneeds = ["nix"]', "no ladder or topic that a needs, 'nix'"),
     ('[a]\ntitle = "A"\nabout = "."\nat = "gelu_cuda/01"\nneeds = ["gelu_cuda"]', "goes in a circle: .* after "),
     ('[a]\ntitle = "A"\nabout = "."\nat = "gelu_cuda/99"', "no rung 'gelu_cuda/99'"),
-])  # fmt: skip
+])
 def test_topics_that_do_not_fit_the_tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, topics: str, said: str) -> None:
     path = tmp_path / "course.toml"
     names = {n for name in registry.ladder_names() for n in registry.ladder(name).needs} - set(registry.ladder_names())
@@ -255,7 +255,7 @@ def test_a_plan_says_where_one_is() -> None:
 @pytest.mark.parametrize(("text", "by"), [
     ("attention_fwd by 2027-01-20", date(2027, 1, 20)), ("attention_fwd by 20 January", date(2027, 1, 20)), ("banks by 1 Dec", date(2026, 12, 1)),
     ("attention_fwd by January 20", date(2027, 1, 20)), ("attention_fwd by 3 March 2028", date(2028, 3, 3)),
-])  # fmt: skip
+])
 def test_goals_as_they_are_typed(text: str, by: date) -> None:
     assert course.goal_of(text, NOW.date()) == (text.partition(" ")[0], by)
 
@@ -264,7 +264,7 @@ def test_goals_as_they_are_typed(text: str, by: date) -> None:
     ("attention_fwd", "it is written 'LADDER by DATE'"), ("attention_fwd by soon", "'soon' is no date"),
     ("attention_fwd by 2020-01-01", "has passed; today is 2026-11-29"),
     ("nix by 2027-01-20", "no ladder or topic 'nix'"), ("attention_fwd by 31 February", "is no date"),
-])  # fmt: skip
+])
 def test_goals_that_are_none(text: str, said: str) -> None:
     with pytest.raises((ValueError, RegistryError), match=said):
         course.goal_of(text, NOW.date())

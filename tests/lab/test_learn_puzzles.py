@@ -80,7 +80,7 @@ def blank(text: str, before: str = "", language: str = ".cu") -> Blank:
     ("for (int i = tid; i < n; i += 256) s += x[i];", "a stretch of neighbours for each thread",
      "for (int i = tid * ((n + 256 - 1) / 256); i < n && i < (tid + 1) * ((n + 256 - 1) / 256); ++i) s += x[i];"),
     ("const int i = blockIdx.x * 256 + threadIdx.x;", "half the steps", "const int i = blockIdx.x * 128 + threadIdx.x;"),
-])  # fmt: skip
+])
 def test_rules_on_cuda(text: str, rule: str, made: str) -> None:
     assert made in [f.text for f in fillings(blank(text)) if f.rule == rule]
 
@@ -144,7 +144,7 @@ def first(language: str) -> Puzzle:
     (".cu", "    this is no code;", "broken", ""),
     (".py", "    import os; os._exit(3)", "broken", "ended"),
     (".py", "    this is no code", "broken", "SyntaxError"),
-])  # fmt: skip
+])
 def test_a_solution_that_is_none_is_one_verdict_and_the_next_is_judged(language: str, line: str, kind: str, said: str) -> None:
     puzzle = first(language)
     with Court() as court:
@@ -171,7 +171,7 @@ def test_an_endless_triton_solution_ends_with_the_time() -> None:
 
 @pytest.mark.parametrize(("name", "said"), [
     ("nix/01a", "no ladder 'nix'"), ("reduce_cuda/99z", "no puzzle 'reduce_cuda/99z'"), ("cublas/01a", "cublas has no puzzles"),
-])  # fmt: skip
+])
 def test_a_name_that_is_none(name: str, said: str) -> None:
     with pytest.raises(RegistryError, match=said):
         puzzles.find(name)

@@ -30,7 +30,7 @@ FROM_WORDS = ("moved", "bound", "operations", "change", "broken", "barrier", "ga
 @pytest.mark.parametrize(("typed", "value"), [
     ("4", 4.0), (" 4.5 ", 4.5), ("1,024", 1024.0), ("1\u202f024", 1024.0), ("2x", 2.0), ("25 %", 25.0), (".5", 0.5), ("1e3", 1000.0), ("-1", -1.0),
     ("16 sectors", 16.0),
-])  # fmt: skip
+])
 def test_what_is_a_number(typed: str, value: float) -> None:
     assert number_of(typed) == value
 
@@ -71,7 +71,7 @@ def test_a_prediction_is_worth_less_the_more_times_it_is_off() -> None:
     (Access(1, "shared read", 16, 16, 4.0, 4.0), "banks " + "4" * 32),
     (Access(1, "global read", 4, 4, 9.0, 4.0), ""),  # the lanes do not keep to it: what would be drawn is not what was counted
     (Access(1, "global read", 4, None, 9.0, 4.0), ""),
-])  # fmt: skip
+])
 def test_the_map_of_a_warp_is_drawn_where_it_costs_what_was_counted(access: Access, drawn: str) -> None:
     words, found = lessons.map_of(access)
     assert found == drawn and words.startswith(f"line 1, {access.what}: {access.width} B a thread")
@@ -87,7 +87,7 @@ def test_the_map_of_a_warp_is_drawn_where_it_costs_what_was_counted(access: Acce
     ("global read", (9, (1, 0) * 4, 64, None), "until phase 9, from one to the next mostly 64 B on", ""),  # what is read twice cannot be drawn side by side
     ("global read", (1, (1, *[0] * 7), None, None), "", ""),
     ("shared read", (9, (0, 3) * 4, 0, 128), "", ""),  # a tile that is filled again and again walks nowhere
-])  # fmt: skip
+])
 def test_the_walk_of_a_warp_is_drawn_where_it_keeps_to_a_step(
     what: str, walk: tuple[int, tuple[int, ...], int | None, int | None], words: str, drawn: str
 ) -> None:
@@ -101,14 +101,14 @@ def test_the_phases_of_a_warp_are_told_where_it_meets_barriers(made_up: tuple[Ru
     found = lessons.timeline(replace(row, counts=RungCounts("", accesses=(read, written, late))))
     assert found is not None and list(found.text) == [
         "phase                    1     2     3", "line 5, shared read      1     .    12", "line 7, shared read      .     2     .",
-    ]  # fmt: skip
+    ]
 
 
 def test_notes_name_the_line_and_say_whether_it_is_new(made_up: tuple[RungRow, RungRow]) -> None:
     before, row = made_up
     assert list(lessons.notes(None, before)) == [
         "  y[i] = x[i];", "      line 2, global read: 4 B a thread, the next lane mostly 4 B on; 4 sectors a warp", "        " + " ".join(["[########]"] * 4),
-    ]  # fmt: skip
+    ]
     told = list(lessons.notes(before, row))
     assert [line for line in told if not line.startswith("      ")] == ["  y[i] = x[i];", "+ z[i] = t[i * 32];"]
     assert told[-1] == "        banks +" + "." * 31

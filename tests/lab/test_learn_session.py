@@ -148,7 +148,7 @@ def test_a_file_that_cannot_be_read_loses_neither_hints_nor_the_session(tmp_path
     path = tmp_path / f"{puzzle.name.replace('/', '_')}.py"
     learner = Learner(tmp_path)
     states = iter([lambda: path.unlink(), lambda: path.mkdir(), lambda: (path.rmdir(), path.write_bytes(b"\xff\x00")),
-                   lambda: path.write_text("a" * (puzzles.LONGEST + 1), encoding="utf-8"), lambda: (path.unlink(), os.mkfifo(path))])  # fmt: skip
+                   lambda: path.write_text("a" * (puzzles.LONGEST + 1), encoding="utf-8"), lambda: (path.unlink(), os.mkfifo(path))])
 
     def ask(prompt: str) -> str | None:
         if (state := next(states, None)) is None:
@@ -248,7 +248,7 @@ def test_puzzles_are_listed_in_the_order_of_the_course(at_home: Path, monkeypatc
     (["--puzzle", "transpose_cuda/04a", "--solution", "/dev/zero"], "/dev/zero is no ordinary file"),
     (["--puzzle", "transpose_cuda/04a", "--solution", "absent.cu"], "no file absent.cu"),
     (["--goal", "soon"], "it is written 'LADDER by DATE'"), (["--know"], "--know needs a ladder or a topic"), (["--prompt", "nix/01"], "no ladder 'nix'"),
-])  # fmt: skip
+])
 def test_what_is_wrong_is_one_line(at_home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: list[str], said: str) -> None:
     assert command(monkeypatch, "learn", *words) == 1
     lines = [line for line in capsys.readouterr().err.splitlines() if not line.startswith(("note", "no records"))]

@@ -97,7 +97,7 @@ def test_an_agent_calls_the_tools(folder: Path) -> None:
     server = StdioServerParameters(
         command=sys.executable, args=["-m", "rooftop", "mcp", str(folder), "--seconds", "120"],
         env=settings.environment({"PYTHONPATH": os.pathsep.join([str(settings.CHECKOUT), *sys.path])}),
-    )  # fmt: skip
+    )
 
     async def talk() -> dict[str, Any]:
         found: dict[str, Any] = {}

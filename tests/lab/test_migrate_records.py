@@ -32,7 +32,7 @@ def record(case: str, digest: str) -> dict[str, Any]:
     return {
         "kind": "check", "op": "add", "subject": "add__triton", "case": case, "backend": "gpu", "digest": digest, "device": store.about(H100),
         "at": "2026-01-01T00:00:00+00:00", "run": "1", "error": {"ok": True, "share": 0.5},
-    }  # fmt: skip
+    }
 
 
 def test_what_is_fresh_and_launches_the_same_gets_the_identity_of_today(

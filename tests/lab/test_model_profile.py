@@ -21,7 +21,7 @@ from rooftop.lab.timing import model_costs, model_profile, model_step
 pytest.importorskip("transformers", reason="transformers is not installed (pip install -e '.[dev]')")
 
 LLAMA = {"model_type": "llama", "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
-         "vocab_size": 256, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}  # fmt: skip
+         "vocab_size": 256, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
 CARD = "NVIDIA H200"
 IDS = torch.zeros(2, 32, dtype=torch.long)
 
@@ -43,7 +43,7 @@ def _counts(model: Any) -> tuple[Counter[str], dict[str, model_step.Done]]:
 
 def _bench(op: str, case: str, seconds: float, read: int, write: int, subject: str) -> dict[str, Any]:
     return {"kind": "bench", "op": op, "case": case, "subject": subject, "at": "2026-01-01", "device": {"name": CARD},
-            "clocks": {"kernel": {"median": seconds}}, "work": {"read": read, "write": write, "ops": {}}}  # fmt: skip
+            "clocks": {"kernel": {"median": seconds}}, "work": {"read": read, "write": write, "ops": {}}}
 
 
 def test_a_step_as_it_is() -> None:
@@ -65,7 +65,7 @@ def test_a_patched_step_has_the_work_of_the_contracts() -> None:
     assert {n: times[n] for n, d in done.items() if d.ours} == {
         "rms_norm": 5, "rms_norm_bwd": 5, "rope": 4, "attention": 2, "attention_bwd": 2, "swiglu": 2, "swiglu_bwd": 2, "linear_cross_entropy": 1,
         "linear_cross_entropy_bwd": 1,
-    }  # fmt: skip
+    }
     assert done["swiglu"].work.read == 2 * 2 * 64 * 128 and done["swiglu"].work.write == 2 * 64 * 128 and done["swiglu"].dtype == "bf16"
     assert done["attention"].work.ops["exp"] == 2 * 4 * 32 * 33 / 2
 
@@ -87,7 +87,7 @@ def test_what_is_nearest_gives_the_share() -> None:
         _bench("rms_norm", "large f32", 1.0, 1 << 29, 1 << 29, "rms_norm__cuda_sm90"),
         _bench("rms_norm", "large bf16", 1e-9, 1 << 29, 1 << 29, "norm_triton/01_pieces"),
         _bench("add", "large bf16", 8e-4, 1 << 30, 1 << 29, "peer:torch"),
-    ])  # fmt: skip
+    ])
     sheet = costs.ceilings.seconds(1 << 29, 1 << 29)
     same = costs.of(model_step.Done("rms_norm", True, Work(1 << 29, 1 << 29, {}), "bf16"))
     assert same.seconds == pytest.approx(4e-4, rel=0.01) and same.roof.seconds == sheet and same.nearest == "rms_norm large bf16"

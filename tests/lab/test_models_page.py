@@ -21,7 +21,7 @@ def _rows() -> list[dict[str, Any]]:
         row("train", "llama", "compile", ms=120.0, GiB=20.0), row("train", "llama", "patched", ms=100.0, GiB=10.0),
         row("train", "moe", "compile", ms=150.0, GiB=30.0), row("train", "moe", "patched", ms=200.0, GiB=12.5),
         {"what": "decode", "of": "64", "variant": "rooftop", "figures": {"tokens/s": 27630.0, "of bandwidth": 0.62}},
-    ]  # fmt: skip
+    ]
 
 
 def _written(folder: Path, rows: list[dict[str, Any]]) -> None:

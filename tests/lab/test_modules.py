@@ -55,7 +55,7 @@ def test_every_module_ends_so_but_those_that_other_modules_start() -> None:
     children = {
         "__main__", "apart_child", "ascend_child", "child", "command_child", "drive", "elsewhere",
         "judge_child", "python_child", "reference_child", "sanitize", "targets_child",
-    }  # fmt: skip
+    }
     for path in sorted((settings.PACKAGE / "lab").rglob("*.py")):
         text = path.read_text(encoding="utf-8")
         if '__name__ == "__main__":' in text and path.stem not in children:

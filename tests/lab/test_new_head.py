@@ -48,7 +48,7 @@ int main() { std::cout << "x"; }
      (PRODUCT, "matmul", "odd 7x3x5",
       ['"a: T[A, B]"', '"b: T[B, D]"', '"out: T[A, D]"', '"M: i32 = A"', '"N: i32 = D"', '"K: i32 = B"', "ceil(D / 16)", "activation == 'none'"])],
     ids=["rms_norm", "matmul"],
-)  # fmt: skip
+)
 def test_a_head_is_matched_by_names_and_tried(
     text: str, op: str, case: str, has: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -73,7 +73,7 @@ def test_a_kernel_that_is_wrong_gets_a_head_and_is_told_so(tmp_path: Path, monke
     said = flat(capsys.readouterr().out)
     assert "to be mended: no head that was tried is right" in said and "largest error" in said
     for words, says in ((["mine.cu"], "a head is written by rooftop new head my.cu --op softmax"), (["mine.cu", "--op", "nosuch"], "nosuch"),
-                        (["gone.cu", "--op", "add"], "gone.cu"), (["mine_square.cu", "--op", "add"], "has a head already")):  # fmt: skip
+                        (["gone.cu", "--op", "add"], "gone.cu"), (["mine_square.cu", "--op", "add"], "has a head already")):
         assert command(monkeypatch, "new", "head", *words) == 1
         assert says in flat(capsys.readouterr().err)
     Path("other.cu").write_text("struct P { int a; };\n__global__ void k(const float* x, float* y, P p) {}\n")

@@ -78,7 +78,7 @@ def names(made: own_file.Kernels) -> list[str]:
         ("typedef __nv_bfloat16 real;\n__global__ void k(real* x) { x[0] = (real)(float(x[1]) * 2); }\n", ["k"]),
     ],
     ids=["host", "macro", "host templates", "deduced", "overloads", "old", "std", "mma.h", "whole", "bf16"],
-)  # fmt: skip
+)
 def test_the_kernels_of_a_file_are_compiled_as_it_launches_them(tmp_path: Path, text: str, kernels: list[str]) -> None:
     made = kernels_of(tmp_path, text)
     assert made.refused == {}
@@ -147,7 +147,7 @@ def test_only_the_chosen_kernel_is_compiled(tmp_path: Path) -> None:
 )
 def test_what_is_refused_is_named_by_its_line_and_the_exit_code(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, code: int, says: str
-) -> None:  # fmt: skip
+) -> None:
     monkeypatch.chdir(tmp_path)
     Path("own.cu").write_text(text, encoding="utf-8")
     commands()
@@ -185,7 +185,7 @@ def test_instances_are_those_of_the_calls_of_host_templates() -> None:
     )
     found, opened = Templates([text]).instances()
     assert [i.name for i in found] == ["k<float, 3 + 1 * 2>", "k<float, 5 + 1 * 2>"] or [i.name for i in found] == [
-        "k<float, (3 + 1) * 2>", "k<float, (5 + 1) * 2>"]  # fmt: skip
+        "k<float, (3 + 1) * 2>", "k<float, (5 + 1) * 2>"]
     assert opened == []
 
 

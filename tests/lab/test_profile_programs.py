@@ -81,7 +81,7 @@ def test_what_is_refused(tmp_path: Path) -> None:
         refused = profiled("--with", how, "--out", tmp_path / "p", "--", "/bin/sh", "-c", "true").exception
         assert isinstance(refused, ValueError) and "rooftop profile --with ncu -- /bin/sh -c true" in str(refused)
     for line, said in (([sys.executable], "runs no program"), ([sys.executable, "-m"], "needs a module"), (["no_such_tool", "1"], "no such program"),
-                       ([sys.executable, "absent.py"], "no such file"), (["./python3", "a.py"], "no such interpreter")):  # fmt: skip
+                       ([sys.executable, "absent.py"], "no such file"), (["./python3", "a.py"], "no such interpreter")):
         with pytest.raises(ValueError, match=said):
             command.python_program(line)
     assert profiled("--with", "torch", "--case", "a", "--", "python", "a.py").exit_code == 2

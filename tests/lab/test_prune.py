@@ -18,7 +18,7 @@ def row(subject: str, at: str, stale: bool = False, kind: str = "check", case: s
         "kind": kind, "op": "add", "subject": subject, "case": case, "at": f"2026-11-22T00:00:0{at}+00:00",
         "device": {"name": card}, "digest": "old" if stale else "new",
         "error": {"ok": True}, **more,
-    }  # fmt: skip
+    }
 
 
 def second(r: Record) -> str:
@@ -40,7 +40,7 @@ def test_the_newest_that_is_not_stale_stays_and_where_all_are_the_newest() -> No
         row("a", "1"), row("a", "2"), row("a", "3", stale=True),  # the tree went back to what the second measured
         row("b", "1", stale=True), row("b", "2", stale=True),
         row("c", "1"), row("c", "1", case="odd f32"), row("c", "1", card="A100"), row("c", "2", kind="sanitize", cases=["big f32"]),
-    ]  # fmt: skip
+    ]
     gone = prune.superseded(found, old)
     assert [(r["subject"], second(r)) for r, out in zip(found, gone, strict=True) if out] == [("a", "1"), ("a", "3"), ("b", "1")]
 
@@ -51,7 +51,7 @@ def test_a_stale_check_goes_once_its_subject_has_been_checked_again() -> None:
         row("b", "1", stale=True), row("b", "1", stale=True, case="odd f32"),  # not checked since: all that is known of it
         row("c", "1", stale=True), row("c", "2", card="A100"), row("d", "2", stale=True), row("d", "1", case="odd f32"),
         row("e", "1", stale=True, kind="bench"), row("e", "2", kind="bench", case="odd f32"),  # a page shows a stale time
-    ]  # fmt: skip
+    ]
     gone = prune.superseded(found, old)
     assert [(r["subject"], second(r), r["case"]) for r, out in zip(found, gone, strict=True) if out] == [("a", "1", "big f32")]
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from _support import committed
+from _support import answers, committed
 
 from rooftop.core import registry, settings
 from rooftop.lab.records import compact as compacting
@@ -49,7 +49,7 @@ def test_lines_give_back_the_records_they_were_made_of(seed: int) -> None:
             **{k: anything(chance) for k in "pqr" if chance.random() < 0.8},
         }
         for _ in range(chance.randrange(1, 12))
-    ]  # fmt: skip
+    ]
     head = form.head_of(records)
     lines = list(form.lines(records, head))
     found = [r for line in lines for r in form.joined(json.loads(line), head)]
@@ -61,7 +61,7 @@ def test_what_several_records_have_in_common_is_said_once() -> None:
     rows = [{"case": f"case {i}", "error": {"ok": True, "share": i / 8}, "path": ["k"]} for i in range(3)]
     assert form.fold(rows) == {
         "error": {"ok": True}, "path": ["k"], "of": 3, "each": {"case": ["case 0", "case 1", "case 2"], "error": {"share": [0.0, 0.125, 0.25]}},
-    }  # fmt: skip
+    }
     assert form.fold(rows[:1]) is None and form.fold([rows[0], rows[0]]) is None
 
 
@@ -101,12 +101,12 @@ def test_a_line_that_does_not_fit_itself_is_named(tmp_path: Path, what: str) -> 
 
 def reading(power: float, mhz: int = 1980, reasons: tuple[str, ...] = ()) -> dict[str, Any]:
     return {"uuid": "GPU-1", "name": CARD["name"], "driver": "580.1", "sm_mhz": mhz, "memory_mhz": 2619, "max_sm_mhz": 1980, "power_w": power,
-            "power_limit_w": 700.0, "temperature_c": 47, "reasons": list(reasons), "source": "NVML"}  # fmt: skip
+            "power_limit_w": 700.0, "temperature_c": 47, "reasons": list(reasons), "source": "NVML"}
 
 
 def timing(median: float, **more: Any) -> dict[str, Any]:
     return {"name": "me", "calls": 3, "replays": 1, "median": median, "low": 0.99 * median, "high": 1.01 * median, "n": 22, "noise": 0.001234567891,
-            "duty": "normal", "busy": 0.9, "why": "", "sets": 1, **more}  # fmt: skip
+            "duty": "normal", "busy": 0.9, "why": "", "sets": 1, **more}
 
 
 def pair(ratio: float) -> dict[str, Any]:
@@ -121,13 +121,13 @@ def whole(subject: str, **more: Any) -> dict[str, Any]:
         "versus": {s: pair(1.1) for s in ("peer:torch", "peer:liger", "ceiling:copy", "softmax__triton", "l/01_a", "l/02_b", "l/03_c") if s != subject},
         "error": {"ok": True, "max": 1 / 3, "rms": 1 / 7, "allowed_max": 0.5, "allowed_rms": 0.25, "max_share": 2 / 3, "rms_share": 4 / 7},
         "sensors": {"before": reading(150.033), "after": reading(326.438, 1755, ("power cap",))}, "rate": "2447 GB/s", "path": ["k<4>"], **more,
-    }  # fmt: skip
+    }
 
 
 def checked(case: str, ok: bool = True, share: float = 0.25) -> dict[str, Any]:
     error = {"ok": ok, "max": 0.1, "rms": 0.01, "allowed_max": 0.4, "allowed_rms": 0.1, "max_share": share, "rms_share": share / 2}
     return {"kind": "check", "op": "softmax", "case": case, "subject": "softmax__triton", "digest": "0123456789ab", "device": CARD, "versions": VERSIONS,
-            "error": error, "path": ["k"], "backend": "gpu"}  # fmt: skip
+            "error": error, "path": ["k"], "backend": "gpu"}
 
 
 def test_a_file_says_once_what_holds_for_its_run(tmp_path: Path) -> None:
@@ -216,7 +216,7 @@ def former(folder: Path) -> list[dict[str, Any]]:
              "first": "", "message": "", "device": CARD, "versions": VERSIONS},
             {"kind": "counters", "op": "softmax", "case": "odd f32", "subject": "l/02_b", "tier": "lines", "totals": {"lts__t_sectors.sum": 44870.0},
              "opcodes": {"FFMA": [4, 128]}, "lines": [{"line": 3, "sectors": 64}, {"line": 4, "sectors": 8}],
-             "device": CARD, "versions": VERSIONS}]  # fmt: skip
+             "device": CARD, "versions": VERSIONS}]
     rows = [{**r, "at": at.format(i), "run": "18dae026"} for i, r in enumerate(made)]
     folder.mkdir(parents=True)
     (folder / "20261122T021904Z-18dae026.jsonl").write_text("".join(json.dumps(r, sort_keys=True) + "\n" for r in rows))
@@ -254,7 +254,7 @@ def test_what_comes_back_from_the_form_before_is_as_fresh_or_stale_as_it_was(tmp
         (tmp_path / "away" / f"{run}.jsonl").write_text("".join(lines))
     store.merge(tmp_path / "away", tmp_path / "home")
     found = store.read(tmp_path / "home")
-    stale = staleness(some)
+    stale = staleness(some, answers())
 
     def said(r: dict[str, Any]) -> str:
         return json.dumps([r["kind"], r["op"], r["subject"], r["case"], r["at"], r["run"], r["digest"], stale(r)])

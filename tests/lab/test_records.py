@@ -270,7 +270,7 @@ WRONG_VALUES = [
     ("ceiling", "launch.graph_node_s", None), ("ceiling", "fma_fp32", {"burst": 1}), ("sanitize", "cases", "odd f32"),
     ("sanitize", "errors", "0"),
     ("counters", "lines", {}), ("counters", "totals", []), ("tune", "config", None), ("build", "seconds", "3"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("kind", "key", "value"), WRONG_VALUES, ids=lambda v: str(v)[:30])

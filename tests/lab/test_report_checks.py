@@ -64,7 +64,7 @@ def ran(made: Made, tool: str, cases: tuple[str, ...] = ("small f32",), subject:
     record: Record = {
         "kind": "sanitize", "op": "scale", "subject": subject, "case": tool, "cases": list(cases), "errors": 0, "first": "", "message": "",
         "device": {k: H100[k] for k in ("name", "arch", "sms")}, "at": "2026-01-01T10:00:00+00:00", "run": "s",
-    }  # fmt: skip
+    }
     return {**record, **identity.of(found, [found.op.case(c) for c in cases], device_of(record)).facts, **more}
 
 

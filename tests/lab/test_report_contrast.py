@@ -20,7 +20,7 @@ BEHIND = {  # colour of text -> what may be behind it
     "warn": ("warn-wash", *CODE),
     "number": ("paper", "top", *CODE),
     "word": CODE, "text": CODE, "note": CODE, "digit": CODE,
-}  # fmt: skip
+}
 
 
 def themes() -> dict[str, dict[str, str]]:

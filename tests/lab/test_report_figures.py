@@ -77,7 +77,7 @@ def wrong(case: str, subject: str, cells: dict[str, str], beside: list[Any]) -> 
         "time": [v for r in own for v in times(r)], "speed": [v for r in own for v in speeds(r, beside)], "error": [v for r in own for v in errors(r)],
         "host": [v for r in beside if r["case"] == case and r["clocks"].get("host") for v in times(r)],
         "memory": [r["memory"] / 2**20 for r in beside if r["case"] == case and r.get("memory") is not None],
-    }  # fmt: skip
+    }
     return [f"{subject} at {case}: {what} {n:g}" for what, cell in cells.items() for n in lacking(cell, values[what])]
 
 
@@ -114,7 +114,7 @@ def of_op(html: str, op: str, records: Known) -> tuple[int, list[str]]:
                 assert re.fullmatch(r"\d{4}-\d\d-\d\d", about), cells[0]
             subject = cells[1].partition(" ")[0]
             names = [next((key for word, key in (("Kernel time", "time"), ("Speed", "speed"), ("Host", "host"), ("Memory", "memory"), ("Error", "error"))
-                           if h.startswith(word)), "") for h in head]  # fmt: skip
+                           if h.startswith(word)), "") for h in head]
             if "no peer measured" in cells:  # one cell in the place of two
                 cells = [*cells[: cells.index("no peer measured")], "", "", *cells[cells.index("no peer measured") + 1 :]]
             shown = {name: re.sub(r"[A-Za-z]\S*", "", cell) for name, cell in zip(names, cells, strict=True) if name}

@@ -13,7 +13,7 @@ from rooftop.lab.report.markup import shorter
 
 Node = tuple[str, object]
 LINES = re.compile(r"(?:table|caption|thead|tbody|tr|td|th|div|section|header|main|footer|nav|figure|figcaption|h[1-6]|p|ul|ol|li|dl|dt|dd|details|summary|"
-                   r"head|body|html|meta|link|title|option|script|pre|svg|select|top)$")  # fmt: skip
+                   r"head|body|html|meta|link|title|option|script|pre|svg|select|top)$")
 
 
 class Tree(Strict):
@@ -85,7 +85,7 @@ CASES = {
     '<pre data-from="1">\n  a</td>  </li>\n\n &gt;  </pre>': "<pre data-from=1>\n  a</td>  </li>\n\n >  </pre>",
     '<svg width="3">\n<rect x="1"/><title>a &lt; b</title></svg>': "<svg width=3>\n<rect x=1 /><title>a &lt; b</title></svg>",
     '<p>a\u00a0\u202f</p>\n<div title="a > b">\u202fc</div>': '<p>a\u00a0\u202f<div title="a > b">\u202fc</div>',
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("page", CASES)

@@ -52,11 +52,11 @@ def test_a_difference_is_where_the_lines_were() -> None:
     before, after = rung("a", "b", "c", "d"), rung("a", "x", "c")
     assert [(line.kind, line.number, line.text) for line in site.listing(before, after).lines] == [
         ("same", 1, "a"), ("removed", 2, "b"), ("added", 2, "x"), ("same", 3, "c"), ("removed", 4, "d"),
-    ]  # fmt: skip
+    ]
     found = site.listing(rung(*(str(i) for i in range(40))), rung(*(str(i) for i in range(40) if i not in (0, 20))))
     assert [(kind, first, text.count("\n") + 1) for kind, first, text in found.runs] == [
         ("removed", 1, 1), ("same", 1, 3), ("far", 4, 13), ("same", 17, 3), ("removed", 21, 1), ("same", 20, 3), ("far", 23, 16),
-    ]  # fmt: skip
+    ]
 
 
 def test_a_long_idea_is_left_out_of_the_difference_whole() -> None:
@@ -178,7 +178,7 @@ def test_the_chart_holds_rungs_roofs_peers_and_predictions(made: Made) -> None:
     assert values == pytest.approx({
         "01 plain": gigabytes / 1e-3, "02 wide": gigabytes / 5e-4, "03 shipped": gigabytes / 1.25e-4, "torch": gigabytes / 1.5625e-4,
         "other": gigabytes / 2.5e-4, "roof, measured": 3000, "roof, datasheet": 3350,
-    })  # fmt: skip
+    })
     assert [found[n].kind for n in ("01 plain", "torch", "roof, measured", "roof, datasheet")] == ["rung", "peer", "roof", "sheet"]
     assert (found["01 plain"].predicted, found["02 wide"].predicted) == (None, pytest.approx(2.1 * gigabytes / 1e-3))
     assert found["01 plain"].high == pytest.approx(gigabytes / 0.99e-3) and found["01 plain"].low == pytest.approx(gigabytes / 1.02e-3)

@@ -187,7 +187,7 @@ def test_pages_in_a_browser(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wid
         frame = made.out / "frame.html"  # the narrowest window is wider than a phone
         frame.write_text(FRAME % (page.name, width), encoding="utf-8")
         line = [BROWSER, "--headless", "--no-sandbox", "--disable-gpu", "--allow-file-access-from-files", f"--window-size={width + 100},6100",
-                "--virtual-time-budget=8000", "--run-all-compositor-stages-before-draw", "--dump-dom", frame.as_uri()]  # fmt: skip
+                "--virtual-time-budget=8000", "--run-all-compositor-stages-before-draw", "--dump-dom", frame.as_uri()]
         done = subprocess.run(line, capture_output=True, text=True, timeout=120, check=False)
         found = re.search(r'<pre id="said">(.*?)</pre>', done.stdout, re.S)
         assert found, done.stderr[-500:]

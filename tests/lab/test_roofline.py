@@ -200,13 +200,13 @@ def tensor_record(at: str = "2026-01-01T00:00:00+00:00", digest: str | None = No
     return {
         "kind": "ceiling", "subject": "tensor", "digest": digest or roofline.digest("tensor"), "at": at, "device": {"name": "card"},
         "rates": {"tensor-bf16": {"burst": {"ops_per_s": 400e12}, "sustained": {"ops_per_s": 320e12}}},
-    }  # fmt: skip
+    }
 
 
 def l2_record() -> dict[str, Any]:
     points = [{"bytes": 2**k << 20, "seconds": 1e-6 + (2**k << 20) / 6e12, "by": "one"} for k in range(5)]
     return {"kind": "ceiling", "subject": "l2", "digest": roofline.digest("l2"), "at": "2026-01-03T00:00:00+00:00", "device": {"name": "card"},
-            "curves": {"copy": points, "read": points}}  # fmt: skip
+            "curves": {"copy": points, "read": points}}
 
 
 def test_the_parts_of_a_calibration_stand_beside_each_other() -> None:

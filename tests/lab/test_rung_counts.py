@@ -96,23 +96,23 @@ def line(number: int, space: str, op: str, requests: int, found: int, ideal: int
     return LineCounts(
         "a.cu", number, f"  line  {number}", space, op, 4, requests, sectors=sectors, ideal_sectors=ideal if sectors else 0, wavefronts=waves,
         ideal_wavefronts=ideal if waves else 0,
-    )  # fmt: skip
+    )
 
 
 def test_counts_are_by_request_and_by_the_least_that_the_op_needs() -> None:
     lines = (
         line(1, "global", "read", 10, 320, 40), line(2, "global", "read", 10, 10, 40), line(3, "global", "write", 5, 20, 20),
         line(4, "shared", "read", 8, 32, 8), line(5, "shared", "write", 8, 8, 8),
-    )  # fmt: skip
+    )
     found = rung_counts.summarise(Report(lines=lines, fma=640, other_flops=160, blocks=2, grid_blocks=8), Work(10560, 2560, {"fma32": 20000.0}), "c", "a.cu")
     assert found.values == pytest.approx({
         "sectors_read": 16.5, "reads": 32 * 330 * 4 / 10560, "sectors_written": 4, "writes": 32 * 20 * 4 / 2560, "wavefronts": 2.5, "conflicts": 4,
         "wavefronts_per_fma": 32 * 40 / 640, "intensity": 1440 / (32 * 350),
-    })  # fmt: skip
+    })
     assert found.ideals == pytest.approx({"sectors_read": 4, "sectors_written": 4, "wavefronts": 1, "conflicts": 1})
     assert [(x.line, x.what, x.unit, x.found, x.ideal, x.text, x.here) for x in found.lines] == [
         (1, "global read", "sectors", 32, 4, "line 1", True), (4, "shared read", "wavefronts", 4, 1, "line 4", True),
-    ]  # fmt: skip
+    ]
 
 
 def test_where_arithmetic_says_little_it_is_left_out() -> None:

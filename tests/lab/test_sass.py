@@ -50,7 +50,7 @@ def test_loops_inside_one_another() -> None:
         "MOV R0, RZ", ".outer:", *["FADD R1, R1, R2"] * 9, ".middle:", "HGMMA.64x256x16.F32 R4, R8",
         ".wait:", "SYNCS.PHASECHK.TRANS64.TRYWAIT P0, [R1]", "@!P0 BRA `(.wait)", "@P1 BRA `(.middle)",
         "@P2 BRA `(.outer)", "EXIT", *END,
-    )  # fmt: skip
+    )
     assert got is not None
     assert (got.depth, got.start, got.end) == (2, 0xA0, 0xD0)
     assert got.counts == {"HGMMA": 1, "SYNCS": 1, "BRA": 2}
@@ -66,7 +66,7 @@ def test_a_loop_with_a_rare_path_out_of_line() -> None:
     got = loop_of(
         ".top:", "FFMA R1, R2, R3, R1", "BRA.DIV UR4, `(.rare)", ".back:", "LDG.E R2, [R4]", "@P0 BRA `(.top)", "EXIT",
         ".rare:", "MUFU.RCP R2, R3", "BRA `(.back)", *END,
-    )  # fmt: skip
+    )
     assert got is not None
     assert got.counts == {"FFMA": 1, "LDG.32": 1, "MUFU": 1, "BRA": 3}
 

@@ -232,7 +232,7 @@ def test_the_in_place_twin_of_an_op_is_right_as_it_stands(base: str, tmp_path: P
     ("name", "said"),
     [("tower_", "no op 'tower'"), ("matmul_", "no input of matmul has the shape and dtype of out"), ("append_kv_", "writes into its inputs already"),
      ("rope_", "rope_.py is there already"), ("add__", "cannot name an op"), ("_", "cannot name an op")],
-)  # fmt: skip
+)
 def test_an_op_that_can_have_no_twin_is_refused(name: str, said: str) -> None:
     with pytest.raises((ValueError, registry.RegistryError), match=said):
         scaffold.write("op", name)

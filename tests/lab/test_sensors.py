@@ -82,7 +82,7 @@ H100 = Sensors(
     uuid=UUID, name="NVIDIA H100 80GB HBM3", driver="580.159.04", sm_mhz=1755, memory_mhz=2619, max_sm_mhz=1980,
     power_w=689.123, power_limit_w=700.0, temperature_c=61, reasons=("power cap", "software thermal slowdown"),
     source="NVML",
-)  # fmt: skip
+)
 
 
 @pytest.mark.parametrize("device", [0, UUID, UUID.removeprefix("GPU-")])

@@ -20,7 +20,7 @@ def site(speeds: dict[tuple[str, str], float]) -> Any:
     ops = [
         SimpleNamespace(name=op, scores=[SimpleNamespace(device=device, rows=[row(case, v) for (o, case), v in speeds.items() if o == op])])
         for op in ("spmm_bsr", "spmm_csr")
-    ]  # fmt: skip
+    ]
     return SimpleNamespace(cards=[SimpleNamespace(device=device)], ops=ops)
 
 
@@ -28,7 +28,7 @@ def test_rows_are_blocks_and_the_line_parts_what_is_faster() -> None:
     found = site({
         ("spmm_bsr", f"8192x8192 blocks of {s}, density {d} x 512 bf16"): v
         for (s, d), v in {(128, 0.1): 4.0, (128, 0.5): 1.2, (16, 0.1): 1.1, (16, 0.5): 0.25}.items()
-    })  # fmt: skip
+    })
     (grid,) = grids(found)
     assert grid.rows == ("blocks of 16", "blocks of 128") and grid.densities == (0.1, 0.5) and "512 columns" in grid.title
     assert border(grid) == [(1, 0, 1, 1), (1, 1, 2, 1)]  # left of the slow cell, and below it
@@ -39,7 +39,7 @@ def test_rows_are_blocks_and_the_line_parts_what_is_faster() -> None:
 
 def test_elements_have_a_map_of_their_own_and_others_none() -> None:
     found = site({("spmm_csr", "8192x8192 density 0.01 x 16 f32"): 3.0, ("spmm_csr", "power law 262143 x 16 f32"): 2.0,
-                  ("spmm_csr", "8192x8192 density 0.01 x 1024 bf16"): 0.5})  # fmt: skip
+                  ("spmm_csr", "8192x8192 density 0.01 x 1024 bf16"): 0.5})
     (grid,) = grids(found)
     assert grid.rows == ("16 columns",) and dict(grid.speeds) == {("16 columns", 0.01): 3.0} and not border(grid)
 

@@ -374,7 +374,7 @@ class Fake:
             raise RuntimeError("a compiler's crash")
         found = {**record({1000: 0.9, 1100: 0.9}), "op": self.op.name}
         save({**found, **{n: v[:1] for n, v in found.items() if n in ("us", "copy_us", "roof_us", "noise", "dtype", "few", "aligned", "bytes", "by")},
-              "sizes": {"columns": [1000]}, "peers": {"torch": found["peers"]["torch"][:1]}})  # fmt: skip
+              "sizes": {"columns": [1000]}, "peers": {"torch": found["peers"]["torch"][:1]}})
         return found
 
 
@@ -444,7 +444,7 @@ def record(shares: dict[int, float], torch_ratio: dict[int, float] | None = None
         "few": [0] * n, "aligned": [1] * n, "bytes": [1 << 28] * n, "us": [100 / s for s in shares.values()], "copy_us": [100.0] * n,
         "roof_us": [100.0] * n, "noise": [0.001] * n, "implementations": ["x__triton"], "by": [0] * n, "digests": {"x__triton": "0"}, "wrong": [],
         "peers": {"torch": [ratio.get(c, 2.0) * 100 / s for c, s in shares.items()]},
-    }  # fmt: skip
+    }
 
 
 def test_a_cliff_is_seen_and_a_slope_is_not() -> None:

@@ -38,7 +38,7 @@ PROSE = {  # how each sentence and each row of the first table begins -> the pro
     "A kernel may still be written to deceive": (), "Use your own case": (),
     "Each line is a record of what was tried": ("Kernels, records and commands that once", "No call, with whatever arguments", "A command line ends"),
     "A finding is what the tables": (), "To try it with a seed of your own": (),
-}  # fmt: skip
+}
 NAME = re.compile(r"`(tests/[\w/]+\.py)::(test_\w+)`")
 
 

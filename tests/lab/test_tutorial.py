@@ -52,7 +52,7 @@ def matches(shown: str, printed: str) -> None:
 @pytest.mark.parametrize(
     ("language", "code", "shown", "files"), [pytest.param(*s, marks=[pytest.mark.sampled("slow")] if " simt " in s[1] else [], id=s[1].split("\n")[0][:40])
                                              for s in STEPS]
-)  # fmt: skip
+)
 def test_a_step_prints_what_the_tutorial_shows(
     language: str, code: str, shown: str, files: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -79,7 +79,7 @@ def test_first_calls_are_measured_beside_torch_forward_and_backward(monkeypatch:
 def measured(**more: Any) -> dict[str, Any]:
     spread = {"n": 5, "median_s": 2e-4, "p90_s": 3e-4, "max_s": 0.02, "slow": 1}
     return {"op": "rms_norm", "dtype": "f32", "subject": "rooftop", "gradients": False, "first_s": 0.5, "known_s": 2e-5, "new_rows_s": 1e-4, "rows": spread,
-            "columns": spread, **more}  # fmt: skip
+            "columns": spread, **more}
 
 
 def test_first_calls_are_records_and_stand_in_the_docs(tmp_path: Path) -> None:

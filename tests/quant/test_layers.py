@@ -80,7 +80,7 @@ def test_a_weight_says_what_models_ask_of_it(kind: str) -> None:
         lambda x, w: w[0], lambda x, w: w.data, lambda x, w: w.sum(), lambda x, w: torch.sum(w), lambda x, w: nn.init.normal_(w), lambda x, w: list(w),
         lambda x, w: torch.einsum("bk,nk->bn", x, w), lambda x, w: w.to(torch.float32), lambda x, w: x.copy_(w), lambda x, w: len(w),
     ],
-)  # fmt: skip
+)
 def test_reading_a_weight_as_a_matrix_says_what_to_do(kind: str, read: Callable[[Tensor, Any], Any]) -> None:
     layer = MAKE[kind](linear())
     remedy = r"call the layer, or take the matrix layer\.weight\.dequantize\(\)"
@@ -99,7 +99,7 @@ def test_a_matrix_that_is_set_is_stored_in_the_layers_format(kind: str) -> None:
         assert type(layer.weight).__name__ == "Weight" and "weight" not in dict(layer.named_parameters())
         assert torch.equal(layer.weight.dequantize(), wanted.weight.dequantize()) and set(layer.state_dict()) == set(wanted.state_dict())
     for bad, text in ((some(64, 64), r"must be a matrix \[N, 128\]"), (some(64, 128).double(), "float64"), (torch.empty(64, 128, device="meta"), "meta device"),
-                      ("w", "is a str"), (some(32, 128), r"\(32, 128\)")):  # fmt: skip
+                      ("w", "is a str"), (some(32, 128), r"\(32, 128\)")):
         with pytest.raises(ValueError, match=text):
             layer.weight = bad
     assert torch.equal(layer.weight.dequantize(), wanted.weight.dequantize())
@@ -247,7 +247,7 @@ class Experts(nn.Module):  # type: ignore[misc]
 
 CONVERT: dict[str, Callable[..., Any]] = {
     "quantize_model": lambda m: quantize_model(m, "int8", group=64), "sparsify_model": lambda m: sparsify_model(m, "csr"), "prune": lambda m: prune(m, 0.5),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("what", CONVERT)
@@ -277,7 +277,7 @@ def test_layers_of_other_kinds_are_said() -> None:
         ("int4", 128, 128, 128), ("int4", 0, 100, 100), ("int4", 64, 200, None), ("int4", 128, 200, None), ("int4", 32, 7, 7), ("mxfp4", 128, 64, 32),
         ("mxfp4", 128, 100, None),
     ],
-)  # fmt: skip
+)
 def test_a_group_is_fitted_or_the_layer_is_kept(format: str, group: int, k: int, fitted: int | None) -> None:
     model = nn.ModuleDict({"wide": nn.Linear(128, 48), "narrow": nn.Linear(k, 48)})
     want = model["narrow"](x := some(3, k))
@@ -352,7 +352,7 @@ def test_conv1d_of_transformers_is_a_linear_layer() -> None:
     {"format": "int8"}, {"format": "int4"}, {"format": "int4", "zero_points": True}, {"format": "int4", "method": "hqq"}, {"format": "fp8"},
     {"format": "fp6"}, {"format": "mxfp8"}, {"format": "int8", "method": "gptq"}, {"format": "int8", "group": 0, "activations": "int8"},
     {"format": "fp8", "group": 0, "activations": "fp8"},
-], ids=lambda how: " ".join(map(str, how.values())))  # fmt: skip
+], ids=lambda how: " ".join(map(str, how.values())))
 def test_small_weights_of_float16_keep_their_codes(how: dict[str, Any], size: float) -> None:
     """Scales of float16 were held above 2^-14: int8 weights of 2e-5 lost 81 % of their sum of squares."""
     errors = {}

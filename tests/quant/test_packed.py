@@ -203,7 +203,7 @@ def test_activations_of_eight_bits_with_a_packed_weight(activations: str, format
     values = rows.codes.double() * rows.scale.double().reshape(-1, 1)
     want = (values @ w.dequantize(torch.float32).double().t() + bias.double()).reshape(2, 3, 40)
     torch.testing.assert_close(rooftop.quantized_matmul(x, w, bias, activations=activations), want.to(dtype), rtol=2.0**-7 if dtype != torch.float32 else 1e-5,
-                               atol=1e-4)  # fmt: skip
+                               atol=1e-4)
     assert rooftop.quantized_matmul(x[:, :0], w, activations=activations).shape == (2, 0, 40)
     moved = bias.clone().requires_grad_()
     rooftop.quantized_matmul(x, w, moved, activations=activations).sum().backward()

@@ -16,7 +16,7 @@ import rooftop
 hf = pytest.importorskip("transformers", reason="transformers is not installed (pip install -e '.[dev]')")
 SIZES: dict[str, Any] = {
     "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 64, "pad_token_id": 0,
-}  # fmt: skip
+}
 GPT2 = {"n_embd": 64, "n_layer": 2, "n_head": 4, "vocab_size": 64, "n_positions": 32}
 LOADS = """import sys, torch, rooftop, transformers
 rooftop.quant.register_quantizer()
@@ -41,7 +41,7 @@ def _logits(model: Any) -> torch.Tensor:
         ("Llama", "int8", torch.float32), ("Gemma2", "int4", torch.bfloat16), ("GPT2", "int8", torch.float32), ("Qwen2", "fp8", torch.bfloat16),
         ("Llama", "mxfp4", torch.float16),
     ],
-)  # fmt: skip
+)
 def test_what_is_loaded_is_what_was_saved(tmp_path: Path, kind: str, format: str, dtype: torch.dtype) -> None:
     model = _model(kind, dtype)
     plain = tmp_path / "plain"

@@ -416,7 +416,7 @@ def test_a_checkpoint_that_lacks_something_changes_nothing() -> None:
     state = {k: v for k, v in net().half().state_dict().items() if k != "0.weight"}
     whole = {**state, **{f"0.{k}": v for k, v in gptq_layer(64, 128, 4, 64)[0].items()}}
     for name, new, text in (("0.bias", None, "0 lacks bias"), ("2.weight", None, "differ in 2.weight"), ("2.weight", torch.ones(3), r"2.weight is \(3,\)"),
-                            ("0.bias", torch.zeros(3), r"0: QuantLinear: bias is \(3,\)")):  # fmt: skip
+                            ("0.bias", torch.zeros(3), r"0: QuantLinear: bias is \(3,\)")):
         model = net().half()
         with pytest.raises(ValueError, match=text):
             import_checkpoint(model, {k: v for k, v in {**whole, name: new}.items() if v is not None}, "gptq")
@@ -457,7 +457,7 @@ def test_perplexity(request: pytest.FixtureRequest) -> None:
     plain = trained.perplexity()
     assert plain < (6 if steps > 1000 else 13), "the model has learnt to read"
     limits = {"int8": 1.005, "int8, activations int8": 1.01, "fp8, activations fp8": 1.02, "fp8 g128": 1.02, "fp6 g128": 1.02, "int4 g64": 1.06,
-              "int4 g64, activations int8": 1.06, "mxfp4": 1.2}  # fmt: skip
+              "int4 g64, activations int8": 1.06, "mxfp4": 1.2}
     twos = ("int2 g64, zero points", "int2 g64, zero points, gptq", "int2 g64, hqq")
     assert {*limits, *twos} < set(WAYS)
     found = {way: trained.perplexity(way) / plain for way in (*limits, *twos)}

@@ -81,7 +81,7 @@ def test_wrong_buffers_are_refused() -> None:
         ("int8", {"codes": torch.zeros(5, 48, dtype=torch.int8, device="meta")}, "on one device"), ("int8", {"codes": torch.zeros(5, 48)}, "codes are"),
         ("int8", {"shape": (5, 47)}, "takes 5 rows of 47 bytes"), ("e9m9", {}, "format is 'e9m9'"),
     ],
-)  # fmt: skip
+)
 def test_what_does_not_fit_together_is_refused(format: str, change: dict[str, object], error: str) -> None:
     q = rooftop.quantize(some(5, 48), "int8" if format == "e9m9" else format)
     with pytest.raises(ValueError, match=error):
@@ -96,7 +96,7 @@ def test_what_does_not_fit_together_is_refused(format: str, change: dict[str, ob
         ({"granularity": "group", "group": 0}, "group is 0"), ({"granularity": "block", "block": (0, 4)}, "a block is"), ({"subtract": True}, "subtract=True"),
         ({"format": "mxfp4", "scale_dtype": "f32"}, "scales of e8m0"), ({"over": torch.ones(1)}, "over is for nvfp4"),
     ],
-)  # fmt: skip
+)
 def test_bad_arguments_are_refused(how: dict[str, object], error: str) -> None:
     with pytest.raises(ValueError, match=error):
         rooftop.quantize(some(4, 8), **how)  # type: ignore[arg-type]

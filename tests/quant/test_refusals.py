@@ -96,7 +96,7 @@ BYTES = torch.tensor([0, 1, 2, 3], dtype=torch.uint8)
         (lambda: rooftop.quantize(some(4, 8), Format("int5", "int", 5, 15, -15, element="int5")), ValueError, "its name is 'int5'"),
         (lambda: rooftop.quantize(some(4, 8), dataclasses.replace(FORMATS["int8"], max=100)), ValueError, "known name with other facts"),
     ],
-)  # fmt: skip
+)
 def test_codes_and_formats_that_are_not_there_are_refused(call: Callable[[], Any], error: type[Exception], match: str) -> None:
     with pytest.raises(error, match=match):
         call()
@@ -116,7 +116,7 @@ def test_codes_of_any_integer_dtype_are_packed_alike() -> None:
         ({"split": (0, 1, 1)}, "split is"), ({"rows": "1"}, "rows is '1'"), ({"columns": True}, "columns is True"), ({"seed": 0.5}, "seed is 0.5"),
         ({"dtype": torch.float32}, "dtype is torch.float32"), ({"format": 8}, "format is 8"),
     ],
-)  # fmt: skip
+)
 def test_a_quantized_that_does_not_fit_together_is_refused(change: dict[str, Any], match: str) -> None:
     q = rooftop.quantize(some(5, 48), granularity="group", group=16)
     with pytest.raises(ValueError, match=match):
@@ -162,7 +162,7 @@ def step(p: torch.Tensor, g: torch.Tensor, **how: Any) -> None:
         ({"betas": (0.9, 1.0)}, ValueError, "below 1"), ({"lr": NAN}, ValueError, "lr is nan"), ({"eps": NAN}, ValueError, "eps is nan"),
         ({"lr": INF}, ValueError, "lr is inf"), ({"weight_decay": NAN}, ValueError, "weight_decay is nan"), ({"eps": "1"}, TypeError, "eps is '1'"),
     ],
-)  # fmt: skip
+)
 def test_numbers_of_adamw_out_of_range_are_refused(how: dict[str, Any], error: type[Exception], match: str) -> None:
     with pytest.raises(error, match=match):
         AdamW8bit([torch.nn.Parameter(some(8))], **how)

@@ -108,7 +108,7 @@ def with_another_forward() -> nn.Linear:
         lambda: Twice(64, 64), lambda: parametrizations.weight_norm(nn.Linear(64, 64)), lambda: parametrizations.orthogonal(nn.Linear(64, 64)),
         lambda: nn.utils.spectral_norm(nn.Linear(64, 64)), pruned, with_another_forward,
     ],
-)  # fmt: skip
+)
 def test_layers_that_compute_something_else_stay(convert: Convert, layer: Callable[[], nn.Module]) -> None:
     model, x = nn.Sequential(layer(), nn.Linear(64, 64)).eval(), some(3, 64)
     want = model[0](x)

@@ -21,7 +21,7 @@ FOLDER = Path(__file__).parent / "bugs"
 KINDS = (
     "out-of-bounds", "misaligned", "uninitialised", "shared-race", "warp-race", "global-race", "barrier-divergence", "deadlock", "absent-lane",
     "const-write", "missing-wait", "assert",
-)  # fmt: skip
+)
 _MARK = re.compile(r"//\s*(BUG|MAY):\s*([\w-]+(?:,\s*[\w-]+)*)\s*$")
 
 
@@ -39,7 +39,7 @@ def _product(m: int, n: int, k: int, fill: str = "normal") -> Case:
 
 CASES: Mapping[str, Case] = {  # op -> the case of files that name none below
     "add": _add(1003), "rms_norm": _rows(3, 100), "matmul": _product(33, 20, 17), "square": case("200 f16", x=Input((200,), "f16")),
-}  # fmt: skip
+}
 OWN: Mapping[str, Case] = {  # file -> case
     "index_overflow": _add(70001),  # 70000 * 33331 does not fit 32 bits
     "misaligned_float4": _add(1003, "offset"),

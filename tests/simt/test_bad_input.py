@@ -165,7 +165,7 @@ LAUNCH = ("--grid", "1", "--block", "32")
         (("--kernel", "take", *LAUNCH, "--arg", "p=3", "--arg", "y=f64:32", "--arg", "more=1"), "--arg p=3: it is a Pair, which is written in C++: p={...}"),
         (("--kernel", "take", *LAUNCH, "--arg", "p={x, 32}", "--arg", "x=f32:32", "--arg", "y=f64:32", "--arg", "more=-1"), "holds 0 to 18446744073709551615"),
     ],
-)  # fmt: skip
+)
 def test_an_ordinary_file_and_what_is_wrong_with_its_launch(
     words: tuple[str, ...], says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -243,7 +243,7 @@ def rows(r: int, c: int) -> Case:
         ("sgemm_cuda/05", product(128, 128, 32)), ("sgemm_cuda/08", product(129, 128, 32)), ("softmax_cuda/03", rows(8, 1000)),
         ("softmax_cuda/06", rows(4, 4096)), ("softmax_cuda/07", rows(4, 4096)), ("softmax_cuda/08", rows(4, 8192)),
     ],
-)  # fmt: skip
+)
 def test_rungs_are_counted_as_by_gcc(name: str, case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     if settings.tool_path("g++") is None:
         pytest.skip("no g++ here to compare with")
@@ -273,7 +273,7 @@ def test_a_copy_of_sixteen_bytes_is_one_load_and_one_store() -> None:
     assert found == [
         'call void asm sideeffect "", ""() convergent readnone', "%kept.0 = load <4 x i32>, ptr %from, align 16, !dbg !7",
         "store <4 x i32> %kept.0, ptr %to, align 16, !dbg !7",
-    ]  # fmt: skip
+    ]
 
 
 def test_pointers_have_types_up_to_llvm_14() -> None:

@@ -72,7 +72,7 @@ def test_no_file_no_network_no_program_no_other_process(tmp_path: Path) -> None:
     tried = (
         f'open("{mine}", 0)', 'open("/etc/passwd", 0)', f'open("{made}", 0101, 0644)', f'unlink("{mine}")', "socket(2, 1, 0)", "socket(1, 1, 0)", "fork()",
         "kill(getppid(), 0)", f'-(system("touch {made}") != 0)',
-    )  # fmt: skip
+    )
     assert run(*(f"y[{i}] = {call};" for i, call in enumerate(tried))) == [-1] * len(tried)
     assert mine.read_text(encoding="utf-8") == "secret" and not made.exists()
 
@@ -85,7 +85,7 @@ def built(text: str) -> None:
 
 @confined
 @pytest.mark.parametrize("line", ['#include "{}"', '\f#inc\\\nlude "{}"', '#define F "{}"\n#include F',
-                                  '__attribute__((section(".x\\n.incbin \\"{}\\"\\n.text #"))) int q = 1;'])  # fmt: skip
+                                  '__attribute__((section(".x\\n.incbin \\"{}\\"\\n.text #"))) int q = 1;'])
 def test_neither_compiler_nor_assembler_reads_other_files(line: str, tmp_path: Path) -> None:
     mine = tmp_path / "mine.h"
     mine.write_text("int secret = 7;\n", encoding="utf-8")
@@ -162,7 +162,7 @@ def _said(pid: int) -> str:
 
 @pytest.mark.parametrize(
     ("body", "says"), [("abort();", "SIGABRT"), ("_exit(3);", "exit code 3"), ("_exit(0);", "exit code 0")], ids=["abort", "exit", "exit-0"],
-)  # fmt: skip
+)
 def test_an_end_of_the_process_is_named(body: str, says: str) -> None:
     with pytest.raises(simt.SimulatedCrash, match=says):
         run(body)
@@ -220,7 +220,7 @@ def test_pages_that_leave_the_resident_set_count(monkeypatch: pytest.MonkeyPatch
      (b'{"ran": 1, "total": 1, "threads": 1, "status": 0, "fma": 0, "other": 0, "printed": "", "blobs": [424, 0, 0]}', b"\xff" * 424),
      (b'{"ran": "1", "total": 1, "threads": 1, "status": 0, "fma": 0, "other": 0, "printed": "", "blobs": [0, 0, 0]}', b"")],
     ids=["deep", "no JSON", "a list", "empty", "negative", "of another kind", "no finding", "a text"],
-)  # fmt: skip
+)
 def test_an_answer_that_is_written_in_its_place_is_an_end_too(header: bytes, rest: bytes) -> None:
     message = b"A" + struct.pack("QQ", len(header), len(rest)) + header + rest
     assert len(rest) in (0, ctypes.sizeof(native.RawFinding))
@@ -344,7 +344,7 @@ REFUSED = {  # calls that are looked at: what they must not do, and the same cal
     "madvise: poisoned": (28, "0, 4096, 100, 0, 0, 0"), "kill: all": (62, "-1, 0, 0, 0, 0, 0"), "kill: the group": (62, "0, 0, 0, 0, 0, 0"),
     "tgkill: of another": (234, "1, 1, 0, 0, 0, 0"), "prlimit64: set": (302, "0, 7, (long)y, 0, 0, 0"), "prlimit64: of another": (302, "1, 7, 0, 0, 0, 0"),
     "rt_tgsigqueueinfo": (297, "1, 1, 0, (long)y, 0, 0"), "fcntl: F_SETOWN": (72, "0, 8, 1, 0, 0, 0"), "nanosleep": (35, "(long)y, 0, 0, 0, 0, 0"),
-}  # fmt: skip
+}
 
 
 @x86
@@ -358,7 +358,7 @@ def test_listed_calls_are_answered() -> None:
     calls = {"clock_gettime": (228, "1, (long)p, 0, 0, 0, 0"), "clock_getres": (229, "1, (long)p, 0, 0, 0, 0"), "gettimeofday": (96, "(long)p, 0, 0, 0, 0, 0"),
              "time": (201, "0, 0, 0, 0, 0, 0"), "getrandom": (318, "(long)p, 8, 0, 0, 0, 0"), "getpid": (39, "0, 0, 0, 0, 0, 0"),
              "mmap": (9, "0, 4096, 3, 0x22, -1, 0"), "prlimit64": (302, "0, 7, 0, (long)p, 0, 0"), "kill": (62, "getpid(), 0, 0, 0, 0, 0"),
-             "sched_getaffinity": (204, "0, 128, (long)p, 0, 0, 0"), "getcpu": (309, "(long)p, 0, 0, 0, 0, 0")}  # fmt: skip
+             "sched_getaffinity": (204, "0, 128, (long)p, 0, 0, 0"), "getcpu": (309, "(long)p, 0, 0, 0, 0, 0")}
     body = "char p[256]; " + " ".join(f"y[{i}] = made({number}, {arguments});" for i, (number, arguments) in enumerate(calls.values()))
     assert dict(zip(calls, called(body, len(calls)), strict=True)) == dict.fromkeys(calls, 0)
 

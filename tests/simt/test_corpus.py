@@ -141,7 +141,7 @@ def counted(file: Path, kernel: str) -> Report:
     report: Report = simulator().simulate(
         job.implementation.head.source, launch.kernel, memory, grid=(*launch.grid, 1, 1)[:3], block=(*launch.block, 1, 1)[:3],
         arguments=list(zip(launch.args.values(), launch.types, strict=True)), shared=launch.shared, mode="count",
-    )  # fmt: skip
+    )
     return report
 
 

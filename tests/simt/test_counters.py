@@ -33,7 +33,7 @@ def line(number: int, opcode: str, sectors: int = 0, wavefronts: int = 0, thread
     return {
         "file": "a.cu", "line": number, "text": f"line {number}", "opcode": opcode, "sectors": sectors, "ideal_sectors": sectors,
         "wavefronts": wavefronts, "executed": 8, "threads": threads, "instructions": instructions, "sass": [f"{opcode} ;"],
-    }  # fmt: skip
+    }
 
 
 def counts(number: int, space: str, op: str, amount: int) -> LineCounts:
@@ -48,7 +48,7 @@ def test_equal_counts_agree_and_different_ones_show_their_sass() -> None:
     rows = rows_of(
         [line(3, "LDG.E", sectors=100), line(3, "LDG.E.CONSTANT", sectors=28), line(4, "LDS", wavefronts=100), line(5, "STG.E", sectors=100)],
         counts(3, "global", "read", 128), counts(4, "shared", "read", 104), counts(5, "global", "write", 103),
-    )  # fmt: skip
+    )
     assert [(r.line, r.verdict) for r in rows] == [(3, "agrees"), (4, "agrees"), (5, "differs")]
     assert comparing.share(rows) == pytest.approx(2 / 3)
     assert "STG.E ;" in str(rows[2])
@@ -64,23 +64,23 @@ def test_an_instruction_counts_for_the_line_it_belongs_to_and_is_shown_there() -
     """A load sunk to its use, through an inlined function too; a copy of 4 bytes among another line's of 16; one whose line nobody knows."""
     soft = comparing.simulated(Report(lines=(
         counts(3, "global", "read", 64), counts(6, "global", "read", 64), counts(8, "global", "read", 32), counts(20, "shared", "read", 8),
-    ), blocks=1, grid_blocks=1))  # fmt: skip
+    ), blocks=1, grid_blocks=1))
     source = {key: 16 if key[1] == 8 else 4 for key in soft}
     code = [
         Access("b.cuh", 2, "global", "read", 4, "LDG.E", "R2", 0, (("a.cu", 4),)), Access("a.cu", 7, "global", "read", 4, "LDG.E", "R2", 0),
         Access("a.cu", 8, "global", "read", 16, "LDGSTS.E.128", "R2", 0), Access("a.cu", 8, "global", "read", 4, "LDGSTS.E", "R2", 0),
         Access("a.cu", 8, "shared", "write", 4, "LDGSTS.E", "R2", 0), Access("a.cu", 30, "shared", "read", 8, "LDS.64", "R2", 0),
-    ]  # fmt: skip
+    ]
     hard = [
         {**line(2, "LDG.E", sectors=64), "file": "b.cuh"}, line(7, "LDG.E", sectors=60), line(8, "LDGSTS.E.128", sectors=32),
         line(8, "LDGSTS.E", sectors=4), line(30, "LDS.64", wavefronts=8),
-    ]  # fmt: skip
+    ]
     rows = comparing.compare(comparing.hardware([{"lines": hard}], soft, comparing.homes_of(code, source)), soft)
     reads = [(r.line, r.verdict, r.hardware, r.found_at) for r in rows if r.op == "read"]
     assert reads == [
         (3, "moved", 64.0, ("b.cuh:2",)), (6, "moved", 64.0, ("a.cu:7", "a.cu:8")), (8, "agrees", 32.0, ()),
         (20, "simulated only", None, ()), (30, "hardware only", 8.0, ()),
-    ]  # fmt: skip
+    ]
     assert comparing.share(rows) == pytest.approx(3 / 6)  # the last is the shared write at line 8, which nothing in the source makes
     assert "(found at b.cuh:2)" in str(rows[0])
 

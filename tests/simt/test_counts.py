@@ -171,7 +171,7 @@ def test_operations_are_those_between_marks(monkeypatch: pytest.MonkeyPatch) -> 
     lines = (
         "vaddss %xmm0,%xmm1,%xmm0", MARK, "vfmadd231ss %xmm0,%xmm1,%xmm2", "call 9 <_ZN4simt5maths5rsqrtEf>", "vcvtsi2ss %rax,%xmm0,%xmm0",
         "vaddss %xmm0,%xmm0,%xmm0", "vcvtph2ps %xmm0,%xmm0", "jne 40 <k>", MARK, "vmulsd %xmm0,%xmm1,%xmm0", "ret ",
-    )  # fmt: skip
+    )
     monkeypatch.setattr(host_code, "_instructions", lambda library: instructions(*lines))
     pieces = host_code._read(Path("a.so")).pieces
     assert [(dict(p.fma), dict(p.flops), p.branch) for p in pieces.values()] == [({("a.cu", 3): 1}, {("a.cu", 4): 1}, None), ({}, {("a.cu", 10): 1}, None)]

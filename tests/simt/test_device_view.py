@@ -18,12 +18,12 @@ MORE = [
     "__CUDACC__", "__CUDACC_RTC__", "__NVCC__", "__CUDACC_VER_MAJOR__", "__CUDACC_VER_MINOR__", "__CUDACC_VER_BUILD__", "__CUDA_ARCH__",
     "__CUDA_ARCH_LIST__", "__CUDA_ARCH_FEAT_SM90_ALL", "__CUDA_ARCH_SPECIFIC__", "__CUDA_ARCH_FAMILY_SPECIFIC__", "CUDA_VERSION",
     "CUDART_VERSION", "_WIN32", "NDEBUG", "__clang__", "__COUNTER_", "__CUDACC_RDC__", "__INTEL_COMPILER",
-]  # fmt: skip
+]
 VALUES = [
     "__CUDACC_RTC__", "__CUDACC__", "__CUDACC_VER_MAJOR__", "__CUDACC_VER_MINOR__", "__CUDACC_VER_BUILD__", "__CUDA_ARCH__",
     "__CUDA_ARCH_LIST__", "__CUDA_ARCH_SPECIFIC__", "__CUDA_ARCH_FEAT_SM90_ALL", "__EDG_VERSION__", "__cplusplus", "CUDART_VERSION",
     "__CUDA_FTZ", "__CUDA_PREC_DIV",
-]  # fmt: skip
+]
 
 
 def ran(text: str, results: int, **more: bool) -> list[int]:
@@ -96,7 +96,7 @@ def judged(tmp_path: Path, text: str) -> list[tuple[str, str]]:
     ("variables", "factor", "right"),
     [("__device__ int other = 1; __device__ int calls;", "calls > other ? 3 : 2", False),
      ("__device__ long pad = 7; __constant__ int two = 2; __device__ int calls = 0;", "two", True)],
-)  # fmt: skip
+)
 def test_variables_of_the_device_keep_their_values_from_run_to_run(variables: str, factor: str, right: bool, tmp_path: Path) -> None:
     text = f"""{variables}
 __global__ void count() {{ calls = calls + 1; }}
@@ -112,7 +112,7 @@ template <typename T> __global__ void scale(int n, const T* x, T* y) {{
     ("factor", "first", "archs", "says"),
     [("2", 80, [90], ""), ("__CUDA_ARCH__ < 900 ? 3 : 2", 80, [90, 80], "on sm_80: y: largest error"), ("__CUDA_ARCH__ < 900 ? 2 : 2", 80, [90, 80], ""),
      ("__CUDA_ARCH__ < 900 ? 3 : 2", 90, [90], "")],
-)  # fmt: skip
+)
 def test_each_architecture_that_a_source_tells_apart_is_simulated_and_named(factor: str, first: int, archs: list[int], says: str, tmp_path: Path) -> None:
     from rooftop.lab.check import many, own_op
 

@@ -273,7 +273,7 @@ def test_rooftop_check_finds_the_planted_faults_without_a_gpu(name: str, kind: s
         ("sgemm_cuda/16_tuned", "K of zero with addend f32"), ("softmax_cuda/06_registers", "odd 3x7 bf16"),
         ("softmax_cuda/07_async_copies", "odd 3x7 bf16"), ("softmax_cuda/08_cluster", "odd 3x7 f32"),
     ],
-)  # fmt: skip
+)
 def test_rungs_are_right_and_clean(rung: str, case: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     (subject,) = candidates.find([rung])

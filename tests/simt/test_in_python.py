@@ -28,7 +28,7 @@ def test_an_inline_source_has_the_lines_of_its_file() -> None:
      ('FILES = ["sub/b.cu"]\nload(name="a", sources=FILES)', ["b.cu"]), ('load("a", ["none.cu"])', []), ("load_inline('a', 'int f();')", []),
      ('A = "__global__ void k() {}"\nB = "void f() {}"\nload_inline("a", [B], [A])', ["mine.cu"]),
      ('load_inline("a", cpp_sources="", cuda_sources="__global__ void k()" + " {}")', ["mine.cu"]), ("def (", [])],
-)  # fmt: skip
+)
 def test_what_the_loaders_are_given_is_found(text: str, names: list[str], tmp_path: Path) -> None:
     (tmp_path / "sub").mkdir()
     for name in ("a.cu", "sub/b.cu"):

@@ -269,7 +269,7 @@ def launch(kernel: str, *names: str, grid: int = 1, block: int = 32, shared: int
     return Launch(
         kernel, (grid,), {**args, **{name: name for name in names}}, types=(("i32",) if n is not None else ()) + (P,) * len(names), block=(block,),
         shared=shared, cluster=(cluster,),
-    )  # fmt: skip
+    )
 
 
 def numbers(n: int, dtype: torch.dtype = torch.float32, seed: int = 0) -> torch.Tensor:
@@ -295,7 +295,7 @@ def ran() -> tuple[dict[str, torch.Tensor], simt.Report]:
         "sa": torch.randint(-128, 128, (512,), generator=torch.Generator().manual_seed(4)).to(torch.int8), "sc": torch.zeros(128, dtype=i32),
         "sb": torch.randint(-128, 128, (256,), generator=torch.Generator().manual_seed(5)).to(torch.int8), "dynamic": torch.zeros(48, dtype=i32),
         "parts": torch.full((12,), float("nan")), "counter": torch.zeros(1, dtype=i32), "total": torch.zeros(1), "tanhs": torch.zeros(32),
-    }  # fmt: skip
+    }
     launches = [
         launch("barriers", "barriers", block=64), launch("votes", "votes"), launch("shuffles", "shuffles"), launch("scan", "ints", "scan", block=256),
         launch("atomics", "ai", "af", "au", "ah", "ad", grid=3, block=64), launch("groups", "groups", block=64),
@@ -305,7 +305,7 @@ def ran() -> tuple[dict[str, torch.Tensor], simt.Report]:
         launch("bits", "bits", "bitsf"), launch("mma_half", "ma", "mb", "mc"), launch("mma_bytes", "sa", "sb", "sc"), launch("wmma_product", "ma", "mb", "wc"),
         launch("dynamic", "dynamic", n=48, block=48, shared=48 * 8), launch("last_block", "x", "parts", "counter", "total", grid=12),
         launch("tanhs", "x", "tanhs"),
-    ]  # fmt: skip
+    ]
     report = simt.run_launches(SOURCE, "language.cu", launches, memory, uninitialised=["parts"], seed=3)
     return memory, report
 

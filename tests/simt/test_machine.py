@@ -67,7 +67,7 @@ def test_an_access_belongs_to_its_line_its_call_or_the_nearest_of_its_width() ->
         ("STG.E desc[UR14][R24.64+0x4], R29", ("R24.64", 4)), ("LDS.128 R8, [R7+-0x4000] ;", ("R7", -0x4000)), ("STS [UR5], R2", ("UR5", 0)),
         ("@!P0 LDS R4, [R8+UR4+0x100]", ("@!P0 R8+UR4", 0x100)), ("LDG.E R2, desc[UR8][R6.64] ;", ("R6.64", 0)), ("LDS R1, [0x20]", ("", 0x20)),
     ],
-)  # fmt: skip
+)
 def test_addresses_of_sass(sass: str, address: tuple[str, int]) -> None:
     assert sass_lines.address(sass) == address
 

@@ -46,7 +46,7 @@ def test_each_instruction_of_the_table_becomes_something_and_nothing_else_does()
         "cp.async.bulk.tensor.2d.shared::cluster.global", "mbarrier.arrive.shared::cluster.b64", "mbarrier.arrive.noComplete.b64", "bar.red.popc.u32",
         "shfl.up.b32", "wgmma.fence.sync.aligned", "atom.add.v2.f32", "dp4a.u32.s32", "add.s16x2", "rcp.approx.ftz.f64", "lop3.or.b32", "prmt.b32.f4e",
     ],
-)  # fmt: skip
+)
 def test_what_is_not_modelled_is_refused_by_name(name: str) -> None:
     made = ptx.translate(f"{name} %0, %1, %2, %3;", [ptx.Operand("=r", c) for c in "abcd"])
     assert f'simt::not_simulated("{name}: ' in made
@@ -111,7 +111,7 @@ FLOATS = [  # statement, a, b -> what it gives
     ("*to++ = __fadd_rz(a, b); *to++ = __fadd_ru(a, b); *to++ = __fmul_rd(a, b); *to++ = __fmaf_ru(a, a, b);", 1.0, 2.0**-30,
      [1.0, 1 + STEP, 2.0**-30, 1 + STEP]),
     ("*to++ = __float2int_rn(a); *to++ = __float2ll_rn(a) < 0;", NAN, 0.0, [0.0, 1.0]),
-]  # fmt: skip
+]
 SOURCE = "#include <cuda_fp16.h>\n" + "\n".join(
     f"__global__ void k{i}(float a, float b, float* to) {{ {statement} }}" for i, (statement, *_) in enumerate(FLOATS)
 )
@@ -194,7 +194,7 @@ def one(kernel: str, *arguments: tuple[object, str], y: torch.Tensor | None = No
         ("sparse", 17, "of mma the simulator does not know these modifiers together"), ("children", 22, "a launch <<<...>>> by a kernel (dynamic parallelism)"),
         ("special", 24, "mov.u32 of the special register %pm0: the simulator does not know it"),
     ],
-)  # fmt: skip
+)
 def test_what_is_not_simulated_is_said_in_a_sentence_at_its_line(kernel: str, line: int, says: str) -> None:
     first = {"maps": [(bytes(128), "struct")], "texture": [(0, "u64")]}.get(kernel, [])
     (found,) = one(kernel, *first)

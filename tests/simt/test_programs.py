@@ -83,7 +83,7 @@ def test_a_program_without_its_arguments_is_called_with_small_numbers_or_says_ho
         ((" + 1", "", "n m"), 3, "its arguments are assumed, and what is found may come of that: --args gives the true ones"),
         (("", "", "table.txt n"), 3, "if it wants arguments, give them by --args"), (("", "", "input_file n"), 3, "if it wants arguments, give them by --args"),
         (("", " || 1", "n m"), 3, "if it wants arguments, give them by --args"),
-    ):  # fmt: skip
+    ):
         Path("own.cu").write_text(text.format(*given), encoding="utf-8")
         done = CliRunner().invoke(app, ["simt", "own.cu"])
         assert done.exit_code == code and says in done.output, done.output
@@ -94,7 +94,7 @@ def test_an_allocation_of_more_than_there_is_gives_its_error(tmp_path: Path) -> 
     path.write_text(
         "#include <cstdio>\n__global__ void k(int* p) { *p = 1; }\nint main() {\n    int *p, *q;\n    cudaMalloc(&p, 4);\n"
         '    printf("%d %d\\n", cudaMalloc(&q, (size_t)-1), cudaMalloc(&q, (size_t)1 << 63));\n    k<<<1, 1>>>(p);\n    cudaFree(p);\n}\n', encoding="utf-8",
-    )  # fmt: skip
+    )
     run = program.run(program.source_of(path)[0])
     assert run.report.printed.split() == ["2", "2"] and not run.report.findings
 
@@ -105,7 +105,7 @@ def test_what_the_host_may_not_do_is_contained_and_named(tmp_path: Path) -> None
         '#include <cstdio>\n#include <cstdlib>\n#include <fstream>\n__global__ void k() {}\nint main() {\n'
         '    if (!fopen("/etc/hostname", "r")) puts("no file");\n    std::ofstream("/tmp/written-by-a-program") << 1;\n'
         '    system("true");\n    k<<<1, 1>>>();\n    return 0;\n}\n', encoding="utf-8",
-    )  # fmt: skip
+    )
     run = program.run(program.source_of(path)[0])
     assert "no file" in run.report.printed
     assert any("opens the file /etc/hostname" in d for d in run.denied)
@@ -118,7 +118,7 @@ def test_what_a_program_writes_goes_nowhere_and_is_named(tmp_path: Path, monkeyp
     Path("own.cu").write_text(
         '#include <cstdio>\n__global__ void k() {}\nint main() {\n    FILE* f = fopen("out.txt", "w");\n    if (!f) return 1;\n'
         '    for (int i = 0; i < 100000; ++i) fprintf(f, "%d ", i);\n    k<<<1, 1>>>();\n    return fclose(f);\n}\n', encoding="utf-8",
-    )  # fmt: skip
+    )
     commands()
     done = CliRunner().invoke(app, ["simt", "own.cu"])
     assert done.exit_code == 0 and "line 4 writes the file out.txt: nothing of it is kept" in done.output, done.output
@@ -161,7 +161,7 @@ int main() {
 def test_a_host_without_an_end_is_ended_in_time_and_what_was_found_is_told(tmp_path: Path) -> None:
     path = tmp_path / "own.cu"
     path.write_text("__global__ void k(int* p) { p[1] = 0; }\nint main() {\n    int* d;\n    cudaMalloc(&d, 4);\n    k<<<1, 1>>>(d);\n    volatile int n = 0;\n"
-                    "    while (true) n = n + 1;\n}\n", encoding="utf-8")  # fmt: skip
+                    "    while (true) n = n + 1;\n}\n", encoding="utf-8")
     run = program.run(program.source_of(path)[0], most=0.2)
     assert (run.ended, run.over, run.busy) == ("time", True, "line 7")
     assert [(f.line, f.kind) for f in run.report.findings] == [(1, "out-of-bounds")]
@@ -192,7 +192,7 @@ def test_tensors_are_reduced_as_torch_does(tmp_path: Path) -> None:
         '    printf("%g %ld %ld\\n", '
         'torch::sum(std::get<0>(least)).cpu().item().toDouble(), std::get<0>(least).size(2), std::get<1>(least).sum().item<int64_t>());\n'
         '    printf("%g %g\\n", torch::mean(x, 0).sum().item<double>(), torch::max(x).item<double>());\n}\n', encoding="utf-8",
-    )  # fmt: skip
+    )
     run = program.run(program.source_of(path)[0])
     x = torch.tensor([-5.0 if i % 4 == 1 else i for i in range(24)]).reshape(2, 3, 4)
     largest, least = x.max(1), x.min(-1, keepdim=True)
@@ -315,7 +315,7 @@ def test_a_fault_with_inputs_that_are_assumed_is_one_where_they_are_given(tmp_pa
     Path("own.cu").write_text(
         "__global__ void k(float* x, int n) { if (threadIdx.x < n) x[threadIdx.x * n + n] = 1; }\n"
         'extern "C" void run(float* x, int n) { k<<<1, 64>>>(x, n); }\n', encoding="utf-8",
-    )  # fmt: skip
+    )
     commands()
     done = CliRunner().invoke(app, ["simt", "own.cu"])
     assert done.exit_code == 0, "rows of n elements: x has n * n " + done.output
@@ -339,7 +339,7 @@ def test_files_of_one_program_may_each_have_a_function_of_one_name(tmp_path: Pat
     (tmp_path / "main.cu").write_text(
         '#include "all.cuh"\n#include <cstdio>\nint main() {\n    int *p, h;\n    cudaMalloc(&p, 4);\n'
         f"    run1(p);\n{shown}    run2(p);\n{shown}    cudaFree(p);\n}}\n", encoding="utf-8",
-    )  # fmt: skip
+    )
     for name in ("main.cu", "unit1.cu"):
         run = program.run(program.source_of(tmp_path / name)[0])
         assert run.report.printed.split() == ["1", "2"]
@@ -357,7 +357,7 @@ def test_reads_by_ldmatrix_and_by_wmma_are_alike_before_a_write_of_the_warps(tmp
         "    for (int i = threadIdx.x; i < 256; i += 32) t[i] = f.x[0];\n    __syncwarp();\n"
         "    t[threadIdx.x] = a[0];\n    asm volatile(\"ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0,%1}, [%2];\" : \"=r\"(r0), \"=r\"(r1) : \"r\"(p));\n"
         "    o[threadIdx.x] = __float2half((float)r0);\n}\n", encoding="utf-8",
-    )  # fmt: skip
+    )
     last = path.read_text(encoding="utf-8").count("\n") - 2
     source = program.kernel_of(path, (), "k", ["a=f16:256", "o=f16:256"], grid=(1,), block=(32,), shared=0, cooperative=False)
     run = program.run(source)

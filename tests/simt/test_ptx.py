@@ -134,7 +134,7 @@ def ran() -> tuple[dict[str, torch.Tensor], simt.Report]:
         "w": torch.zeros(32, dtype=i64), "f": torch.zeros(160), "h": torch.zeros(64, dtype=i32), "l": torch.zeros(128, dtype=i32),
         "c": torch.zeros(2, dtype=i32), "o": torch.zeros(32), "b": torch.zeros(64), "t": torch.arange(32, dtype=i32) * 131073 + 65536,
         "u": torch.zeros(32, dtype=i32), "n": torch.zeros(4, dtype=i32),
-    }  # fmt: skip
+    }
 
     def launch(kernel: str, *names: str, grid: int = 1, block: int = 32, cluster: int = 1) -> Launch:
         return Launch(kernel, (grid,), {n: n for n in names}, types=("ptr",) * len(names), block=(block,), cluster=(cluster,))
@@ -142,7 +142,7 @@ def ran() -> tuple[dict[str, torch.Tensor], simt.Report]:
     launches = [
         launch("moves", "x", "y", "m"), launch("integers", "i", "w"), launch("floats", "f", "h"), launch("lanes", "l"), launch("memory", "x", "c", "o"),
         launch("handed_over", "b", block=64), launch("turned", "t", "u"), launch("neighbours", "n", grid=4, cluster=2),
-    ]  # fmt: skip
+    ]
     return memory, simt.run_launches(SOURCE, "ptx.cu", launches, memory, seed=5)
 
 
@@ -245,7 +245,7 @@ def test_a_sparse_product_is_the_dense_one(dtype: torch.dtype, selector: int) ->
     memory = {
         "a": of_a.contiguous().view(torch.int32).flatten(), "b": of_b.contiguous().view(torch.int32).flatten(),
         "meta": torch.tensor([m - (m >> 31 << 32) for m in meta], dtype=torch.int32), "out": torch.zeros(16, 8),
-    }  # fmt: skip
+    }
     source = SPARSE.replace("TYPE", "f16" if dtype == torch.float16 else "bf16").replace("SELECTOR", str(selector))
     report = simt.simulate(source, "product", memory, grid=(1,), block=(32,), arguments=[(n, "ptr") for n in memory])
     assert not report.findings, "\n".join(map(str, report.findings))

@@ -32,7 +32,7 @@ def counted(line: int, space: str = "global", op: str = "read", **more: int | No
          "are 128 B apart, all in one bank; pad each row by one element, or swizzle the columns"),
         (counted(5, op="atomic", contention=32), "up to 32 threads of a warp add to one address, one after the other; sum within the warp or block first"),
     ],
-)  # fmt: skip
+)
 def test_a_line_that_costs_more_than_it_must_is_told_why_and_what_to_do(line: LineCounts, says: str) -> None:
     (found,) = verdict.sentences(Report(lines=(line,)))
     assert found.line == 5
@@ -64,7 +64,7 @@ def test_findings_of_one_cause_are_one() -> None:
     made = verdict.grouped([*races, *places])
     assert [(f.kind, f.line, sorted(set(f.also)), f.count) for f in made] == [
         ("shared-race", 10, [12, 14], 5), ("shared-race", 30, [], 1), ("out-of-bounds", 20, [20], 2), ("out-of-bounds", 21, [], 1), ("misaligned", 20, [], 1),
-    ]  # fmt: skip
+    ]
     assert "(the same at lines 12, 14)" in str(made[0])
 
 

@@ -220,7 +220,7 @@ def test_the_layout_tells_variables_apart() -> None:
     assert {n: (v.size, v.constant) for n, v in known.items()} == {
         "ticket": (4, False), "table": (160, False), "start": (8, False), "weights": (12, True), "n": (4, False),
         "left": (8, True), "right": (8, True), "settings": (12, True),
-    }  # fmt: skip
+    }
     places = sorted((v.at, v.at + v.size) for v in known.values())
     assert all(b[0] - a[1] >= link.GAP // 2 for a, b in pairwise(places))
 

@@ -24,7 +24,7 @@ def test_the_optimal_search_keeps_the_most_that_any_mask_can() -> None:
     rows = [[int(c in pair) for c in range(4)] for pair in PAIRS]
     best = max(
         float((w.double().abs() * torch.tensor(m)).sum()) for m in product(rows, repeat=4) if all(sum(column) == 2 for column in zip(*m, strict=True))
-    )  # fmt: skip
+    )
     assert float(w.double().abs()[kept(w, "optimal")].sum()) == pytest.approx(best, rel=1e-6)
     assert float(w.double().abs()[kept(w, "greedy")].sum()) <= best * (1 + 1e-6)
 

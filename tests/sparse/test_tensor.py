@@ -52,7 +52,7 @@ def test_products_are_those_of_the_dense_matrix(layout: str) -> None:
     pairs = [
         (s @ right, x @ right), (left @ s, left @ x), (s.t() @ left.t(), x.t() @ left.t()), (right.t() @ s.t(), right.t() @ x.t()),
         (s @ right[:, 0], x @ right[:, 0]), (left[0] @ s, left[0] @ x),
-    ]  # fmt: skip
+    ]
     for got, want in pairs:
         assert got.shape == want.shape
         torch.testing.assert_close(got, want, **near)

@@ -200,8 +200,8 @@ class CudaImplementation(Implementation):
         return list(made[2])
 
     def _with_full_maps(self, launch: Launch, tensors: Mapping[str, Meta | None]) -> Launch:
-        """A launch made by Python code, with tensor maps completed for the driver. Raises Unfit for a grid that no GPU supports, or a number
-        that its type does not hold."""
+        """A launch made by Python code, with tensor maps completed for the driver. Raises Unfit for a grid that no GPU supports, or a
+        number that its type does not hold."""
         for extent, most in zip(launch.grid, GRID, strict=False):
             if not 1 <= extent <= most:
                 raise Unfit(f"{self._head.path}: a grid of {'x'.join(map(str, launch.grid))} blocks; at most {'x'.join(map(str, GRID))}")

@@ -519,7 +519,7 @@ def launches(p: Problem, config: Config) -> list[Launch]:
         strides = {
             f"{letter}{n}": s
             for letter, d in (("y", size), ("w", size_v)) for n, s in (("b", keys * virtual * d), ("s", virtual * d), ("h", d))
-        }  # fmt: skip
+        }
     else:
         where, strides = {"dk": "dk", "dv": "dv"}, {**shared.strides(p, "y", "dk"), **shared.strides(p, "w", "dv")}
     to_keys = {
@@ -540,7 +540,7 @@ def launches(p: Problem, config: Config) -> list[Launch]:
         ob, os, oh = (p[name].strides[i] for i in (0, 1, 2))
         of = max(1, 4096 // _width(d))
         given = {"x": f"{name}_parts", "out": name, "N": rows, "H": key_heads, "ob": ob, "os": os, "oh": oh, "S": keys, "D": d,
-                 "SIZE": _width(d), "PARTS": parts, "ROWS_OF": of}  # fmt: skip
+                 "SIZE": _width(d), "PARTS": parts, "ROWS_OF": of}
         sums.append(Launch(_sum_parts, (-(-rows // of),), given, 4))
     return [
         Launch(common_of, (-(-padded // ROWS), heads, batch), common, 4),

@@ -1,7 +1,8 @@
 """gate · sigmoid(alpha · gate) · (up + offset) with gate clamped from above and up on both sides, forward and backward, in Triton.
 
-Bytes: each input read once, each output written once. Gate and up are two tensors, the halves of one, or the even and odd elements of one (TURNS), which
-are read and written as whole runs of memory and parted in registers. Every tensor is [R, C] with contiguous rows; tiles are those of _pointwise.py."""
+Bytes: each input read once, each output written once. Gate and up are two tensors, the halves of one, or the even and odd elements of one
+(TURNS), which are read and written as whole runs of memory and parted in registers. Every tensor is [R, C] with contiguous rows; tiles are
+those of _pointwise.py."""
 
 from __future__ import annotations
 

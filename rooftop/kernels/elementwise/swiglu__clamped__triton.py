@@ -1,4 +1,5 @@
-"""y = gate · sigmoid(alpha · gate) · (up + offset), both clamped. Contract: rooftop/ops/swiglu.py; code: rooftop/kernels/elementwise/_clamped_gate.py"""
+"""y = gate · sigmoid(alpha · gate) · (up + offset), both clamped. Contract: rooftop/ops/swiglu.py; code:
+rooftop/kernels/elementwise/_clamped_gate.py"""
 
 from __future__ import annotations
 

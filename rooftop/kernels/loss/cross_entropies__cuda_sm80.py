@@ -131,7 +131,8 @@ def _bound(p: Problem) -> int:
 def _backward(p: Problem, config: Mapping[str, Any]) -> list[Launch]:
     x, dloss = p["input"], p["dloss"]
     args: dict[str, tuple[str, Any]] = {
-        "R": ("i32", x.shape[0]), "C": ("i32", x.shape[1]), "dloss": ("ptr", "dloss"), "gs": ("i64", dloss.strides[0] if dloss.shape else 0),
+        "R": ("i32", x.shape[0]), "C": ("i32", x.shape[1]), "dloss": ("ptr", "dloss"),
+        "gs": ("i64", dloss.strides[0] if dloss.shape else 0),
         "x": ("ptr", "input"), "xs": ("i64", x.strides[0]), "target": ("ptr", "target"), "normaliser": ("ptr", "normaliser"),
         "divisor": ("ptr", "divisor"), "dx": ("ptr", "dinput"), "ds": ("i64", p["dinput"].strides[0]), **_options(p),
     }
@@ -141,4 +142,6 @@ def _backward(p: Problem, config: Mapping[str, Any]) -> list[Launch]:
         return [_launch(p, kernel, _grid(p, config), BLOCK, args)]
     parts = -(-_vectors(p) // (BLOCK * vectors))
     threads = max(64, 32 * -(-_vectors(p) // (32 * vectors * parts)))
-    return [_launch(p, instance("cross_entropy_bwd_block", element, vectors, *last), x.shape[0] * parts, threads, {**args, "parts": ("i32", parts)})]
+    return [_launch(
+        p, instance("cross_entropy_bwd_block", element, vectors, *last), x.shape[0] * parts, threads, {**args, "parts": ("i32", parts)}
+    )]

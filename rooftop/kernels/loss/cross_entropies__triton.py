@@ -1,11 +1,11 @@
 """Cross-entropy of logits [R, C], and its gradient. Contract: rooftop/ops/cross_entropy.py
 
-Bytes, forward: each logit is read once and almost nothing is written: the lower bound is a read. A program makes one pass over a row, or over one
-part of a row with few rows: each position keeps a maximum and a sum (online softmax, Milakov & Gimelshein 2018), updated once for `deep` logits, so that
-a logit costs one exponential and no barrier; positions are reduced at the end. Capped logits need no maximum, but two exponentials and a
-quarter of a reciprocal: 0.9 of the time of a read for the special function units alone. A last launch of one program adds the rows' losses in a fixed
-order if there is a reduction. One row per program, in order, measured better than an equal share of all tiles per program: concurrent reads
-are then close together in memory.
+Bytes, forward: each logit is read once and almost nothing is written: the lower bound is a read. A program makes one pass over a row, or
+over one part of a row with few rows: each position keeps a maximum and a sum (online softmax, Milakov & Gimelshein 2018), updated once for
+`deep` logits, so that a logit costs one exponential and no barrier; positions are reduced at the end. Capped logits need no maximum, but
+two exponentials and a quarter of a reciprocal: 0.9 of the time of a read for the special function units alone. A last launch of one program
+adds the rows' losses in a fixed order if there is a reduction. One row per program, in order, measured better than an equal share of all
+tiles per program: concurrent reads are then close together in memory.
 Prediction: 0.95 of a read from 256 MiB on, 0.92 with capped logits; below 4 MiB the second launch costs as much as the first.
 
 Backward, given the rows' normalisers (a shift m and the sum of exp(logit - m)): each logit is read once, each gradient written once, in

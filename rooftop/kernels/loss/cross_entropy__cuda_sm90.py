@@ -98,10 +98,13 @@ def scratch(p: Problem, config: Mapping[str, int], head: Head) -> dict[str, Meta
 def launches(p: Problem, config: Mapping[str, int], head: Head) -> list[Launch]:
     rows, cluster, added, chained = p["input"].shape[0], config["cluster"], p.option("reduction") != "none", p.device.pdl
     args, types = head.arguments(p, config)
-    args |= {"losses": "found" if added else "loss", "normaliser": "normaliser", "divisor": "divisor", "ignore": int(p.option("ignore_index"))}
+    args |= {
+        "losses": "found" if added else "loss", "normaliser": "normaliser", "divisor": "divisor", "ignore": int(p.option("ignore_index"))
+    }
     args |= {name: float(p.option(name)) for name in ("label_smoothing", "lse_square_scale", "softcap")}
     kernel = instance(
-        "cross_entropy_rows", DTYPES[p["input"].dtype].cuda, config["pieces"], config["ahead"] == 1, config["threads"], cluster, config["blocks"],
+        "cross_entropy_rows", DTYPES[p["input"].dtype].cuda, config["pieces"], config["ahead"] == 1, config["threads"], cluster,
+        config["blocks"],
         4 - config["spare"] if p.option("softcap") != 0 else 0, p.option("label_smoothing") != 0, rows < 2 * p.device.sms, added,
     )
     first = Launch(
@@ -113,4 +116,6 @@ def launches(p: Problem, config: Mapping[str, int], head: Head) -> list[Launch]:
     adders, threads = 1 if rows <= 32768 else 8, min(1024, max(128, (1 << (rows - 1).bit_length()) // 4))
     last = {"R": rows, "found": "found", "loss": "loss", "divisor": "divisor"}
     kernel = instance("cross_entropy_total", adders, p.option("reduction") == "mean")
-    return [first, Launch(kernel, (adders,), last, types=("i32", "ptr", "ptr", "ptr"), block=(threads,), cluster=(adders,), chained=chained)]
+    return [
+        first, Launch(kernel, (adders,), last, types=("i32", "ptr", "ptr", "ptr"), block=(threads,), cluster=(adders,), chained=chained)
+    ]

@@ -20,14 +20,17 @@ def launches(p: Problem, config: Mapping[str, Any], head: Head) -> list[Launch]:
     b1, b2, b3, rows, columns = x.shape
     s1, s2, s3, row, _ = x.strides
     last = {
-        "x": ("ptr", None), "out": ("ptr", None), "span": ("i64", (b1 - 1) * s1 + (b2 - 1) * s2 + (b3 - 1) * s3 + (rows - 1) * row + columns),
+        "x": ("ptr", None), "out": ("ptr", None),
+        "span": ("i64", (b1 - 1) * s1 + (b2 - 1) * s2 + (b3 - 1) * s3 + (rows - 1) * row + columns),
         "x1": ("i64", s1), "x2": ("i64", s2), "x3": ("i64", s3), "xr": ("i64", row),
     }
     if out.strides[4] != 1:
         return [_tiles(p, last)]
     index = "int" if x.numel < 2**31 - 65536 else "long long"
     kernel = instance("runs", x.itemsize, columns % (16 // x.itemsize) == 0 and aligned(x, 16), index)
-    args, types = typed_arguments(p, {"n": ("i64", x.numel), "C": ("i64", columns), "R": ("i64", rows), "B2": ("i64", b2), "B3": ("i64", b3), **last})
+    args, types = typed_arguments(
+        p, {"n": ("i64", x.numel), "C": ("i64", columns), "R": ("i64", rows), "B2": ("i64", b2), "B3": ("i64", b3), **last}
+    )
     return [Launch(kernel, (-(-x.numel * x.itemsize // 16384),), args, types=types, block=(256,), chained=p.device.pdl)]
 
 

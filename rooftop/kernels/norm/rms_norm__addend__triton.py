@@ -1,7 +1,8 @@
 """y = rms_norm(x + residual) · weight + bias + addend over the rows of [R, C]. Contract: rooftop/ops/rms_norm.py
 
-Bytes: x, residual and addend read once, y and the sum written once. The two first ways of norms__triton.py, with its functions: `tile` holds whole
-rows in registers, up to 32768 columns; `loop` processes a longer row in pieces, twice. With `early` the addend is loaded together with the row:
+Bytes: x, residual and addend read once, y and the sum written once. The two first ways of norms__triton.py, with its functions: `tile`
+holds whole rows in registers, up to 32768 columns; `loop` processes a longer row in pieces, twice. With `early` the addend is loaded
+together with the row:
 its latency is hidden, for one more register an element of 32 bits."""
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""How selections__splitters__cuda_sm80.cu divides rows: the sample, the capacity for entries inside the bracket, blocks per row and, if there
-are several, levels of lists."""
+"""How selections__splitters__cuda_sm80.cu divides rows: the sample, the capacity for entries inside the bracket, blocks per row and, if
+there are several, levels of lists."""
 
 from __future__ import annotations
 

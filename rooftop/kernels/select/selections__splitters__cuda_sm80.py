@@ -1,4 +1,5 @@
-"""Which problems selections__splitters__cuda_sm80.cu takes: the k-th element of a row, or the mask of the first k. Plan: _splitter_rows.py"""
+"""Which problems selections__splitters__cuda_sm80.cu takes: the k-th element of a row, or the mask of the first k. Plan:
+_splitter_rows.py"""
 
 from __future__ import annotations
 

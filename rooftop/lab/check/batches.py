@@ -57,7 +57,7 @@ def lengths(op: Contract, seed: int, gpu: bool) -> Iterator[tuple[dict[str, int]
 
 
 def batches(op: Contract, sizes: Mapping[str, int], dtype: str, *, backend: str = "auto", arch: int = 90, seed: int = 0,
-            implementation: str | Implementation | None = None) -> Compared:  # fmt: skip
+            implementation: str | Implementation | None = None) -> Compared:
     """Rows of these sizes, alone and among others. Raises InvarianceError where the mode refuses them."""
     import torch
 
@@ -99,7 +99,9 @@ def batches(op: Contract, sizes: Mapping[str, int], dtype: str, *, backend: str 
             if not same_bits(t.contiguous(), expected.contiguous()):
                 unequal = int((t.contiguous() != expected).sum())
                 wrong.append(f"{said}: {unequal} of {t.numel()} elements of {output} differ from those of the same rows among {most}")
-    return Compared(name, kernel, calls, tuple(wrong), "" if calls > 1 else "rows of this length are too long for more than one to run here")
+    return Compared(
+        name, kernel, calls, tuple(wrong), "" if calls > 1 else "rows of this length are too long for more than one to run here"
+    )
 
 
 def arrangements(most: int, seed: int, anyhow: bool = True) -> Iterator[tuple[str, list[int], bool]]:

@@ -1,10 +1,10 @@
 """Check kernels against their contract: on the GPU where there is one, else Triton in its interpreter and CUDA C++ in the simulator.
 
-Inputs are random and fresh; outputs and scratch are poisoned and lie between guard zones; each case runs twice with different poison, so that
-an element nobody writes differs; inputs must be unchanged after; results of a deterministic op must be the same bits both times.
+Inputs are random and fresh; outputs and scratch are poisoned and lie between guard zones; each case runs twice with different poison, so
+that an element nobody writes differs; inputs must be unchanged after; results of a deterministic op must be the same bits both times.
 
-An output of a few elements that misses its allowance is drawn again with other data and judged over all draws: what plain torch errs on one element,
-of which the allowance is a multiple, may be 0, where torch happens to round exactly."""
+An output of a few elements that misses its allowance is drawn again with other data and judged over all draws: what plain torch errs on one
+element, of which the allowance is a multiple, may be 0, where torch happens to round exactly."""
 
 from __future__ import annotations
 
@@ -69,7 +69,9 @@ def run_interpreter(call: Call, memory: dict[str, Any]) -> list[Run]:
         inputs = {n for n in call.inputs if n not in call.mutated}
         tensors = {k: v.tensor if isinstance(v, Descriptor) else v for k, v in launch.args.items() if isinstance(v, str | Descriptor)}
         readonly = [k for k, n in tensors.items() if n in inputs and memory[n] is not None]
-        done.append(interpreter.run(launch.kernel, launch.grid, {k: _in_memory(v, call, memory) for k, v in launch.args.items()}, readonly=readonly))
+        done.append(
+            interpreter.run(launch.kernel, launch.grid, {k: _in_memory(v, call, memory) for k, v in launch.args.items()}, readonly=readonly)
+        )
     return done
 
 
@@ -97,7 +99,9 @@ def run_simulator(call: Call, memory: dict[str, Any]) -> None:
     simt.run_simulator(call, memory)
 
 
-RUNNERS: Mapping[str, Runner] = {"gpu": run_gpu, "torch": run_torch, "interpreter": run_interpreter, "simt": run_simulator, "pallas": run_torch}
+RUNNERS: Mapping[str, Runner] = {
+    "gpu": run_gpu, "torch": run_torch, "interpreter": run_interpreter, "simt": run_simulator, "pallas": run_torch
+}
 
 
 def backend_of(subject: Subject, wanted: str = "auto") -> tuple[str, str | None]:
@@ -261,7 +265,10 @@ def _check(subject: Subject, case: Case, backend: str, seed: int, arch: int, res
     for name, verdict in result.outputs.items():
         if not verdict.ok:
             result.status = "wrong"
-            at = f" at [{', '.join(map(str, verdict.where))}]: {verdict.value!r}, expected {verdict.expected!r}" if verdict.where is not None else ""
+            at = (
+                f" at [{', '.join(map(str, verdict.where))}]: {verdict.value!r}, expected {verdict.expected!r}" if verdict.where is not None
+                else ""
+            )
             result.message = f"{name}: {verdict.message}{at}{remark(call.problem, implementation.head is not None)}"
 
 
@@ -329,7 +336,8 @@ def same_bits(a: Any, b: Any) -> bool:
 
 
 def check_callable(
-    op: Contract, case: Case, function: Callable[..., Any], *, name: str, device: Any = "cpu", seed: int = 0, expected: Expected | None = None
+    op: Contract, case: Case, function: Callable[..., Any], *, name: str, device: Any = "cpu", seed: int = 0,
+    expected: Expected | None = None
 ) -> Result:
     """Judge any callable with the reference's signature: peers, and the contract's known-wrong list."""
     import torch
@@ -343,7 +351,8 @@ def check_callable(
         with torch.no_grad():
             results = by_name(op, function(*op.arguments(given, expected.options)))
         for name, t in results.items():
-            if t is None and op.problem(case).get(name) is not None and not (op.grad is not None and name in op.grad.non_differentiable):  # peers lack it
+            # peers lack it
+            if t is None and op.problem(case).get(name) is not None and not (op.grad is not None and name in op.grad.non_differentiable):
                 raise ValueError(f"{name} is None")
         result.outputs = judge(op, case, expected, {**results, **{n: given[n] for n in op.mutates}})
         for output, verdict in result.outputs.items():

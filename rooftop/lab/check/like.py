@@ -4,8 +4,8 @@ that are shown.
 What it computes is what its memory holds afterwards: tensors that it returns, or else those that it changed. The reference gets the others,
 in order; all of them, as they were before, where it takes no fewer (`C = alpha A B + beta C`, `x = relu(x)`). Numbers go by their names.
 
-A function's sizes are a few that differ; the shapes of its arrays, where nothing says them, are found among these: those that the reference takes and that
-give as many elements as were written, and of these the ones with the right values, if there are any."""
+A function's sizes are a few that differ; the shapes of its arrays, where nothing says them, are found among these: those that the reference
+takes and that give as many elements as were written, and of these the ones with the right values, if there are any."""
 
 from __future__ import annotations
 
@@ -104,7 +104,8 @@ def compared(
 
 
 def source_for(path: Path, given: Sequence[str], folders: Sequence[Path], launch: dict[str, Any] | None) -> Source:
-    """A file that is called with what `--arg` gives: its functions or, with `launch` (`program.kernel_of`), one kernel. Raises ValueError for a program."""
+    """A file that is called with what `--arg` gives: its functions or, with `launch` (`program.kernel_of`), one kernel. Raises ValueError
+    for a program."""
     from rooftop.lab.simt import program
 
     source = program.kernel_of(path, folders, given=given, **launch) if launch else program.source_of(path, folders, given)[0]
@@ -158,7 +159,8 @@ def _shaped(
         return given, {}
     texts = {n.strip(): v.strip() for n, _, v in (g.partition("=") for g in given)}
     free = [n for n, v in program_caller.sizes_of(offered[0], texts, text).items() if v > 3 and n not in texts]
-    small = [f"{n}={v}" for n, v in zip(free, SMALLER, strict=False)] if len(free) > 2 else []  # every array has room for them all, and is shown twice
+    # every array has room for them all, and is shown twice
+    small = [f"{n}={v}" for n, v in zip(free, SMALLER, strict=False)] if len(free) > 2 else []
     given, texts = [*given, *small], texts | dict(w.split("=") for w in small)
     source, _ = program.source_of(path, folders, given)
     numbers = program_caller.numbers_of(offered[0], texts, text)
@@ -174,7 +176,9 @@ def _shaped(
     known = {n: tuple(map(int, texts[n].partition(":")[2].partition(":")[0].split("x"))) for n in texts if n in before and ":" in texts[n]}
     best: tuple[float, dict[str, tuple[int, ...]]] | None = None
     for names in ([k for k in before if k not in changed], list(before)):
-        ways = [[known[k]] if k in known else _ways(sizes * (1 + program_caller.squares(offered[0], text)), before[k].numel()) for k in names]
+        ways = [
+            [known[k]] if k in known else _ways(sizes * (1 + program_caller.squares(offered[0], text)), before[k].numel()) for k in names
+        ]
         for shapes in itertools.islice(itertools.product(*ways), SHAPES) if names else ():
             tensors = [before[k].reshape(-1)[: _product(s)].reshape(s) for k, s in zip(names, shapes, strict=True)]
             with contextlib.suppress(ValueError):
@@ -182,11 +186,15 @@ def _shaped(
                 if [w.numel() for w in wants][: len(changed)] != [written[k] for k in changed]:
                     continue
                 off = max(
-                    float((after[k].reshape(-1)[: w.numel()].double() - w.double().reshape(-1)).abs().max() / (w.double().abs().max() + 1e-30))
+                    float(
+                        (after[k].reshape(-1)[: w.numel()].double() - w.double().reshape(-1)).abs().max() / (w.double().abs().max() + 1e-30)
+                    )
                     for k, w in zip(changed, wants, strict=False)
                 )
                 if best is None or (best[0] > NEAR and off <= NEAR):
-                    best = off, {**dict(zip(names, shapes, strict=True)), **{k: tuple(w.shape) for k, w in zip(changed, wants, strict=False)}}
+                    best = off, {
+                        **dict(zip(names, shapes, strict=True)), **{k: tuple(w.shape) for k, w in zip(changed, wants, strict=False)}
+                    }
             if best is not None and best[0] <= NEAR:
                 break
         if best is not None:
@@ -242,8 +250,9 @@ def _calls(printed: str, marker: str) -> list[Call]:
 
 
 def _judged(
-    name: str, function: Callable[..., Any], like: str, inputs: Arrays, outputs: Arrays, tf32: bool = False, numbers: Mapping[str, float] = MappingProxyType({})
-) -> list[Compared]:  # fmt: skip
+    name: str, function: Callable[..., Any], like: str, inputs: Arrays, outputs: Arrays, tf32: bool = False,
+    numbers: Mapping[str, float] = MappingProxyType({})
+) -> list[Compared]:
     """`tf32`: what torch errs on inputs that are rounded to TF32 counts as its error in float32."""
     import torch
 
@@ -268,8 +277,11 @@ def _judged(
     return made
 
 
-def called(function: Callable[..., Any], like: str, tensors: Sequence[Tensor], numbers: Mapping[str, float] = MappingProxyType({})) -> list[Tensor]:
-    """The reference's outputs; a function that wants a dimension gets the last, a norm its weight and bias by name, and `numbers` those that it names."""
+def called(
+    function: Callable[..., Any], like: str, tensors: Sequence[Tensor], numbers: Mapping[str, float] = MappingProxyType({})
+) -> list[Tensor]:
+    """The reference's outputs; a function that wants a dimension gets the last, a norm its weight and bias by name, and `numbers` those
+    that it names."""
     said = None
     named: dict[str, Any] = {}
     with contextlib.suppress(TypeError, ValueError):  # one of torch's own has no signature

@@ -1,8 +1,9 @@
 """A `.cu` file of no known op, judged by a function of Python: `rooftop check my.cu --reference my.py:name`.
 
-The function is the contract's reference: its parameters are the kernel's inputs by the names of the head's args, what it returns are the tensors that
-remain, in the order of args. Sizes are those of `--shape`, or a few default sizes. At one of them the inputs are also what the edge cases of an op
-are: NaN, infinite, vast, denormal, empty, at an odd address, and strided where the head speaks of strides (one that does not takes dense tensors alone)."""
+The function is the contract's reference: its parameters are the kernel's inputs by the names of the head's args, what it returns are the
+tensors that remain, in the order of args. Sizes are those of `--shape`, or a few default sizes. At one of them the inputs are also what the
+edge cases of an op are: NaN, infinite, vast, denormal, empty, at an odd address, and strided where the head speaks of strides (one that
+does not takes dense tensors alone)."""
 
 from __future__ import annotations
 
@@ -27,18 +28,21 @@ from rooftop.core.spec import DTYPES, Case, Device, Input, Meta, Problem, Work
 from rooftop.lab.candidates import Subject
 
 SIZES = (  # of the first dimension, the second, the third and those after it; distinct, so that two that are mixed up show
-    ("one", (1, 1, 1)), ("small", (5, 7, 3)), ("odd", (33, 101, 13)), ("of tiles", (64, 128, 32)), ("longer", (3, 1030, 6)), ("taller", (515, 20, 4)),
-)  # fmt: skip
+    ("one", (1, 1, 1)), ("small", (5, 7, 3)), ("odd", (33, 101, 13)), ("of tiles", (64, 128, 32)), ("longer", (3, 1030, 6)),
+    ("taller", (515, 20, 4)),
+)
 LONG = ("one", 1), ("a few", 7), ("a block", 256), ("odd", 1003), ("several blocks", 8192), ("several and a tail", 8209)  # of one dimension
 EACH = {"nan": "NaN in {}", "inf": "an infinity in {}", "-inf": "a negative infinity in {}"}  # fills of one input at a time
 ALL = {"vast": "vast numbers", "tiny": "denormals", "-0.0": "negative zeros"}  # of all inputs at once
-LAYOUTS = {"sliced": "rows apart", "strided": "every second element", "transposed": "transposed", "padded": "rows padded", "expanded": "expanded"}
+LAYOUTS = {
+    "sliced": "rows apart", "strided": "every second element", "transposed": "transposed", "padded": "rows padded", "expanded": "expanded"
+}
 OPTIONS = {bool: "bool", int: "int", float: "float", str: "str"}
 
 
 def subject(path: Path, given: str, shapes: Sequence[Mapping[str, int]] = ()) -> Subject:
-    """The kernel of `path` with a contract made of the function `given` ("my.py:name"; the name may be left out where the file has one function, or one
-    of the kernel's name or called `reference`). `shapes`: sizes by the head's names, a case each.
+    """The kernel of `path` with a contract made of the function `given` ("my.py:name"; the name may be left out where the file has one
+    function, or one of the kernel's name or called `reference`). `shapes`: sizes by the head's names, a case each.
 
     Raises HeadError or ValueError for what does not fit together."""
     if not path.is_file() or path.suffix != ".cu":
@@ -52,8 +56,8 @@ def subject(path: Path, given: str, shapes: Sequence[Mapping[str, int]] = ()) ->
 
 
 def alone(path: Path, shapes: Sequence[Mapping[str, int]] = ()) -> Subject | None:
-    """The kernel of a `.cu` whose head names no op, with what can be known of it without one: its machine code, at one case for each dtype and size of
-    `shapes`; a size or a number that is not given is 1024, or 1. None for any other file."""
+    """The kernel of a `.cu` whose head names no op, with what can be known of it without one: its machine code, at one case for each dtype
+    and size of `shapes`; a size or a number that is not given is 1024, or 1. None for any other file."""
     if path.suffix != ".cu" or not path.is_file():
         return None
     head = head_text.parse(head_text.read(path), str(path))
@@ -64,7 +68,9 @@ def alone(path: Path, shapes: Sequence[Mapping[str, int]] = ()) -> Subject | Non
     bound = {"T", "arch", "card", "sms", *head.config, *head.let, *listed, *dims}
     numbers = sorted({n for _, text in head.expressions() for n in names(text)} - bound)
     kind, place = inspect.Parameter, inspect.Parameter.POSITIONAL_OR_KEYWORD
-    signature = inspect.Signature([*(kind(n, place, annotation="Tensor") for n in listed), *(kind(n, place, annotation="int", default=1) for n in numbers)])
+    signature = inspect.Signature(
+        [*(kind(n, place, annotation="Tensor") for n in listed), *(kind(n, place, annotation="int", default=1) for n in numbers)]
+    )
 
     def reference(*_: Any) -> Any:
         raise HeadError(f"{path}: the head names no op, so nothing says what is right")
@@ -76,7 +82,10 @@ def alone(path: Path, shapes: Sequence[Mapping[str, int]] = ()) -> Subject | Non
     for letter in head.dtypes or ("f32",):
         for given in shapes or ({},):
             sizes = {d: given.get(d, 1024) for d in dims}
-            tensors = {n: Input(tuple(int(d) if d.isdigit() else sizes[d] for d in a.dims), letter if a.dtype == "T" else a.dtype) for n, a in listed.items()}
+            tensors = {
+                n: Input(tuple(int(d) if d.isdigit() else sizes[d] for d in a.dims), letter if a.dtype == "T" else a.dtype)
+                for n, a in listed.items()
+            }
             name = ",".join(f"{n}={v}" for n, v in (*sizes.items(), *((n, given.get(n, 1)) for n in numbers))) or "as it stands"
             made.append(Case(name, {**tensors, **{n: given.get(n, 1) for n in numbers}}))
     op = Contract(reference, outputs=lambda **_: {}, cases=made, work=lambda p: Work(0, 0, {}), mutates=tuple(listed), name=path.stem)
@@ -112,7 +121,7 @@ def _function(given: str, stem: str) -> Callable[..., Any]:
     name = name or next((n for n in (stem, "reference") if n in own), next(iter(own)) if len(own) == 1 else "")
     if name not in own:
         raise ValueError(f"--reference {given}: {path} has no function {name!r}; {hint(name, list(own))}" if name else
-                         f"--reference {given}: {path} has {len(own)} functions; name one: {path}:{next(iter(own), 'reference')}")  # fmt: skip
+                         f"--reference {given}: {path} has {len(own)} functions; name one: {path}:{next(iter(own), 'reference')}")
     return own[name]
 
 
@@ -172,7 +181,8 @@ def _size(name: str, sizes: Mapping[str, Any], tensor: str, head: heads.Head) ->
 
 
 def _cases(
-    head: heads.Head, inputs: Mapping[str, heads.TensorArg], dims: Sequence[str], options: Mapping[str, Any], shapes: Sequence[Mapping[str, int]]
+    head: heads.Head, inputs: Mapping[str, heads.TensorArg], dims: Sequence[str], options: Mapping[str, Any],
+    shapes: Sequence[Mapping[str, int]]
 ) -> list[Case]:
     wanted: list[tuple[str, dict[str, int]]] = []
     for shape in shapes:
@@ -188,7 +198,10 @@ def _cases(
     made = []
     for letter in head.dtypes or ("f32",):
         for name, sizes in wanted:
-            tensors = {n: Input(tuple(int(d) if d.isdigit() else sizes[d] for d in a.dims), letter if a.dtype == "T" else a.dtype) for n, a in inputs.items()}
+            tensors = {
+                n: Input(tuple(int(d) if d.isdigit() else sizes[d] for d in a.dims), letter if a.dtype == "T" else a.dtype)
+                for n, a in inputs.items()
+            }
             made.append(Case(name, {**tensors, **options, **{n: v for n, v in sizes.items() if n in options}}))
     return made
 
@@ -196,7 +209,8 @@ def _cases(
 def _edges(
     head: heads.Head, cases: Sequence[Case], function: Callable[..., Any], dims: Sequence[str], mutated: Sequence[str], fixed: bool
 ) -> list[Case]:
-    """The edge cases of each dtype, at one of the sizes of `cases`: the smallest of those that were given, else an odd one. Nothing writes into `expanded`."""
+    """The edge cases of each dtype, at one of the sizes of `cases`: the smallest of those that were given, else an odd one. Nothing writes
+    into `expanded`."""
     made = []
     letters = {n: a.dims for n, a in ((a.name, a) for a in (*head.args, *head.tensors) if isinstance(a, heads.TensorArg))}
     for dtype in dict.fromkeys(c.dtype for c in cases):
@@ -213,20 +227,28 @@ def _edges(
         made += [case(said, {n: replace(tensors[n], fill=fill) for n in floating}) for fill, said in ALL.items() if floating]
         made.append(case("at odd addresses", {n: replace(i, layout="offset") for n, i in tensors.items()}))
         for layout, said in LAYOUTS.items():
-            fits = {n: replace(i, layout=layout) for n, i in tensors.items() if n in head.strided and len(i.shape) >= (1 if layout == "strided" else 2)}
+            fits = {
+                n: replace(i, layout=layout) for n, i in tensors.items() if n in head.strided
+                and len(i.shape) >= (1 if layout == "strided" else 2)
+            }
             fits = {n: i for n, i in fits.items() if layout != "expanded" or n not in mutated}
             made += [case(said, fits)] if fits else []
         for d in dims:
-            empty = {n: replace(i, shape=tuple(0 if name == d else k for name, k in zip(letters[n], i.shape, strict=True))) for n, i in tensors.items()}
+            empty = {
+                n: replace(i, shape=tuple(0 if name == d else k for name, k in zip(letters[n], i.shape, strict=True)))
+                for n, i in tensors.items()
+            }
             made += [found for found in [case(f"without {d}", empty)] if _takes(function, found)]
     return made
 
 
 def layouts(subject: Subject, device: Device) -> list[Case]:
-    """For a kernel of somebody's of an op of the package: layouts that the op's cases have only with options, dtypes or shapes that the kernel does not take,
-    each at the smallest case that it takes."""
+    """For a kernel of somebody's of an op of the package: layouts that the op's cases have only with options, dtypes or shapes that the
+    kernel does not take, each at the smallest case that it takes."""
     made = []
-    small = [c for c in subject.op.cases if not c.tags & {"huge", "bench", "model"} and not any(isinstance(v, tuple) for v in c.inputs.values())]
+    small = [
+        c for c in subject.op.cases if not c.tags & {"huge", "bench", "model"} and not any(isinstance(v, tuple) for v in c.inputs.values())
+    ]
     for dtype in dict.fromkeys(c.dtype for c in small):
         own = [c for c in small if c.dtype == dtype]
         takes = [c for c in own if not _laid(c) and all(0 not in i.shape for _, i in c.tensors()) and subject.supports(c, device) is None]
@@ -236,7 +258,10 @@ def layouts(subject: Subject, device: Device) -> list[Case]:
                 continue
             names = [n for n, kind in _laid(asked[0]).items() if kind == layout]
             for base in sorted(takes, key=lambda c: sum(prod(i.shape) for _, i in c.tensors())):
-                fits = {n: i for n, i in base.tensors() if n in names and sum(k > 1 for k in i.shape) >= (1 if layout in ("offset", "strided") else 2)}
+                fits = {
+                    n: i for n, i in base.tensors() if n in names
+                    and sum(k > 1 for k in i.shape) >= (1 if layout in ("offset", "strided") else 2)
+                }
                 if fits:
                     changed = {n: replace(i, layout=layout) for n, i in fits.items()}
                     made.append(Case(f"{base.name} {said}", {**base.inputs, **changed}, frozenset({"edge"}), base.why, base.part))

@@ -48,9 +48,11 @@ def select(found: Sequence[Subject], choice: Choice, names: str) -> tuple[list[t
     todo = [
         (s, c) for s in found for c in checker.select_cases(_with_layouts(s), name=choice.case, tags=choice.tags, dtype=choice.dtype)
         if choice.huge or choice.case or "huge" not in c.tags
-    ]  # fmt: skip
+    ]
     if not todo:
-        raise ValueError(f"nothing to check: no case of {names} is left" if found else f"nothing to check: {names} has no implementation yet")
+        raise ValueError(
+            f"nothing to check: no case of {names} is left" if found else f"nothing to check: {names} has no implementation yet"
+        )
     checker.backend_of(todo[0][0], choice.backend)  # a backend that is none ends here
     if choice.stale:
         todo = _unproven(todo, choice.records)

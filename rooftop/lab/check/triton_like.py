@@ -1,7 +1,8 @@
-"""A function of a Python file against a function of torch: `rooftop check my.py:softmax --like torch.softmax`. Its Triton kernels are interpreted.
+"""A function of a Python file against a function of torch: `rooftop check my.py:softmax --like torch.softmax`. Its Triton kernels are
+interpreted.
 
-It is called at several sizes and dtypes, and with each config of an autotuned kernel. What it returns, or the tensors that it changes, are compared with what
-the reference makes of the others."""
+It is called at several sizes and dtypes, and with each config of an autotuned kernel. What it returns, or the tensors that it changes, are
+compared with what the reference makes of the others."""
 
 from __future__ import annotations
 
@@ -26,8 +27,8 @@ MOST_CONFIGS = 16  # of an autotuned kernel that are tried
 
 @dataclass
 class Judged:
-    """What came of the calls. `called`: how many came to a result; `refused`: what the file's own checks say of calls that they do not take; `ended`: what
-    ended the file's own code where it was loaded, after the function was defined."""
+    """What came of the calls. `called`: how many came to a result; `refused`: what the file's own checks say of calls that they do not
+    take; `ended`: what ended the file's own code where it was loaded, after the function was defined."""
 
     compared: list[Compared] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
@@ -76,7 +77,9 @@ def _standing(reference: Callable[..., Any], function: Callable[..., Any]) -> Ca
     """The reference, with the GPU that is not there, and with the defaults of the function that both have by name (eps)."""
     try:
         takes = inspect.signature(reference).parameters
-        shared = {n: p.default for n, p in inspect.signature(function).parameters.items() if n in takes and isinstance(p.default, int | float)}
+        shared = {
+            n: p.default for n, p in inspect.signature(function).parameters.items() if n in takes and isinstance(p.default, int | float)
+        }
     except (TypeError, ValueError):  # of a builtin
         shared = {}
 
@@ -98,14 +101,17 @@ def chosen(names: Mapping[str, Any], word: str, path: Path) -> tuple[Callable[..
     if not listed:
         raise ValueError(f"{path}: no function of it launches a Triton kernel")
     if len(listed) > 1:
-        raise ValueError(f"{path} has {len(listed)} functions that launch kernels: {', '.join(listed)}; name one: {path}:{next(iter(listed))}")
+        raise ValueError(
+            f"{path} has {len(listed)} functions that launch kernels: {', '.join(listed)}; name one: {path}:{next(iter(listed))}"
+        )
     (name, function), *_ = listed.items()
     return function, name
 
 
 @dataclass
 class _Trial:
-    """Calls of a function beside the reference. `families`: the numbers of the ways to make its arguments that are left; None before any is known."""
+    """Calls of a function beside the reference. `families`: the numbers of the ways to make its arguments that are left; None before any is
+    known."""
 
     path: Path
     function: Callable[..., Any]
@@ -150,7 +156,10 @@ class _Trial:
         self.said.called += 1
         changed = {n: v for n, v in values.items() if n in before and not likes._same(before[n].contiguous(), v.contiguous())}
         returned = out if isinstance(out, tuple | list) else [out]
-        outputs = {f"output {i}" if len(returned) > 1 else "output": t.detach() for i, t in enumerate(returned) if hasattr(t, "data_ptr")} or changed
+        outputs = (
+            {f"output {i}" if len(returned) > 1 else "output": t.detach() for i, t in enumerate(returned) if hasattr(t, "data_ptr")}
+            or changed
+        )
         if not outputs:
             raise ValueError(f"{self.path}: {self.word} returns no tensor and changes none")
         kept = {n: v for n, v in before.items() if n in inputs}

@@ -11,7 +11,8 @@ import sys
 from rooftop.lab.cli.app import app
 from rooftop.lab.ending import ended
 
-APART = ("check", "judge", "learn", "profile")  # they say themselves what runs in a process of its own: a case at a time; not a program that they start
+# they say themselves what runs in a process of its own: a case at a time; not a program that they start
+APART = ("check", "judge", "learn", "profile")
 
 
 def commands() -> None:

@@ -46,7 +46,7 @@ class _Commands(TyperGroup):
 app = typer.Typer(
     name="rooftop", cls=_Commands, no_args_is_help=True, add_completion=False, rich_markup_mode="rich", pretty_exceptions_enable=False,
     help="GPU kernels from naive to the roof, step by step: checked, timed, explained.",
-)  # fmt: skip
+)
 
 
 def _version(wanted: bool) -> None:
@@ -58,15 +58,21 @@ def _version(wanted: bool) -> None:
 
 
 @app.callback()
-def options(version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")] = False) -> None:
+def options(
+    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")] = False
+) -> None:
     """GPU kernels from naive to the roof, step by step: checked, timed, explained."""
 
 
-What = Annotated[list[str] | None, typer.Argument(help="Ops, implementations, ladders, rungs (ladder/NN) or files. Default: all.", show_default=False)]
+What = Annotated[
+    list[str] | None, typer.Argument(help="Ops, implementations, ladders, rungs (ladder/NN) or files. Default: all.", show_default=False)
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 CaseName = Annotated[str | None, typer.Option("--case", help="One case, by name or 'name dtype'.")]
 # Of a file without a head, in every command that takes one.
-KernelName = Annotated[str | None, typer.Option("--kernel", help="Of a .cu without a head: which kernel, with its template arguments ('k<float, 256>').")]
+KernelName = Annotated[
+    str | None, typer.Option("--kernel", help="Of a .cu without a head: which kernel, with its template arguments ('k<float, 256>').")
+]
 Grid = Annotated[str | None, typer.Option("--grid", help="With --kernel: blocks, as 4 or 4x2x1.")]
 Block = Annotated[str | None, typer.Option("--block", help="With --kernel: threads of a block, as 256 or 16x16.")]
 SharedBytes = Annotated[int, typer.Option("--shared", help="With --kernel: bytes of dynamic shared memory.")]
@@ -75,7 +81,7 @@ Given = Annotated[
     typer.Option(
         "--arg", help="Of a .cu without a head: n=1000, x=f32:64x64:range (random, zeros, ones, empty, a number, a .npy file), x=data.npy, p={x, 1000}."
     ),
-]  # fmt: skip
+]
 ProgramWords = Annotated[str | None, typer.Option("--args", help="Of a program: its arguments, as in --args '512 3'.")]
 Include = Annotated[list[Path] | None, typer.Option("-I", help="Of a .cu without a head: a folder with headers that it includes.")]
 DTypeName = Annotated[str | None, typer.Option("--dtype", help="Only cases of this dtype (f32, f16, bf16).")]
@@ -95,11 +101,15 @@ def kept_records() -> list[Record]:
 def say_if_none(found: Sequence[Record], folder: Path) -> None:
     """That there are no records, as in an installed package, and where some are."""
     if not found:
-        echo(f"no records in {folder}: measured figures are missing. rooftop's checkout has some; ROOFTOP_RESULTS names their folder", err=True)
+        echo(
+            f"no records in {folder}: measured figures are missing. rooftop's checkout has some; ROOFTOP_RESULTS names their folder",
+            err=True
+        )
 
 
 def table(rows: list[dict[str, Any]], columns: dict[str, str], as_json: bool, title: str = "") -> None:
-    """A table, or the rows whole as JSON. Where the terminal is too narrow for it, long texts stand beneath themselves, or below their row."""
+    """A table, or the rows whole as JSON. Where the terminal is too narrow for it, long texts stand beneath themselves, or below their
+    row."""
     if as_json:
         echo(json.dumps(rows, indent=2, default=str))
         return

@@ -31,7 +31,7 @@ from rooftop.lab.cli.app import (
     app,
     echo,
     table,
-)  # fmt: skip
+)
 
 TELL_S = 10.0  # seconds after which a check says how far it is, again and again, on a terminal and elsewhere
 
@@ -46,35 +46,50 @@ if TYPE_CHECKING:
 @app.command(rich_help_panel=JUDGE)
 def check(
     what: What = None, case: CaseName = None, dtype: DTypeName = None,
-    backend: Annotated[str, typer.Option(help="auto, gpu, pallas (jax's interpreters, for TPU kernels), or cpu: interpreter or simulator")] = "auto",
+    backend: Annotated[
+        str, typer.Option(help="auto, gpu, pallas (jax's interpreters, for TPU kernels), or cpu: interpreter or simulator")
+    ] = "auto",
     reference: Annotated[
-        str | None, typer.Option(help="For a .cu whose head names no op: FILE.py:FUNCTION, a reference; its parameters have the names of the head's tensors.")
+        str | None, typer.Option(
+            help="For a .cu whose head names no op: FILE.py:FUNCTION, a reference; its parameters have the names of the head's tensors."
+        )
     ] = None,
     like: Annotated[
-        str | None, typer.Option(help="For a .cu without a head, or a function of a .py: what it computes, as torch.softmax or FILE.py:FUNCTION.")
+        str | None,
+        typer.Option(help="For a .cu without a head, or a function of a .py: what it computes, as torch.softmax or FILE.py:FUNCTION.")
     ] = None,
     arg: Given = None, kernel: KernelName = None, grid: Grid = None, block: Block = None, shared: SharedBytes = 0, include: Include = None,
-    shape: Annotated[list[str] | None, typer.Option(help="With --reference: sizes of a case by the head's names, as N=1000,M=3. Repeatable.")] = None,
+    shape: Annotated[
+        list[str] | None, typer.Option(help="With --reference: sizes of a case by the head's names, as N=1000,M=3. Repeatable.")
+    ] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of the inputs. Default: a new one each time.")] = None,
     tag: Annotated[list[str] | None, typer.Option(help="Only cases with this tag: edge, bench, model, huge.")] = None,
-    huge: Annotated[bool, typer.Option("--huge/--no-huge", help="Also cases of more than 2^31 elements, if the GPU has enough memory.")] = True,
+    huge: Annotated[
+        bool, typer.Option("--huge/--no-huge", help="Also cases of more than 2^31 elements, if the GPU has enough memory.")
+    ] = True,
     records: Annotated[Path | None, typer.Option(help="Folder to write check records to.")] = None,
     stale: Annotated[bool, typer.Option("--stale", help="Only cases without a check record of the present code on this card.")] = False,
-    jobs: Annotated[int, typer.Option(help="Number of kernels that are checked at once, each in its own process; the processes share the GPUs evenly.")] = 1,
-    quick: Annotated[bool, typer.Option("--quick", help="A sample: at most 40 cases of each kernel, of every dtype and kind, drawn by the seed.")] = False,
+    jobs: Annotated[
+        int, typer.Option(help="Number of kernels that are checked at once, each in its own process; the processes share the GPUs evenly.")
+    ] = 1,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="A sample: at most 40 cases of each kernel, of every dtype and kind, drawn by the seed.")
+    ] = False,
     invariant: Annotated[
         bool, typer.Option("--invariant", help="Whether the bits of a row depend on what else is in the call, under rooftop.invariant().")
     ] = False,
     every: Annotated[bool, typer.Option("--all", help="Show every case, not the summary and the failures.")] = False,
     as_json: AsJson = False,
-) -> None:  # fmt: skip
+) -> None:
     """Check kernels against their contracts: error against float64, allowed error, first wrong element.
 
-    Runs on the GPU if there is one. Otherwise Triton runs in its interpreter, and CUDA C++ in the simulator, thread by thread, after NVRTC has compiled it and
-    its launches have been found valid for a GPU. For an op without a kernel, its contract is checked: its wrong versions, its gradient. Exit code 1 if anything
-    is wrong or there is nothing to check. Under torchrun: kernels of several ranks, on its processes.
+    Runs on the GPU if there is one. Otherwise Triton runs in its interpreter, and CUDA C++ in the simulator, thread by thread, after NVRTC
+    has compiled it and its launches have been found valid for a GPU. For an op without a kernel, its contract is checked: its wrong
+    versions, its gradient. Exit code 1 if anything is wrong or there is nothing to check. Under torchrun: kernels of several ranks, on its
+    processes.
 
-    Examples: [bold]rooftop check softmax[/bold] · [bold]rooftop check softmax_cuda/06[/bold] · [bold]rooftop check my.cu --case "odd 3x7"[/bold] ·
+    Examples: [bold]rooftop check softmax[/bold] · [bold]rooftop check softmax_cuda/06[/bold] ·
+    [bold]rooftop check my.cu --case "odd 3x7"[/bold] ·
     [bold]rooftop check my.cu --quick[/bold] · [bold]rooftop check my.cu --like torch.softmax[/bold] ·
     [bold]rooftop check my.py:softmax --like torch.softmax[/bold] ·
     [bold]rooftop check my.cu --reference my.py:scale --shape N=1000[/bold] · [bold]rooftop check rms_norm --invariant[/bold]"""
@@ -150,7 +165,10 @@ def check(
             if now - told > TELL_S and len(results) < count:
                 more = (now - began) / len(results) * (count - len(results))
                 first = told == began
-                sample = f"; --quick checks a sample of {many.SAMPLE} of a kernel" if first and not quick and whole > many.SAMPLE and more > TELL_S else ""
+                sample = (
+                    f"; --quick checks a sample of {many.SAMPLE} of a kernel"
+                    if first and not quick and whole > many.SAMPLE and more > TELL_S else ""
+                )
                 echo(f"{len(results)} of {count} cases in {now - began:.0f} s: about {_time(more)} more{sample}", err=True)
                 told = now
     noted.check(results)
@@ -206,7 +224,8 @@ def _check_invariant(names: list[str], backend: str, seed: int, as_json: bool) -
 
 @contextlib.contextmanager
 def _loaded(words: list[str], choice: Choice, reference: str | None, shape: list[str] | None) -> Iterator[list[Own]]:
-    """Files of one's own, each in a process of its own, which is ended with all that it has started. What they print is shown when they are through."""
+    """Files of one's own, each in a process of its own, which is ended with all that it has started. What they print is shown when they are
+    through."""
     from rooftop.core import sandbox
     from rooftop.lab.check import apart, own_op
 
@@ -238,7 +257,10 @@ def _judge_contracts(names: list[str], as_json: bool) -> None:
     for name in names:
         for rule, wrong in contracts.judged(registry.op(name)):
             rows.append({"op": name, "rule": rule, "status": "ok" if wrong is None else "wrong", "message": wrong})
-    table(rows, {"op": "op", "rule": "of the contract", "status": "", "message": "finding"}, as_json, "no kernel yet: the contract alone is judged")
+    table(
+        rows, {"op": "op", "rule": "of the contract", "status": "", "message": "finding"}, as_json,
+        "no kernel yet: the contract alone is judged"
+    )
     if any(r["status"] == "wrong" for r in rows):
         raise typer.Exit(WRONG)
     if not as_json:
@@ -267,7 +289,8 @@ def _needs_gpu() -> None:
 
 
 def _record_writer(folder: Path) -> Callable[[Result, Mapping[str, str]], None]:
-    """Writes a record of each result as it comes, with its identity. What was skipped leaves none. Raises OSError where the folder cannot be written."""
+    """Writes a record of each result as it comes, with its identity. What was skipped leaves none. Raises OSError where the folder cannot
+    be written."""
     from rooftop.lab.check.selection import card
     from rooftop.lab.records import store
 
@@ -279,7 +302,7 @@ def _record_writer(folder: Path) -> Callable[[Result, Mapping[str, str]], None]:
     def keep(r: Result, facts: Mapping[str, str]) -> None:
         if r.status in ("ok", "wrong") and facts:
             writer.write({"kind": "check", "op": r.op, "case": r.case, "subject": r.subject, "error": r.error(), **facts,
-                          "path": list(r.path), "backend": r.backend, "device": about, "versions": store.versions()})  # fmt: skip
+                          "path": list(r.path), "backend": r.backend, "device": about, "versions": store.versions()})
 
     return keep
 
@@ -320,19 +343,21 @@ def _show_checks(results: list[Any], seed: int, every: bool, as_json: bool) -> N
         if every or (r.status == "wrong" and alike[finding] <= SHOWN) or (r.status == "error" and told[r.subject, _fault(r.message)] == 1):
             w = r.worst
             rows.append({"subject": r.subject, "case": r.case, "status": r.status, "max": w and w.max, "allowed": w and w.allowed_max,
-                         "share": w and max(w.max_share, w.rms_share), "message": r.message})  # fmt: skip
+                         "share": w and max(w.max_share, w.rms_share), "message": r.message})
     for row in () if every else rows:
         if (n := told.get((row["subject"], _fault(row["message"])), 1) - 1) and row["status"] == "error":
             row["case"] = f"{row['case']} and {n} more"
     if rows:
         table(rows, {"subject": "subject", "case": "case", "status": "", "max": "largest error", "allowed": "allowed", "share": "share of allowance",
-                      "message": "finding"}, False, "cases")  # fmt: skip
+                      "message": "finding"}, False, "cases")
     if not every and (more := sum(n - SHOWN for n in alike.values() if n > SHOWN)):
         echo(f"{more} more cases are wrong in the same ways: --all shows them")
     summary: dict[str, dict[str, Any]] = {}
     reasons: dict[str, list[str]] = {}
     for r in results:
-        row = summary.setdefault(r.subject, {"subject": r.subject, "ok": 0, "wrong": 0, "error": 0, "skipped": 0, "where": "", "worst": None})
+        row = summary.setdefault(
+            r.subject, {"subject": r.subject, "ok": 0, "wrong": 0, "error": 0, "skipped": 0, "where": "", "worst": None}
+        )
         row[r.status] += 1
         row["where"] = " ".join([r.backend, *(f"sm_{a}" for a in r.archs)]) if r.archs or (r.backend and not row["where"]) else row["where"]
         if r.status == "ok" and r.worst:
@@ -340,7 +365,7 @@ def _show_checks(results: list[Any], seed: int, every: bool, as_json: bool) -> N
         if r.status == "skipped":
             reasons.setdefault(r.message, []).append(r.subject)
     table(list(summary.values()), {"subject": "subject", "ok": "ok", "wrong": "wrong", "error": "errors", "skipped": "skipped", "where": "ran on",
-                                    "worst": "worst share of allowance"}, False, f"seed {seed}")  # fmt: skip
+                                    "worst": "worst share of allowance"}, False, f"seed {seed}")
     for reason, names in _by_reason(r for r in results if r.unasked).items():
         echo(f"not compiled for a GPU before they were simulated, so what a GPU refuses was not found: {', '.join(names)} ({reason})")
     same: dict[str, tuple[str, list[str]]] = {}  # reasons that differ in a number alone are told once
@@ -354,16 +379,22 @@ def _show_checks(results: list[Any], seed: int, every: bool, as_json: bool) -> N
 @app.command(rich_help_panel=JUDGE)
 def inspect(
     what: What = None, case: CaseName = None,
-    arch: Annotated[list[str] | None, typer.Option(help="80, 89 or 90 (all three when not given), or a card: h100, h200, a800, rtx4090.")] = None,
+    arch: Annotated[
+        list[str] | None, typer.Option(help="80, 89 or 90 (all three when not given), or a card: h100, h200, a800, rtx4090.")
+    ] = None,
     sass: Annotated[bool, typer.Option("--sass", help="Print the machine code.")] = False,
     ptx: Annotated[bool, typer.Option("--ptx", help="Print PTX (Triton).")] = False,
-    target: Annotated[list[str] | None, typer.Option(help="v5e, v5p, v6e: Pallas, by libtpu. ascend910b: Triton, by Huawei's compiler.")] = None,
-    shape: Annotated[str | None, typer.Option(help="For a .cu whose head names no op: its sizes and numbers, as N=1000,M=3. Default: 1024, and 1.")] = None,
+    target: Annotated[
+        list[str] | None, typer.Option(help="v5e, v5p, v6e: Pallas, by libtpu. ascend910b: Triton, by Huawei's compiler.")
+    ] = None,
+    shape: Annotated[
+        str | None, typer.Option(help="For a .cu whose head names no op: its sizes and numbers, as N=1000,M=3. Default: 1024, and 1.")
+    ] = None,
     kernel: KernelName = None, include: Include = None,
     as_json: AsJson = False,
-) -> None:  # fmt: skip
-    """Registers, spills, shared memory, occupancy and instructions from the binary; no GPU needed. Exit code 1 if a demand is not met, 3 if nothing could be
-    compiled because a compiler is missing.
+) -> None:
+    """Registers, spills, shared memory, occupancy and instructions from the binary; no GPU needed. Exit code 1 if a demand is not met, 3 if
+    nothing could be compiled because a compiler is missing.
 
     Examples: [bold]rooftop inspect sgemm_cuda[/bold] · [bold]rooftop inspect softmax__triton --arch 80 --ptx[/bold] ·
     [bold]rooftop inspect matmul --target v5e[/bold] · [bold]rooftop inspect my.cu --shape N=1000[/bold]"""
@@ -376,7 +407,9 @@ def inspect(
     if python := [p for p in map(triton_files.own, what or []) if p is not None]:
         if len(python) < len(what or []):
             raise ValueError(f"{python[0].path} is an ordinary Python file: name it by itself")
-        raise typer.Exit(max(triton_files.inspect(p, arch or ["80", "89", "90"], "sass" if sass else "ptx" if ptx else "", as_json) for p in python))
+        raise typer.Exit(
+            max(triton_files.inspect(p, arch or ["80", "89", "90"], "sass" if sass else "ptx" if ptx else "", as_json) for p in python)
+        )
     plain = [Path(name) for name in what or [] if own_op.headless(Path(name))]
     if plain:
         _inspect_files(plain, arch or ["80", "89", "90"], kernel, include or [], as_json)
@@ -412,7 +445,7 @@ def inspect(
             occupancy = f"{k['occupancy']['percent']:.0f} % ({k['occupancy']['limiter']})"
             rows.append({"subject": name, "arch": a, **k, "occ": occupancy, "note": "; ".join(k["unmet"]), "sass": counts})
     columns = {"subject": "subject", "arch": "sm", "kernel": "kernel", "registers": "regs", "spills": "spill B", "shared": "shared B",
-               "occ": "occupancy", "sass": "instructions", "note": "unmet"}  # fmt: skip
+               "occ": "occupancy", "sass": "instructions", "note": "unmet"}
     if as_json:
         table(rows, columns, True)
     else:
@@ -426,9 +459,10 @@ def inspect(
 
 
 def _check_like(
-    what: Sequence[str], like: str, given: Sequence[str], kernel: str | None, grid: str | None, block: str | None, shared: int, folders: Sequence[Path],
+    what: Sequence[str], like: str, given: Sequence[str], kernel: str | None, grid: str | None, block: str | None, shared: int,
+    folders: Sequence[Path],
     seed: int, as_json: bool,
-) -> None:  # fmt: skip
+) -> None:
     """A file without a head against a function of torch or of the user's, in the simulator."""
     from rooftop.core.compile import ToolchainError
     from rooftop.lab import simt
@@ -474,7 +508,9 @@ def _inspect_files(paths: Sequence[Path], archs: Sequence[str], kernel: str | No
             made = own_file.facts(source, inspector.device_of(int(a) if a.isdigit() else a), kernel)
             said |= dict.fromkeys(f"not compiled: {path}: {name}: {why}" for name, why in made.refused.items())
             said |= dict.fromkeys(f"left out, as it does not compile: {error}" for error in made.left_out)
-            said |= dict.fromkeys(f"not here: {h}; a plain generator stands in for it, with other registers and instructions" for h in made.stands_in)
+            said |= dict.fromkeys(
+                f"not here: {h}; a plain generator stands in for it, with other registers and instructions" for h in made.stands_in
+            )
             code = code or (OK if not made.refused else ENVIRONMENT if made.needs else WRONG)
             for k in made.found:
                 counts = " ".join(f"{n}:{c}" for n, c in k["counts"].items() if n not in ("BRA", "total"))
@@ -483,7 +519,7 @@ def _inspect_files(paths: Sequence[Path], archs: Sequence[str], kernel: str | No
                 if k["assumed"]:
                     said[f"assumed, as nothing in the file says it (--kernel does): {k['kernel']}: {k['assumed']}"] = None
     columns = {"subject": "file", "arch": "sm", "kernel": "kernel", "registers": "regs", "spills": "spill B", "shared": "shared B", "occ": "occupancy",
-               "sass": "instructions"}  # fmt: skip
+               "sass": "instructions"}
     if rows:
         table(rows if as_json else _together(rows, list(columns)), columns, as_json)
     for text in said:

@@ -21,14 +21,18 @@ Force = Annotated[bool, typer.Option("--force", help="Replace a target that exis
 @app.command(rich_help_panel=FILES)
 def compress(
     source: Annotated[Path, typer.Argument(help="A .npy file, or a .safetensors file, whose weights are compressed without loss.")],
-    target: Annotated[Path | None, typer.Argument(help="Default: SOURCE.rft, or SOURCE-compressed.safetensors.", show_default=False)] = None,
+    target: Annotated[
+        Path | None, typer.Argument(help="Default: SOURCE.rft, or SOURCE-compressed.safetensors.", show_default=False)
+    ] = None,
     abs: Annotated[float | None, typer.Option(help="The largest absolute error.", show_default=False)] = None,
     rel: Annotated[float | None, typer.Option(help="The largest error, as a share of the range of the values.", show_default=False)] = None,
     psnr: Annotated[float | None, typer.Option(help="Minimum PSNR in dB.", show_default=False)] = None,
     lossless: Annotated[bool, typer.Option("--lossless", help="Lossless: every bit is kept.")] = False,
     codec: Annotated[str, typer.Option(help="auto, fast, ratio, planes, shuffle.")] = "auto",
     rank: Annotated[int | None, typer.Option(help="Dimensions of the predictor, 1 to 3.", show_default=False)] = None,
-    dtype: Annotated[str | None, typer.Option(help="dtype of a .npy file, if NumPy does not have it: bf16, f8e4m3, f8e5m2.", show_default=False)] = None,
+    dtype: Annotated[
+        str | None, typer.Option(help="dtype of a .npy file, if NumPy does not have it: bf16, f8e4m3, f8e5m2.", show_default=False)
+    ] = None,
     force: Force = False,
 ) -> None:
     """Compress an array or a model; each value stays within the given error bound.
@@ -37,9 +41,14 @@ def compress(
     from rooftop import codecs
 
     model = source.suffix == ".safetensors"
-    target = _target(source, target or (source.with_name(source.stem + "-compressed.safetensors") if model else source.with_suffix(".rft")), force)
+    target = _target(
+        source, target or (source.with_name(source.stem + "-compressed.safetensors") if model else source.with_suffix(".rft")), force
+    )
     if model:
-        given = {"--abs": abs, "--rel": rel, "--psnr": psnr, "--rank": rank, "--dtype": dtype, "--codec": None if codec in ("auto", "planes") else codec}
+        given = {
+            "--abs": abs, "--rel": rel, "--psnr": psnr, "--rank": rank, "--dtype": dtype,
+            "--codec": None if codec in ("auto", "planes") else codec
+        }
         if said := ", ".join(f"{name} {value}" for name, value in given.items() if value is not None):
             raise ValueError(f"{said}: the weights of {source} are compressed without loss, by codec planes; leave it out")
         ratio = codecs.compress_model(source, target)

@@ -10,7 +10,8 @@ from rooftop.core import whole_file
 
 
 def configuration(path: Path, layers: int, command: str) -> Any:
-    """What Transformers makes of the file, with so many layers (0: as it says). Raises ValueError for another file, and where Transformers is absent."""
+    """What Transformers makes of the file, with so many layers (0: as it says). Raises ValueError for another file, and where Transformers
+    is absent."""
     try:
         said = json.loads(whole_file.regular(path))
     except (ValueError, RecursionError) as error:
@@ -25,7 +26,9 @@ def configuration(path: Path, layers: int, command: str) -> Any:
     logging.set_verbosity_error()
     name = said.pop("model_type")
     if layers:
-        said |= {"num_hidden_layers": layers} | ({"layer_types": said["layer_types"][:layers]} if isinstance(said.get("layer_types"), list) else {})
+        said |= {"num_hidden_layers": layers} | (
+            {"layer_types": said["layer_types"][:layers]} if isinstance(said.get("layer_types"), list) else {}
+        )
     try:
         return AutoConfig.for_model(name, **said)
     except (MemoryError, OSError):

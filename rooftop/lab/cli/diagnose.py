@@ -25,7 +25,7 @@ from rooftop.lab.cli.app import (
     app,
     echo,
     kept_records,
-)  # fmt: skip
+)
 
 if TYPE_CHECKING:
     from rooftop.core.spec import Case
@@ -34,33 +34,50 @@ if TYPE_CHECKING:
     from rooftop.lab.report.rung_counts import RungCounts
 
 _SOURCES = (".cu", ".cuh", ".py", ".toml", ".ptx", ".cubin")  # files that are kernels; any other file is a report
-_PROFILER = (".ncu-rep", ".csv", ".gz", ".xz", ".bz2", ".json", ".txt", ".log")  # what a report's name ends in, whether there is such a file or not
+# what a report's name ends in, whether there is such a file or not
+_PROFILER = (".ncu-rep", ".csv", ".gz", ".xz", ".bz2", ".json", ".txt", ".log")
 
 
 @app.command(rich_help_panel=MEASURE)
 def diagnose(
-    what: Annotated[str, typer.Argument(help="A report (.ncu-rep, what ncu prints, a Chrome trace of torch.profiler; .gz, .xz too), or an op, rung or file.")],
-    after: Annotated[Path | None, typer.Argument(help="A report of the changed program: compare its kernels with the first report's.")] = None,
+    what: Annotated[
+        str,
+        typer.Argument(help="A report (.ncu-rep, what ncu prints, a Chrome trace of torch.profiler; .gz, .xz too), or an op, rung or file.")
+    ],
+    after: Annotated[
+        Path | None, typer.Argument(help="A report of the changed program: compare its kernels with the first report's.")
+    ] = None,
     case: CaseName = None,
     kernel: Annotated[
-        str | None, typer.Option(help="For a report: only kernels whose name or NVTX range contains this. For a .cu without a head: which kernel.")
+        str | None,
+        typer.Option(help="For a report: only kernels whose name or NVTX range contains this. For a .cu without a head: which kernel.")
     ] = None,
-    card: Annotated[str | None, typer.Option(help="The card whose measured ceilings apply: h100, h200. Default: the card that the report names.")] = None,
+    card: Annotated[
+        str | None, typer.Option(help="The card whose measured ceilings apply: h100, h200. Default: the card that the report names.")
+    ] = None,
     floor: Annotated[float | None, typer.Option(help="A lower bound of the op's time in microseconds, shown with the ceiling.")] = None,
     diff: Annotated[Path | None, typer.Option(help="The same as a second report.")] = None,
-    keep: Annotated[Path | None, typer.Option(help="A file to which the predicted gains are appended; with --diff and --lever also the measured gain.")] = None,
-    no_keep: Annotated[bool, typer.Option("--no-keep", help="Do not store predictions. By default they are appended to a file (ROOFTOP_PREDICTIONS).")] = False,
-    lever: Annotated[str | None, typer.Option(help="Which optimisation was made since the version before (conflicts, spills, ...).")] = None,
+    keep: Annotated[
+        Path | None, typer.Option(help="A file to which the predicted gains are appended; with --diff and --lever also the measured gain.")
+    ] = None,
+    no_keep: Annotated[
+        bool, typer.Option("--no-keep", help="Do not store predictions. By default they are appended to a file (ROOFTOP_PREDICTIONS).")
+    ] = False,
+    lever: Annotated[
+        str | None, typer.Option(help="Which optimisation was made since the version before (conflicts, spills, ...).")
+    ] = None,
     html: Annotated[Path | None, typer.Option(help="For a report: write a page with the hierarchical roofline of each kernel.")] = None,
-    count: Annotated[bool, typer.Option("--count", help="For a kernel: count its accesses in the simulator if they are not counted yet.")] = False,
+    count: Annotated[
+        bool, typer.Option("--count", help="For a kernel: count its accesses in the simulator if they are not counted yet.")
+    ] = False,
     every: Annotated[bool, typer.Option("--every", help="For a report: show every kernel, not only the longest.")] = False,
     arg: Given = None, grid: Grid = None, block: Block = None, shared: SharedBytes = 0, args: ProgramWords = None, include: Include = None,
     as_json: AsJson = False,
-) -> None:  # fmt: skip
+) -> None:
     """Find out what limits a kernel, what is wasted, and what each optimisation may gain.
 
-    Uses the counters of a report; for an op or a rung at a case, recorded times and machine code; for a .cu without a head, the simulator's counts of what it
-    launches, and machine code. Needs no GPU.
+    Uses the counters of a report; for an op or a rung at a case, recorded times and machine code; for a .cu without a head, the simulator's
+    counts of what it launches, and machine code. Needs no GPU.
 
     Examples: [bold]rooftop diagnose my.ncu-rep --card h200[/bold] · [bold]rooftop diagnose before.ncu-rep after.ncu-rep[/bold] ·
     [bold]rooftop diagnose my.cu[/bold] ·
@@ -201,7 +218,8 @@ def _record_outcome(path: Path, before: list[Any], after: list[Any], lever: str)
 
 
 def _note(found: list[Any], every: bool, lever: str | None) -> None:
-    """Keep what is shown, where the settings say. A kernel that the report has several times is left out: which launch the next version's is, nobody says."""
+    """Keep what is shown, where the settings say. A kernel that the report has several times is left out: which launch the next version's
+    is, nobody says."""
     from collections import Counter
 
     from rooftop.core import settings
@@ -221,7 +239,9 @@ def _note(found: list[Any], every: bool, lever: str | None) -> None:
 
 @app.command(rich_help_panel=MEASURE)
 def predictions(
-    path: Annotated[Path | None, typer.Argument(help="The file that diagnose --keep wrote. Without it: the steps of the recorded ladders.")] = None,
+    path: Annotated[
+        Path | None, typer.Argument(help="The file that diagnose --keep wrote. Without it: the steps of the recorded ladders.")
+    ] = None,
     kept: Annotated[bool, typer.Option("--kept", help="The predictions that diagnose stored without --keep.")] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -248,7 +268,10 @@ def predictions(
     if not rows and not as_json:
         echo(f"{path}: no prediction has a result yet; diagnose a report of the kernel's next version (docs/profiling.md)")
         return
-    columns = {"lever": "lever", "count": "results", "inside": "inside the range", "median_error": "median error", "bias": "bias", "no_change": "no change"}
+    columns = {
+        "lever": "lever", "count": "results", "inside": "inside the range", "median_error": "median error", "bias": "bias",
+        "no_change": "no change"
+    }
     table(rows, columns, as_json)
 
 
@@ -257,13 +280,18 @@ def place(
     what: Annotated[str, typer.Argument(help="A kernel's file (.cu, .py), an implementation or a rung.")],
     ladder: Annotated[str | None, typer.Option(help="The ladder to place it on: sgemm_cuda, ... (default: every one that fits).")] = None,
     case: CaseName = None, dtype: DTypeName = None,
-    count: Annotated[bool, typer.Option("--count", help="Count its accesses and those of the rungs in the simulator: takes minutes the first time.")] = False,
-    report: Annotated[Path | None, typer.Option(help="A profiler's report of the kernel, for its accesses; the longest of its kernels counts.")] = None,
+    count: Annotated[
+        bool, typer.Option("--count", help="Count its accesses and those of the rungs in the simulator: takes minutes the first time.")
+    ] = False,
+    report: Annotated[
+        Path | None, typer.Option(help="A profiler's report of the kernel, for its accesses; the longest of its kernels counts.")
+    ] = None,
     kernel: KernelName = None, include: Include = None,
     as_json: AsJson = False,
-) -> None:  # fmt: skip
-    """Compare a kernel with the rungs of a ladder: which rung it is closest to, which optimisations it lacks, and what each gained there. Needs no GPU. A `.cu`
-    whose head names no op is taken as one of the ladder's; one without a head is compared with the CUDA C++ rungs of every ladder.
+) -> None:
+    """Compare a kernel with the rungs of a ladder: which rung it is closest to, which optimisations it lacks, and what each gained there.
+    Needs no GPU. A `.cu` whose head names no op is taken as one of the ladder's; one without a head is compared with the CUDA C++ rungs of
+    every ladder.
 
     Examples: [bold]rooftop place my_gemm.cu --ladder sgemm_cuda[/bold] · [bold]rooftop place any.cu --kernel scale[/bold]"""
     from rooftop.core import registry
@@ -281,10 +309,13 @@ def place(
         name, facts = triton_files.facts(python, "h200")
         ladders = [ladder] if ladder else registry.ladder_names()
         found = placing.places(
-            facts, name, ladders, kept_records(), case=case, dtype=dtype, measured=measured, backends=("triton", "gluon", *(("cuda",) if ladder else ()))
+            facts, name, ladders, kept_records(), case=case, dtype=dtype, measured=measured,
+            backends=("triton", "gluon", *(("cuda",) if ladder else ()))
         )
     elif own_op.headless(Path(what)):
-        found = _place_own(Path(what), [ladder] if ladder else registry.ladder_names(), kernel or named, include or [], case, dtype, measured)
+        found = _place_own(
+            Path(what), [ladder] if ladder else registry.ladder_names(), kernel or named, include or [], case, dtype, measured
+        )
     else:
         otherwise = registry.ladder(ladder).op if ladder else None
         subject = next((s for s in candidates.find([what], otherwise=otherwise) if s.implementation is not None), None)
@@ -294,7 +325,9 @@ def place(
         if not on:
             raise ValueError(f"{what} computes {subject.op.name}, of which there is no ladder")
         found = sorted(
-            (placing.place(subject, n, kept_records(), case=case, dtype=dtype, count=count, measured=measured) for n in on), key=lambda p: p.distance
+            (
+                placing.place(subject, n, kept_records(), case=case, dtype=dtype, count=count, measured=measured) for n in on
+            ), key=lambda p: p.distance
         )
     noted.placing(what, found[0])
     if as_json:
@@ -307,7 +340,8 @@ def place(
 
 
 def _place_own(
-    path: Path, ladders: Sequence[str], kernel: str | None, folders: Sequence[Path], case: str | None, dtype: str | None, measured: Mapping[str, float] | None
+    path: Path, ladders: Sequence[str], kernel: str | None, folders: Sequence[Path], case: str | None, dtype: str | None,
+    measured: Mapping[str, float] | None
 ) -> list[Placed]:
     """A file without a head: one kernel of it, the one of the most instructions where none is named."""
     from rooftop.lab.inspect import inspector
@@ -319,8 +353,13 @@ def _place_own(
         raise ValueError("; ".join(f"{name}: {why}" for name, why in made.refused.items()) or f"{path}: no kernel of it is compiled")
     one = max(made.found, key=lambda k: k["instructions"])
     if len(ladders) > 1:
-        echo(f"comparing with the rungs of {len(ladders)} ladders, whose machine code is made the first time: that may take minutes", err=True)
-    return placing.places({"kernels": [one]}, f"{path}: {one['kernel']}", ladders, kept_records(), case=case, dtype=dtype, measured=measured)
+        echo(
+            f"comparing with the rungs of {len(ladders)} ladders, whose machine code is made the first time: that may take minutes",
+            err=True
+        )
+    return placing.places(
+        {"kernels": [one]}, f"{path}: {one['kernel']}", ladders, kept_records(), case=case, dtype=dtype, measured=measured
+    )
 
 
 def _without(what: str, case: str | None, card: str, as_json: bool, count: bool) -> None:
@@ -348,7 +387,8 @@ def _without(what: str, case: str | None, card: str, as_json: bool, count: bool)
 
 
 def _simulated(subject: Subject, case: Case, count: bool) -> RungCounts | None:
-    """What the simulator has counted, of a rung at its ladder's case, as for the ladder's page; None where it does not run such a kernel."""
+    """What the simulator has counted, of a rung at its ladder's case, as for the ladder's page; None where it does not run such a
+    kernel."""
     from rooftop.core import registry
     from rooftop.lab import candidates
     from rooftop.lab.report import ladder_cases, rung_counts

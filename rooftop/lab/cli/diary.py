@@ -14,13 +14,18 @@ from rooftop.lab.cli.app import SHOW, app, echo
 def diary(
     day: Annotated[str | None, typer.Argument(help="One day, as 2026-11-29. Default: all. Days are those of UTC.")] = None,
     out: Annotated[Path, typer.Option(help="The folder in which the pages are written.")] = Path("diary"),
-    notes: Annotated[Path, typer.Option(help="A folder of your notes: Markdown files whose names begin with a date, as 2026-11-29-gemm.md.")] = Path("notes"),
+    notes: Annotated[
+        Path, typer.Option(help="A folder of your notes: Markdown files whose names begin with a date, as 2026-11-29-gemm.md.")
+    ] = Path("notes"),
     encoding: Annotated[str, typer.Option(help="Of notes that are not UTF-8: gb18030, big5, latin-1, ...")] = "",
-    records: Annotated[Path | None, typer.Option(help="Also the benches and checks of this folder of records, as of a card elsewhere.")] = None,
+    records: Annotated[
+        Path | None, typer.Option(help="Also the benches and checks of this folder of records, as of a card elsewhere.")
+    ] = None,
 ) -> None:
     """Collect what was run, with its figures, by day and section, into Markdown and HTML pages with charts. Nothing is sent anywhere.
 
-    check, bench, simt, place and diagnose keep a line each (ROOFTOP_DIARY; 'off' keeps none); predictions, answers and puzzles are those of rooftop learn.
+    check, bench, simt, place and diagnose keep a line each (ROOFTOP_DIARY; 'off' keeps none); predictions, answers and puzzles are those of
+    rooftop learn.
 
     Examples: [bold]rooftop diary[/bold] · [bold]rooftop diary 2026-11-29 --notes notes[/bold]"""
     from rooftop.core import settings
@@ -41,11 +46,17 @@ def diary(
     if found.diary is not None:
         entries, aside = log.read(found.diary)
         if aside is not None:
-            echo(f"note: {found.diary} held lines that are no entries: it is kept as it was in {aside}, and goes on with the others", err=True)
+            echo(
+                f"note: {found.diary} held lines that are no entries: it is kept as it was in {aside}, and goes on with the others",
+                err=True
+            )
     if found.learn.is_file():
         with Progress(found.learn) as progress:
             if progress.aside is not None:
-                echo(f"note: {found.learn} was damaged, or no progress of rooftop's: it is kept as {progress.aside}, and a new one is begun", err=True)
+                echo(
+                    f"note: {found.learn} was damaged, or no progress of rooftop's: it is kept as {progress.aside}, and a new one is begun",
+                    err=True
+                )
             entries += collected.of_progress(progress.export())
     if records is not None:
         from rooftop.lab.records import store

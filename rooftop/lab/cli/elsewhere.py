@@ -37,8 +37,8 @@ class Ended:
 
 
 def programs(words: Sequence[str]) -> list[str]:
-    """The files among the words of a command line whose Python it would load: `my.py`, `my.py:name`, and a `.cu` whose head lists functions of the `.py`
-    beside it. What comes after `--` is a program that a command starts."""
+    """The files among the words of a command line whose Python it would load: `my.py`, `my.py:name`, and a `.cu` whose head lists functions
+    of the `.py` beside it. What comes after `--` is a program that a command starts."""
     found = []
     for word in words[: list(words).index("--")] if "--" in words else words:
         for part in (word, word.partition("=")[2]):
@@ -59,7 +59,8 @@ def _is_program(path: Path) -> bool:
 
 
 def elsewhere(words: Sequence[str]) -> None:
-    """Run this command in a process of its own, and end as it says, if these of its words name Python of the user's and this is not that process already."""
+    """Run this command in a process of its own, and end as it says, if these of its words name Python of the user's and this is not that
+    process already."""
     if inside or not (files := programs(words)):
         return
     apart.announce(files)

@@ -17,7 +17,9 @@ def expect(
     what: Annotated[list[str] | None, typer.Argument(help="Ops. Default: all.", show_default=False)] = None,
     card: Annotated[str, typer.Option(help="By name: b200, rtx5090, l40s, mi300x, h20, ... or as its driver calls it.")] = "h200",
     case: CaseName = None,
-    records: Annotated[Path | None, typer.Option(help="Folder of records to show beside it, as rooftop bench --export wrote.", show_default="results/")] = None,
+    records: Annotated[
+        Path | None, typer.Option(help="Folder of records to show beside it, as rooftop bench --export wrote.", show_default="results/")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Show the time that each bench case should take on a card, by a model fitted on an H100, beside what was measured there. Needs no GPU.
@@ -44,7 +46,8 @@ def expect(
             seconds = expected.MODEL.seconds(sheet, op.work(op.problem(c)))
             there = measured.get((op.name, c.id))
             rows.append({
-                "op": op.name, "case": c.id, "expected_us": None if seconds is None else seconds * 1e6, "measured_us": there and there * 1e6,
+                "op": op.name, "case": c.id, "expected_us": None if seconds is None else seconds * 1e6,
+                "measured_us": there and there * 1e6,
                 "off": seconds / there if seconds and there else None,
-            })  # fmt: skip
+            })
     table(rows, COLUMNS, as_json)

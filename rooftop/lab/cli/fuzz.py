@@ -24,9 +24,9 @@ def fuzz(
     invariant: Annotated[bool, typer.Option("--invariant", help="Rows and sequences alone and among others, under rooftop.invariant().")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Random calls of the public functions, checked against the contracts: shapes, layouts, offsets, magnitudes, NaN and infinities, options, streams,
-    gradients, torch.compile. On a GPU calls run in child processes; without one the reference is called, and the chosen kernels run in the interpreter and the
-    simulator.
+    """Random calls of the public functions, checked against the contracts: shapes, layouts, offsets, magnitudes, NaN and infinities,
+    options, streams, gradients, torch.compile. On a GPU calls run in child processes; without one the reference is called, and the chosen
+    kernels run in the interpreter and the simulator.
 
     A failing call is minimised and printed as lines of Python. A call that runs out of memory is skipped and counted. Exit code 1 if there
     is a finding.
@@ -57,13 +57,13 @@ def fuzz(
     if as_json:
         rows = [{"messages": f.messages, "python": f.text(device)} for f in summary.findings]
         facts = {"seed": seed, "device": device, "calls": summary.calls, "skipped": summary.skipped, "not_drawn": summary.refused, "seconds": summary.seconds,
-                 "slowest": summary.slowest, "interrupted": summary.interrupted, "ran": summary.ran, "findings": rows}  # fmt: skip
+                 "slowest": summary.slowest, "interrupted": summary.interrupted, "ran": summary.ran, "findings": rows}
         echo(json.dumps(facts, indent=2))
     else:
         for what, n in sorted(summary.ran.items()):
             echo(f"{n:7} {what}")
         echo(f"{summary.calls} calls on {device}, seed {seed}, {summary.seconds:.0f} s: {len(summary.findings)} findings, "
-                   f"{summary.skipped} skipped for want of memory, {summary.refused} not drawn")  # fmt: skip
+                   f"{summary.skipped} skipped for want of memory, {summary.refused} not drawn")
         if summary.slowest[0] >= SLOW:
             echo(f"the slowest call: {summary.slowest[1]}, {summary.slowest[0]:.0f} s")
     if summary.interrupted:

@@ -72,7 +72,8 @@ def show_board(
     """Show the board: what was handed in here or imported, beside every rung and peer of the records.
 
     Examples: [bold]rooftop board --op softmax[/bold] · [bold]rooftop board --user ann[/bold] ·
-    [bold]rooftop board --html board.html[/bold] · [bold]rooftop board --export mine.jsonl[/bold] · [bold]rooftop board --import theirs.jsonl[/bold]"""
+    [bold]rooftop board --html board.html[/bold] · [bold]rooftop board --export mine.jsonl[/bold] · [bold]rooftop board --import
+    theirs.jsonl[/bold]"""
     from dataclasses import asdict
 
     from rooftop.core.whole_file import regular, write

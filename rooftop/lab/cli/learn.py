@@ -23,25 +23,38 @@ LADDERS = 3  # that a quiz about everything is made of: each takes seconds to re
 
 @app.command(rich_help_panel=LOOK)
 def learn(
-    what: Annotated[str | None, typer.Argument(help="A ladder, a rung (transpose_cuda/04) or a topic (banks). Default: where you are.")] = None,
-    quiz: Annotated[bool, typer.Option("--quiz", help="Ask questions: those that are due, then new ones. Of a ladder, or of all that you have read.")] = False,
+    what: Annotated[
+        str | None, typer.Argument(help="A ladder, a rung (transpose_cuda/04) or a topic (banks). Default: where you are.")
+    ] = None,
+    quiz: Annotated[
+        bool, typer.Option("--quiz", help="Ask questions: those that are due, then new ones. Of a ladder, or of all that you have read.")
+    ] = False,
     puzzle: Annotated[str | None, typer.Option(help="A puzzle by name (transpose_cuda/04a), or 'next' of a ladder.")] = None,
-    solution: Annotated[Path | None, typer.Option(help="With --puzzle: judge this file, and end. Exit code 1 if it does not solve it.")] = None,
+    solution: Annotated[
+        Path | None, typer.Option(help="With --puzzle: judge this file, and end. Exit code 1 if it does not solve it.")
+    ] = None,
     hint: Annotated[int | None, typer.Option(help="With --puzzle: print a hint, 1 to 3, and end.", min=1, max=3)] = None,
     into: Annotated[Path, typer.Option(help="The folder in which files of puzzles are written.")] = Path("puzzles"),
     puzzles: Annotated[bool, typer.Option("--puzzles", help="List the puzzles.")] = False,
     graph: Annotated[bool, typer.Option("--graph", help="Print what comes before what.")] = False,
-    know: Annotated[bool, typer.Option("--know", help="You know this ladder or topic already: a short test, and its lessons are skipped.")] = False,
+    know: Annotated[
+        bool, typer.Option("--know", help="You know this ladder or topic already: a short test, and its lessons are skipped.")
+    ] = False,
     goal: Annotated[str | None, typer.Option(help="Set a goal: 'attention_fwd by 2027-01-20'. 'none' drops those that there are.")] = None,
-    prompt: Annotated[str | None, typer.Option(help="Print what a language model needs to be your tutor of a rung, to paste into any chat.")] = None,
+    prompt: Annotated[
+        str | None, typer.Option(help="Print what a language model needs to be your tutor of a rung, to paste into any chat.")
+    ] = None,
     export: Annotated[Path | None, typer.Option(help="Write all of your progress as JSON.")] = None,
-    prove: Annotated[bool, typer.Option("--prove", help="For those who add rungs: find the puzzles of a ladder anew, in some minutes.")] = False,
+    prove: Annotated[
+        bool, typer.Option("--prove", help="For those who add rungs: find the puzzles of a ladder anew, in some minutes.")
+    ] = False,
     language: Annotated[str, typer.Option(help="The language of lessons, questions and hints: en or zh.")] = "en",
     as_json: AsJson = False,
 ) -> None:
     """Learn from the ladders: a rung a lesson, with your prediction before the result; quizzes and puzzles when you ask for them.
 
-    Examples: [bold]rooftop learn[/bold] · [bold]rooftop learn transpose_cuda[/bold] · [bold]rooftop learn --puzzle transpose_cuda/04a[/bold] ·
+    Examples: [bold]rooftop learn[/bold] · [bold]rooftop learn transpose_cuda[/bold] ·
+    [bold]rooftop learn --puzzle transpose_cuda/04a[/bold] ·
     [bold]rooftop learn reduce_cuda --quiz[/bold] · [bold]rooftop learn --goal 'attention_fwd by 2027-01-20'[/bold]"""
     from rooftop.core import settings
     from rooftop.lab.learn.progress import Progress, write_export
@@ -111,7 +124,9 @@ def _material(ladder: str, compiled: bool) -> Material:
     from rooftop.lab.learn import lessons
 
     with Console(stderr=True).status(f"reading {ladder}") as shown:
-        return lessons.material(ladder, kept_records(), compiled=compiled, done=lambda rung: shown.update(f"compiling and counting: {escape(rung)}"))
+        return lessons.material(
+            ladder, kept_records(), compiled=compiled, done=lambda rung: shown.update(f"compiling and counting: {escape(rung)}")
+        )
 
 
 # -- where one is -----------------------------------------------------------------------------------------------------------
@@ -144,7 +159,7 @@ def _where(progress: Progress, as_json: bool) -> None:
             "lessons": sorted(done), "puzzles": sorted(solved), "due": list(due), "next": following, "streak": progress.streak(),
             "right": right, "answers": answers,
             "goals": [{"name": p.name, "by": p.by.isoformat(), "done": p.done, "whole": p.whole, "a_day": p.a_day} for p in plans],
-        }  # fmt: skip
+        }
         echo(json.dumps(state, indent=2))
         return
     echo(_("The course: a rung is a lesson. You predict, then see what was counted and measured."))
@@ -190,11 +205,16 @@ def _lessons(progress: Progress, what: str) -> None:
         done = progress.lessons()
         missing = [n for n in course.before(what)[:-1] if any(x not in done for x in n.lessons) and n.ladder != node.ladder]
         if missing:
-            echo(_("note: {what} builds on {others}; --know skips what you know already", what=what, others=", ".join(n.name for n in missing)))
+            echo(_(
+                "note: {what} builds on {others}; --know skips what you know already", what=what, others=", ".join(n.name for n in missing)
+            ))
         todo = [x for x in node.lessons if x not in done]
         if not todo:
             read = len(node.lessons)
-            echo(_("you have read all {n} lessons of {what}: rooftop learn {ladder} --quiz asks about them", n=read, what=what, ladder=node.ladder))
+            echo(_(
+                "you have read all {n} lessons of {what}: rooftop learn {ladder} --quiz asks about them", n=read, what=what,
+                ladder=node.ladder
+            ))
             return
     material = _material(todo[0].partition("/")[0], compiled=False)
     session = _session(progress)
@@ -203,7 +223,9 @@ def _lessons(progress: Progress, what: str) -> None:
             session.lesson(material, rung)
             own = [p for p in material.puzzles if p.blank.rung == rung]
             echo("")
-            echo(_("read: {rung}", rung=rung) + (_("; to write it yourself: rooftop learn --puzzle {puzzle}", puzzle=own[0].name) if own else ""))
+            echo(_("read: {rung}", rung=rung) + (
+                _("; to write it yourself: rooftop learn --puzzle {puzzle}", puzzle=own[0].name) if own else ""
+            ))
             if i + 1 < len(todo):
                 session.typed(_("Enter for the next lesson ({lesson}), s to stop: ", lesson=_short(todo[i + 1])))
                 echo("")
@@ -229,7 +251,9 @@ def _quiz(progress: Progress, what: str | None) -> None:
         wanted = [x.partition("/")[0] for x in (*progress.due().values(), *sorted(progress.lessons()))]
         ladders = [x for x in dict.fromkeys(wanted) if x in registry.ladder_names()][:LADDERS]
         if not ladders:
-            echo(_("no lesson is read yet, so there is nothing to be asked about: rooftop learn transpose_cuda, or rooftop learn LADDER --quiz"))
+            echo(_(
+                "no lesson is read yet, so there is nothing to be asked about: rooftop learn transpose_cuda, or rooftop learn LADDER --quiz"
+            ))
             return
     asked = [q for ladder in ladders for q in kinds.questions(_material(ladder, compiled=True)) if rung in (None, q.subject)]
     draw = Random()
@@ -256,7 +280,9 @@ def _know(progress: Progress, what: str | None) -> None:
             progress.read(lesson, known=True)
         echo(_("{n} lessons of {what} are taken as known", n=len(node.lessons), what=what))
     else:
-        echo(_("{what} is left in the course: {least} of {all} right answers skip it", what=what, least=max(len(asked) - 1, 1), all=len(asked)))
+        echo(_(
+            "{what} is left in the course: {least} of {all} right answers skip it", what=what, least=max(len(asked) - 1, 1), all=len(asked)
+        ))
 
 
 def _goal(progress: Progress, text: str) -> None:
@@ -296,7 +322,10 @@ def _puzzle(progress: Progress, name: str, solution: Path | None, into: Path) ->
             if ladder == "next":
                 echo(_("you have solved every puzzle"))
             else:
-                echo(_("you have solved every puzzle of {ladder}, if it has any; there are some of {others}", ladder=ladder, others=", ".join(_ladders())))
+                echo(_(
+                    "you have solved every puzzle of {ladder}, if it has any; there are some of {others}", ladder=ladder,
+                    others=", ".join(_ladders())
+                ))
             return
         found = left[0]
     else:
@@ -336,8 +365,14 @@ def _list(what: str | None, as_json: bool) -> None:
     for ladder in [what] if what else _ladders():
         for p in known.puzzles(ladder):
             lines = p.blank.last - p.blank.first + 1
-            rows.append({"puzzle": p.name, "rung": p.blank.rung, "line": p.blank.first, "lines": lines, "wrong": ", ".join(w.filling.rule for w in p.wrong)})
-    table(rows, {"puzzle": "puzzle", "rung": "rung", "line": "line", "lines": "lines"}, as_json, f"{len(rows)} puzzles: rooftop learn --puzzle NAME")
+            rows.append({
+                "puzzle": p.name, "rung": p.blank.rung, "line": p.blank.first, "lines": lines,
+                "wrong": ", ".join(w.filling.rule for w in p.wrong)
+            })
+    table(
+        rows, {"puzzle": "puzzle", "rung": "rung", "line": "line", "lines": "lines"}, as_json,
+        f"{len(rows)} puzzles: rooftop learn --puzzle NAME"
+    )
 
 
 def _prove(what: str | None) -> None:
@@ -354,7 +389,10 @@ def _graph(as_json: bool) -> None:
 
     nodes = course.graph().values()
     if as_json:
-        echo(json.dumps([{"name": n.name, "topic": n.topic, "needs": list(n.needs), "lessons": list(n.lessons), "level": n.level} for n in nodes], indent=2))
+        echo(json.dumps(
+            [{"name": n.name, "topic": n.topic, "needs": list(n.needs), "lessons": list(n.lessons), "level": n.level} for n in nodes],
+            indent=2
+        ))
         return
     for node in nodes:
         kind = f"topic, with {_short(node.lessons[-1])}" if node.topic else f"ladder, {len(node.lessons)} lessons"

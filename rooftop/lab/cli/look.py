@@ -39,8 +39,8 @@ def ls(as_json: AsJson = False) -> None:
 
 @app.command(rich_help_panel=LOOK)
 def where(name: Annotated[str, typer.Argument(help="An op, an implementation, a ladder or a rung.")], as_json: AsJson = False) -> None:
-    """Print the files to read for a name, in the order to read them: contract, kernels, and what the kernels include and import. On a terminal each has a short
-    description.
+    """Print the files to read for a name, in the order to read them: contract, kernels, and what the kernels include and import. On a
+    terminal each has a short description.
 
     Examples: [bold]rooftop where layer_norm__cuda_sm90[/bold] · [bold]vim $(rooftop where softmax)[/bold]"""
     from rooftop.core import settings
@@ -82,7 +82,9 @@ def about(path: Path) -> str:
 
     text = path.read_text(encoding="utf-8")
     try:
-        said = (ast.get_docstring(ast.parse(text)) or "") if path.suffix == ".py" else str(tomllib.loads(split(text, path.name)[0]).get("idea", ""))
+        said = (ast.get_docstring(ast.parse(text)) or "") if path.suffix == ".py" else str(
+            tomllib.loads(split(text, path.name)[0]).get("idea", "")
+        )
     except (SyntaxError, HeadError, tomllib.TOMLDecodeError):
         said = ""
     if not said and path.suffix in (".cuh", ".cu"):
@@ -93,7 +95,8 @@ def about(path: Path) -> str:
 
 @app.command(rich_help_panel=LOOK)
 def show(name: Annotated[str, typer.Argument(help="A ladder (sgemm_cuda), or one of its rungs by number (sgemm_cuda/04).")]) -> None:
-    """Show a ladder: each rung's idea, what it changes, what was predicted, measured and counted; for one rung, also the difference from the rung before.
+    """Show a ladder: each rung's idea, what it changes, what was predicted, measured and counted; for one rung, also the difference from
+    the rung before.
 
     Examples: [bold]rooftop show sgemm_cuda[/bold] · [bold]rooftop show sgemm_cuda/04[/bold]"""
     from rooftop.lab.report import ladder_text
@@ -111,13 +114,16 @@ def show(name: Annotated[str, typer.Argument(help="A ladder (sgemm_cuda), or one
 def new(
     kind: Annotated[str, typer.Argument(help="op, kernel, rung or head")],
     name: Annotated[str, typer.Argument(help="scale · scale__triton · softmax_cuda/09_my_idea · my.cu")],
-    empty: Annotated[bool, typer.Option("--empty", help="A kernel that writes zeros into the op's outputs, for you to write; not a copy of one.")] = False,
+    empty: Annotated[
+        bool, typer.Option("--empty", help="A kernel that writes zeros into the op's outputs, for you to write; not a copy of one.")
+    ] = False,
     op: Annotated[str | None, typer.Option("--op", help="Of a head: the op that the kernel computes.")] = None,
     kernel: Annotated[str | None, typer.Option("--kernel", help="Of a head: the kernel, if the file has several.")] = None,
 ) -> None:
     """Write a correct skeleton: an op, a kernel, a rung, or the head for a .cu that has none (into a new file).
 
-    Examples: [bold]rooftop new op scale[/bold] · [bold]rooftop new kernel scale__triton[/bold] · [bold]rooftop new kernel softmax__mine__cuda --empty[/bold] ·
+    Examples: [bold]rooftop new op scale[/bold] · [bold]rooftop new kernel scale__triton[/bold] ·
+    [bold]rooftop new kernel softmax__mine__cuda --empty[/bold] ·
     [bold]rooftop new rung softmax_cuda/09_my_idea[/bold] · [bold]rooftop new head my.cu --op rms_norm[/bold]"""
     from rooftop.lab import scaffold
 
@@ -147,7 +153,7 @@ def explain(
         help="80, 86, ... 120, gfx942 for the default card of that architecture, or a card by name: h200, a800, rtx5090, mi300x."
     )] = "90",
     as_json: AsJson = False,
-) -> None:  # fmt: skip
+) -> None:
     """Show which kernel a call would run, with which config, and why not the others.
 
     Example: [bold]rooftop explain softmax --case "rows 2048x131072 bf16"[/bold]"""

@@ -20,21 +20,26 @@ import typer
 
 from rooftop.lab.cli.app import ENVIRONMENT, LOOK, app, echo
 
-NAME = re.compile(r"[a-z0-9]+(?:_+[a-z0-9]+)*(?:/\d\d(?:_[a-z0-9]+)*)?")  # an op, a kernel, a ladder or a rung: nothing that leaves a folder
+# an op, a kernel, a ladder or a rung: nothing that leaves a folder
+NAME = re.compile(r"[a-z0-9]+(?:_+[a-z0-9]+)*(?:/\d\d(?:_[a-z0-9]+)*)?")
 SECONDS = 120
 MOST = 400_000  # characters of a result
 OWN = ".rooftop"  # in the folder: caches and temporary files
 MEANS = {0: "ok", 1: "wrong", 2: "slower than required", 3: "something is missing on this machine"}
 NEXT = {  # tool -> what to do after it, by exit code
-    "check": {0: "right: inspect shows registers and instructions, place what it lacks", 1: "simt shows the line of a race or a wrong access"},
-    "simt": {0: "no fault: look at lines with many sectors or wavefronts a request, then place", 1: "mend the first finding, then simt again"},
+    "check": {
+        0: "right: inspect shows registers and instructions, place what it lacks", 1: "simt shows the line of a race or a wrong access"
+    },
+    "simt": {
+        0: "no fault: look at lines with many sectors or wavefronts a request, then place", 1: "mend the first finding, then simt again"
+    },
     "inspect": {0: "spills or low occupancy: fewer registers, or smaller tiles; then check", 1: "the demand that is not met is in unmet"},
     "place": {0: "ladder shows the rung that has the first missing optimisation"},
     "diagnose": {0: "make the first lever, then diagnose again with the report before and after"},
     "ladder": {0: "read the rung's source: rooftop where LADDER/NN names it"},
     "explain": {0: "targets says where the chosen kernel compiles"},
     "targets": {0: "explain says what an op runs on a card"},
-}  # fmt: skip
+}
 
 
 class Refused(ValueError):
@@ -78,7 +83,7 @@ def environment(folder: Path) -> dict[str, str]:
         "ROOFTOP_CACHE": str(own / "cache"), "TRITON_CACHE_DIR": str(own / "triton"), "ROOFTOP_PREDICTIONS": str(own / "predictions.jsonl"),
         "ROOFTOP_DIARY": str(own / "diary.jsonl"),
         "TMPDIR": str(own / "tmp"), "XDG_STATE_HOME": str(own), "PYTHONPATH": str(settings.CHECKOUT), "COLUMNS": "200", "NO_COLOR": "1",
-    })  # fmt: skip
+    })
 
 
 async def ran(folder: Path, tool: str, words: Sequence[str], seconds: float) -> dict[str, Any]:
@@ -86,7 +91,7 @@ async def ran(folder: Path, tool: str, words: Sequence[str], seconds: float) -> 
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-P", "-m", "rooftop", *words, cwd=folder, env=environment(folder), stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE, start_new_session=True,
-    )  # fmt: skip
+    )
     try:
         out, err = await asyncio.wait_for(process.communicate(), seconds)
     except TimeoutError:
@@ -105,7 +110,9 @@ async def ran(folder: Path, tool: str, words: Sequence[str], seconds: float) -> 
     if len(text) > MOST and not isinstance(result, str):
         result = {"cut": f"{len(text)} characters of JSON; ask for one case or one kernel", "begins": text[:2000]}
     said = [line for line in err.decode(errors="replace").splitlines() if line.strip()][-20:]
-    follow = NEXT[tool].get(code, "read said, and doctor (rooftop doctor) where something is missing" if code == ENVIRONMENT else "read said")
+    follow = NEXT[tool].get(
+        code, "read said, and doctor (rooftop doctor) where something is missing" if code == ENVIRONMENT else "read said"
+    )
     means = MEANS.get(code, f"ended with {code}")
     return {"command": " ".join(["rooftop", *words]), "exit": code, "means": means, "result": result, "said": said, "next": follow}
 
@@ -123,7 +130,9 @@ def tools(folder: Path, seconds: float) -> Mapping[str, Any]:
             words += options(reference=f"{inside(folder, file)}:{function}")
         return await ran(folder, "check", [*words, *options(case=case)], seconds)
 
-    async def simt(what: str, case: str = "", shape: str = "", kernel: str = "", grid: str = "", block: str = "", blocks: int = 0) -> dict[str, Any]:
+    async def simt(
+        what: str, case: str = "", shape: str = "", kernel: str = "", grid: str = "", block: str = "", blocks: int = 0
+    ) -> dict[str, Any]:
         """CUDA C++ run on the CPU: for each source line requests, sectors, bank conflicts; findings (races, accesses out of bounds,
         divergent barriers) with line and threads. shape: N=1000. kernel, grid, block: of a .cu without a head."""
         more = options(case=case, shape=shape, kernel=kernel, grid=grid, block=block, blocks=blocks or None)
@@ -132,7 +141,9 @@ def tools(folder: Path, seconds: float) -> Mapping[str, Any]:
     async def inspect(what: str, arch: str = "90", case: str = "", shape: str = "") -> dict[str, Any]:
         """Registers, spills, shared memory, occupancy and instructions of a kernel's binary; no GPU needed. arch: 80 to 120, or a card
         (h200, b200)."""
-        return await ran(folder, "inspect", ["inspect", subject(folder, what), "--json", *options(arch=arch, case=case, shape=shape)], seconds)
+        return await ran(
+            folder, "inspect", ["inspect", subject(folder, what), "--json", *options(arch=arch, case=case, shape=shape)], seconds
+        )
 
     async def place(what: str, ladder: str) -> dict[str, Any]:
         """Which rung of a ladder (sgemm_cuda, softmax_cuda, ...) a kernel is closest to, which optimisations it lacks, and what each
@@ -196,7 +207,7 @@ def mcp(
     server = MCPServer(
         name="rooftop", version=__version__,
         instructions=f"GPU kernels checked, counted and placed without a GPU. Tools take files of {root}, or names of rooftop's. Begin with check.",
-    )  # fmt: skip
+    )
     for name, tool in tools(root, seconds).items():
         server.add_tool(_one_line(tool, ToolError), name=name, description=tool.__doc__)
     server.run("stdio")

@@ -29,7 +29,7 @@ from rooftop.lab.cli.app import (
     app,
     echo,
     table,
-)  # fmt: skip
+)
 
 
 @app.command(rich_help_panel=MEASURE)
@@ -42,7 +42,8 @@ def bench(
         help="For the kernel clock: normal, burst, sustained, comma-separated; auto: burst and sustained for compute-bound cases, else normal."
     )] = "auto",
     records: Annotated[Path | None, typer.Option(
-        "--records", "--export", help="Folder of the records; rooftop expect --records shows them beside what was expected.", show_default="results/"
+        "--records", "--export", help="Folder of the records; rooftop expect --records shows them beside what was expected.",
+        show_default="results/"
     )] = None,
     again: Annotated[bool, typer.Option("--again", help="Also measure cases that have fresh records.")] = False,
     compiled: Annotated[bool, typer.Option(help="Include torch.compile among the peers: it compiles for seconds in each case.")] = True,
@@ -52,12 +53,12 @@ def bench(
     include: Include = None,
     invariant: Annotated[bool, typer.Option("--invariant", help="What rooftop.invariant() costs: each op timed with and without it, --budget in all.")] = False,
     as_json: AsJson = False,
-) -> None:  # fmt: skip
+) -> None:
     """Check and time kernels together with their peers, and write records. Needs a GPU.
 
-    Compiles on all cores first, starts with cases that have no fresh record, writes after each case, and continues an interrupted run. Under torchrun: kernels
-    of several ranks on its GPUs, together with NCCL and torch. Of a .cu without a head, each launch that its main() or its functions make is timed, at the
-    sizes that they have there; no record is written.
+    Compiles on all cores first, starts with cases that have no fresh record, writes after each case, and continues an interrupted run.
+    Under torchrun: kernels of several ranks on its GPUs, together with NCCL and torch. Of a .cu without a head, each launch that its main()
+    or its functions make is timed, at the sizes that they have there; no record is written.
 
     Examples: [bold]rooftop bench softmax --budget 8m[/bold] · [bold]rooftop bench sgemm_cuda --case "4096 cubed" --records out/[/bold] ·
     [bold]rooftop bench my.cu --arg rows=4096 --arg cols=1024[/bold]"""
@@ -88,12 +89,14 @@ def bench(
     todo = benches.fields(found, case=case, dtype=dtype, compiled=compiled)
     say = (lambda text: echo(text, err=True)) if as_json else echo
     summary = benches.run(todo, records or settings.load().results, budget_s=_seconds(budget), case_budget_s=case_budget,
-                          clocks=tuple(clocks.split(",")), duty=tuple(duty.split(",")), again=again, say=say)  # fmt: skip
+                          clocks=tuple(clocks.split(",")), duty=tuple(duty.split(",")), again=again, say=say)
     noted.bench(summary.written, len(summary.wrong))
     if as_json:
         echo(json.dumps(summary.written, indent=2))
     else:
-        for title, lines in (("not measured", summary.skipped), ("left for the next run: the budget is spent", summary.left), ("WRONG", summary.wrong)):
+        for title, lines in (
+            ("not measured", summary.skipped), ("left for the next run: the budget is spent", summary.left), ("WRONG", summary.wrong)
+        ):
             if lines:
                 echo(f"{title}:\n" + "\n".join(f"    {line}" for line in lines))
     if summary.wrong:
@@ -119,9 +122,10 @@ def _bench_invariant(names: list[str], budget_s: float, folder: Path, as_json: b
 
 
 def _bench_own(
-    path: Path, like: str | None, given: Sequence[str], kernel: str | None, grid: str | None, block: str | None, shared: int, args: str | None,
+    path: Path, like: str | None, given: Sequence[str], kernel: str | None, grid: str | None, block: str | None, shared: int,
+    args: str | None,
     folders: Sequence[Path], budget: float, as_json: bool,
-) -> None:  # fmt: skip
+) -> None:
     """A file without a head: what it launches, and on a GPU how long each launch takes."""
     from rooftop.core.compile import ToolchainError
     from rooftop.lab import simt
@@ -160,7 +164,10 @@ def _bench_own(
         source, plan, Timer(CudaBackend(index)), at, device.target, own_program.on(peers, at, count), budget, count
     )
     shown = [{**r, "time": f"{r['seconds'] * 1e6:,.1f} us", "of": f"{r['ratio']:.2f}x" if r["ratio"] else ""} for r in rows]
-    table(rows if as_json else shown, {"what": "launch", "time": f"time on {torch.cuda.get_device_name(index)}", "of": "of the launches'"}, as_json)
+    table(
+        rows if as_json else shown, {"what": "launch", "time": f"time on {torch.cuda.get_device_name(index)}", "of": "of the launches'"},
+        as_json
+    )
 
 
 def _slower(record: dict[str, Any], line: float) -> bool:
@@ -183,10 +190,14 @@ def _seconds(text: str) -> float:
 @app.command(rich_help_panel=MEASURE)
 def calibrate(
     records: Annotated[Path | None, typer.Option(help="Folder of the records.", show_default="results/")] = None,
-    parts: Annotated[str, typer.Option(help="Which ceilings, comma-separated: memory (with the launch and fp32 FMA), l2, tensor; none.")] = "memory,l2,tensor",
+    parts: Annotated[
+        str, typer.Option(help="Which ceilings, comma-separated: memory (with the launch and fp32 FMA), l2, tensor; none.")
+    ] = "memory,l2,tensor",
     clocks: Annotated[bool, typer.Option("--clocks", help="Also time one copy with ten methods, for docs/timing.md.")] = False,
     builds: Annotated[bool, typer.Option("--builds", help="Also how long a kernel takes to build, for docs/dependencies.md.")] = False,
-    comm: Annotated[bool, typer.Option("--comm", help="Instead, under torchrun: time all-reduce by size and wire, for the choices of rooftop.comm.")] = False,
+    comm: Annotated[
+        bool, typer.Option("--comm", help="Instead, under torchrun: time all-reduce by size and wire, for the choices of rooftop.comm.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Measure this card's ceilings: the memory, the L2, the launch, fp32 FMA, tensor cores. About two minutes; needs a GPU.

@@ -19,7 +19,10 @@ SAID = 160  # characters of a finding
 def check(results: Sequence[Result]) -> None:
     counts: Counter[str] = Counter(r.status for r in results)
     said = "; ".join(f"{r.subject}, {r.case}: {r.message}"[:SAID] for r in [r for r in results if r.status in ("wrong", "error")][:2])
-    log.keep("check", (r.subject for r in results), (r.op for r in results), {n: counts[n] for n in ("ok", "wrong", "error", "skipped")}, said=said)
+    log.keep(
+        "check", (r.subject for r in results), (r.op for r in results), {n: counts[n] for n in ("ok", "wrong", "error", "skipped")},
+        said=said
+    )
 
 
 def comparison(what: str, like: str, right: Sequence[bool], faults: int) -> None:
@@ -56,4 +59,6 @@ def diagnosis(what: str, found: Sequence[Any]) -> None:
 def placing(what: str, found: Placed) -> None:
     from rooftop.core import registry
 
-    log.keep("place", [what], [registry.ladder(found.ladder).op], {"distance": found.distance}, said=f"nearest: {' or '.join(found.nearest)}")
+    log.keep(
+        "place", [what], [registry.ladder(found.ladder).op], {"distance": found.distance}, said=f"nearest: {' or '.join(found.nearest)}"
+    )

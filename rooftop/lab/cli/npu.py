@@ -13,14 +13,16 @@ if TYPE_CHECKING:
     from rooftop.lab.candidates import Subject
 
 COLUMNS = {
-    "subject": "subject", "case": "case", "target": "target", "vmem": "VMEM B", "hbm": "HBM B", "code": "code B", "bundles": "bundles", "mxu": "MXU",
+    "subject": "subject", "case": "case", "target": "target", "vmem": "VMEM B", "hbm": "HBM B", "code": "code B", "bundles": "bundles",
+    "mxu": "MXU",
     "valu": "VALU", "spills": "spills", "cycles": "static cycles", "model": "model time", "note": "note",
-}  # fmt: skip
+}
 
 PARTS = ("checked", "compiled", "ascend", "pages")
 ASCEND = {
-    "subject": "subject", "kernel": "kernel", "verdict": "HIVM", "ub": "UB B", "l1": "L1 B", "l0c": "L0C B", "loops": "scalar loads", "note": "case or reason",
-}  # fmt: skip
+    "subject": "subject", "kernel": "kernel", "verdict": "HIVM", "ub": "UB B", "l1": "L1 B", "l0c": "L0C B", "loops": "scalar loads",
+    "note": "case or reason",
+}
 
 
 def inspect(found: Sequence[Subject], case: str | None, targets: Sequence[str], as_json: bool) -> None:
@@ -84,11 +86,13 @@ def _ascend(found: Sequence[Subject], as_json: bool) -> None:
 
 @app.command(rich_help_panel=SHOW)
 def npu(
-    check: Annotated[bool, typer.Option("--check", help="Write nothing; exit code 1 if the committed results are not those of the present code.")] = False,
+    check: Annotated[
+        bool, typer.Option("--check", help="Write nothing; exit code 1 if the committed results are not those of the present code.")
+    ] = False,
     only: Annotated[str | None, typer.Option(help="checked, compiled, ascend or pages.")] = None,
 ) -> None:
-    """For kernels that changed: check TPU kernels in the interpreter and compile them for v5e, v5p and v6e, and compile Triton kernels for Ascend; write
-    results/npu and the pages of docs. Needs the environments of make npu-env.
+    """For kernels that changed: check TPU kernels in the interpreter and compile them for v5e, v5p and v6e, and compile Triton kernels for
+    Ascend; write results/npu and the pages of docs. Needs the environments of make npu-env.
 
     Example: [bold]rooftop npu --check[/bold]"""
     from rooftop.lab.npu import ascend, figures, pages

@@ -1,4 +1,5 @@
-"""`rooftop diagnose my.cu`, of a file without a head: what each of its launches is, by its machine code, and what its lines cost, by the simulator."""
+"""`rooftop diagnose my.cu`, of a file without a head: what each of its launches is, by its machine code, and what its lines cost, by the
+simulator."""
 
 from __future__ import annotations
 
@@ -15,9 +16,10 @@ from rooftop.lab.cli.app import ENVIRONMENT, echo, kept_records
 
 
 def show(
-    path: Path, kernel: str | None, grid: str | None, block: str | None, shared: int, given: Sequence[str], args: str | None, folders: Sequence[Path],
+    path: Path, kernel: str | None, grid: str | None, block: str | None, shared: int, given: Sequence[str], args: str | None,
+    folders: Sequence[Path],
     card: str, as_json: bool,
-) -> None:  # fmt: skip
+) -> None:
     """Raises ToolchainError where there is no compiler, ValueError for a launch that is not given wholly."""
     from rooftop.core.compile import ToolchainError
     from rooftop.core.devices import lookup
@@ -41,7 +43,9 @@ def show(
         echo(f"rooftop: {path}: it ended ({run.ended}, exit code {run.status}) before any launch: rooftop simt {path} says why", err=True)
         raise typer.Exit(ENVIRONMENT)
     report = run.report
-    moved, written = (32 * sum(c.sectors for c in report.lines if c.space == "global" and (c.op != "read" or every)) for every in (True, False))
+    moved, written = (
+        32 * sum(c.sectors for c in report.lines if c.space == "global" and (c.op != "read" or every)) for every in (True, False)
+    )
     share = report.grid_blocks / max(report.blocks, 1)
     ceilings = Ceilings.from_records(kept_records(), device.name, lookup(device.name))
     roof = ceilings.roof(int((moved - written) * share), int(written * share), {"fma": (report.fma + report.other_flops / 2) * share})
@@ -53,7 +57,10 @@ def show(
         hints: list[str] = []
         if known is not None:
             threads = x.block[0] * x.block[1] * x.block[2]
-            held = occupancy(device.arch, registers=known["registers"], threads=threads, static_shared=known["shared"], dynamic_shared=x.shared, cluster=1)
+            held = occupancy(
+                device.arch, registers=known["registers"], threads=threads, static_shared=known["shared"], dynamic_shared=x.shared,
+                cluster=1
+            )
             at = {**known, "grid": x.grid, "occupancy": {"percent": held.percent, "limiter": held.limiter, "blocks": held.blocks}}
             hints = list(without.hints_of(at, device.sms))
         kernels.append({"launch": str(x), "registers": known and known["registers"], "spills": known and known["spills"], "hints": hints})
@@ -61,7 +68,7 @@ def show(
     refused = [f"{n}: {why}" for n, why in facts.refused.items()]
     if as_json:
         echo(json.dumps({"subject": str(path), "card": device.name, "bytes": int(moved * share), "fma": report.fma, "roof": asdict(roof), "kernels": kernels,
-                         "verdict": [asdict(r) for r in remarks], "refused": refused}, indent=2))  # fmt: skip
+                         "verdict": [asdict(r) for r in remarks], "refused": refused}, indent=2))
         return
     echo(f"{path} · {device.name} · without counters")
     if assumed:

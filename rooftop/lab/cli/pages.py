@@ -24,7 +24,8 @@ def merge(
     into: Annotated[Path | None, typer.Option(help="The folder to add them to.", show_default="results/")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Add the records of another machine. Merging twice changes nothing. Records of another text of a kernel, and of its machine code, count as of the tree.
+    """Add the records of another machine. Merging twice changes nothing. Records of another text of a kernel, and of its machine code,
+    count as of the tree.
 
     Example: [bold]rooftop records merge /tmp/from-the-gpu[/bold]"""
     from rooftop.core import settings
@@ -66,7 +67,9 @@ def prune(
 
 
 @records_app.command("show")
-def show(path: Annotated[Path | None, typer.Argument(help="A folder or file of records, packed or not.", show_default="results/")] = None) -> None:
+def show(
+    path: Annotated[Path | None, typer.Argument(help="A folder or file of records, packed or not.", show_default="results/")] = None
+) -> None:
     """Print records, a line of JSON each, oldest first. Each is whole: it holds what its file says once for a run.
 
     Example: [bold]rooftop records show results/h200 | grep '"kind":"sweep"'[/bold]"""
@@ -83,8 +86,9 @@ def show(path: Annotated[Path | None, typer.Argument(help="A folder or file of r
 
 
 def _prune_records(folder: Path, digests: Digests, notes: list[str]) -> list[Record] | None:
-    """Prunes the checkout's own records, if there are any and no run is writing them; `notes` is told if not. Keeps the computed digests. Returns the records
-    that were read, if they did not change, in the form of `rooftop.lab.records.store.read`; None: they must be read again."""
+    """Prunes the checkout's own records, if there are any and no run is writing them; `notes` is told if not. Keeps the computed digests.
+    Returns the records that were read, if they did not change, in the form of `rooftop.lab.records.store.read`; None: they must be read
+    again."""
     from rooftop.lab.records import prune as pruning
     from rooftop.lab.records.store import RecordError
     from rooftop.lab.report.joined import renewal, staleness
@@ -98,7 +102,10 @@ def _prune_records(folder: Path, digests: Digests, notes: list[str]) -> list[Rec
         notes.append(f"{folder} is not pruned: {error}")
         return None
     if done.bytes_dropped:
-        echo(f"pruned {folder}: {done.dropped} of {done.records} records, {done.bytes_dropped / 1e3:.0f} of {done.bytes / 1e3:.0f} kB", err=True)
+        echo(
+            f"pruned {folder}: {done.dropped} of {done.records} records, {done.bytes_dropped / 1e3:.0f} of {done.bytes / 1e3:.0f} kB",
+            err=True
+        )
     return None if done.bytes_dropped else left
 
 
@@ -106,7 +113,9 @@ def _prune_records(folder: Path, digests: Digests, notes: list[str]) -> list[Rec
 def report(
     out: Annotated[Path, typer.Option(help="The folder of the pages.")] = Path("report"),
     records: Annotated[Path | None, typer.Option(help="Folder of the records, or one file of them.", show_default="results/")] = None,
-    compute: Annotated[bool, typer.Option("--compute", help="Compile and count in the simulator what is not cached yet: takes minutes.")] = False,
+    compute: Annotated[
+        bool, typer.Option("--compute", help="Compile and count in the simulator what is not cached yet: takes minutes.")
+    ] = False,
     docs: Annotated[bool, typer.Option("--docs", help="Write the measured tables and pictures of README.md and docs/ instead.")] = False,
     check: Annotated[bool, typer.Option("--check", help="With --docs: write nothing; exit code 1 if a file would change.")] = False,
     language: Annotated[str, typer.Option(help="The course's pages in this language too, with a switch on each: zh.")] = "en",
@@ -212,4 +221,7 @@ def cache(
     rows = [{"part": p.name, "holds": p.about, "entries": p.entries, "bytes": p.bytes, "MiB": f"{p.bytes / 2**20:.1f}"} for p in found]
     columns = {"part": "Part", "holds": "Holds", "entries": "Entries", "MiB": "MiB"}
     done = "removed from" if empty else "in"
-    table(rows, columns, as_json, f"{sum(p.bytes for p in found) / 2**20:.0f} MiB {done} {settings.load().cache}, at most {settings.load().cache_mib}")
+    table(
+        rows, columns, as_json,
+        f"{sum(p.bytes for p in found) / 2**20:.0f} MiB {done} {settings.load().cache}, at most {settings.load().cache_mib}"
+    )

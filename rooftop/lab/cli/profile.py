@@ -15,7 +15,9 @@ from rooftop.lab.cli.diagnose import diagnose
 @app.command(rich_help_panel=MEASURE, context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
 def profile(
     context: typer.Context,
-    what: Annotated[str, typer.Argument(help="An op, implementation, rung or file; a model's config.json; or a program, followed by its arguments.")],
+    what: Annotated[
+        str, typer.Argument(help="An op, implementation, rung or file; a model's config.json; or a program, followed by its arguments.")
+    ],
     how: Annotated[str, typer.Option("--with", help="events (the timer), torch (torch.profiler) or ncu (hardware counters).")] = "events",
     case: CaseName = None,
     out: Annotated[Path, typer.Option(help="Folder of the report or trace.")] = Path("profile"),
@@ -27,15 +29,19 @@ def profile(
     layers: Annotated[int, typer.Option(help="A model: layers of it; 0: as the configuration says.", min=0)] = 0,
     records: Annotated[Path | None, typer.Option(help="A model: a folder for a record of the measured gains.")] = None,
     as_json: AsJson = False,
-) -> None:  # fmt: skip
-    """Time a kernel, or run it under a profiler and diagnose what it wrote. Needs a GPU. Of a model: the ops of a training step, and what patching gains.
+) -> None:
+    """Time a kernel, or run it under a profiler and diagnose what it wrote. Needs a GPU. Of a model: the ops of a training step, and what
+    patching gains.
 
-    A model is a config.json of Hugging Face Transformers: a step's share by op, its roof, and what each part of rooftop.patch saves, predicted from the bench
-    records of a card (without a GPU of h200) and measured on a GPU, by patching that part alone. With --card nothing is measured.
+    A model is a config.json of Hugging Face Transformers: a step's share by op, its roof, and what each part of rooftop.patch saves,
+    predicted from the bench records of a card (without a GPU of h200) and measured on a GPU, by patching that part alone. With --card
+    nothing is measured.
 
-    A program is run as a whole: any program with ncu; a Python program (python train.py, python -m package, a script) with events or torch, also without a GPU.
+    A program is run as a whole: any program with ncu; a Python program (python train.py, python -m package, a script) with events or torch,
+    also without a GPU.
 
-    Examples: [bold]rooftop profile softmax --case "rows 2048x131072 bf16"[/bold] · [bold]rooftop profile sgemm_cuda/05_tile_2d --with ncu[/bold] ·
+    Examples: [bold]rooftop profile softmax --case "rows 2048x131072 bf16"[/bold] ·
+    [bold]rooftop profile sgemm_cuda/05_tile_2d --with ncu[/bold] ·
     [bold]rooftop profile --with ncu -- python train.py[/bold] · [bold]rooftop profile config.json --card h200[/bold]"""
     if Path(what).suffix == ".json":
         _model(Path(what), batch, length, layers, card, records, as_json)

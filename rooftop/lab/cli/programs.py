@@ -21,7 +21,8 @@ TRUE = {"its inputs are assumed": "--arg gives", "its arguments are assumed": "-
 SIZE = 32  # a whole number of the arguments from which on it is a size
 ASSUMED = (8, 64)  # numbers for the arguments of a program that says how many it wants
 USAGE = re.compile(r"^\s*usage:?\s+\S+((?:[ \t]+[<\[(]?\w+[>\])]?){1,4})[ \t]*$", re.I | re.M)
-MAIN = re.compile(r"\bmain\s*\(\s*(?:const\s+)?int\s+\w+\s*,\s*(?:const\s+)?char\s*(?:const\s*)?\*\s*(?:const\s*)?\*?\s*(\w+)")  # what it calls its arguments
+# what it calls its arguments
+MAIN = re.compile(r"\bmain\s*\(\s*(?:const\s+)?int\s+\w+\s*,\s*(?:const\s+)?char\s*(?:const\s*)?\*\s*(?:const\s*)?\*?\s*(\w+)")
 PRINTED = 40  # lines of what the program prints that are shown
 
 
@@ -39,8 +40,13 @@ def words(args: str | None, scale: float | None) -> tuple[list[str] | None, str]
         return given, ""
     made = [str(max(1, round(int(w) * scale))) if w.isdigit() and int(w) >= SIZE else w for w in given or []]
     if not 0 < scale <= 1 or made == (given or []):
-        why = "it is more than 0 and at most 1" if not 0 < scale <= 1 else f"--args gives no whole number of {SIZE} or more that it could change"
-        raise ValueError(f"--scale {scale:g}: {why}; sizes that a program has itself stay, and its large launches are watched in part (--budget)")
+        why = (
+            "it is more than 0 and at most 1" if not 0 < scale <= 1
+            else f"--args gives no whole number of {SIZE} or more that it could change"
+        )
+        raise ValueError(
+            f"--scale {scale:g}: {why}; sizes that a program has itself stay, and its large launches are watched in part (--budget)"
+        )
     return made, f"--args '{shlex.join(made)}' in place of '{args}'"
 
 
@@ -66,9 +72,10 @@ def simulate(source: Source, *given: Any) -> int:
 
 
 def _simulated(
-    source: Source, assumed: str, given_words: Sequence[str] | None, kernel: str | None, seed: int, schedules: int, repeat: int, blocks: int | None,
+    source: Source, assumed: str, given_words: Sequence[str] | None, kernel: str | None, seed: int, schedules: int, repeat: int,
+    blocks: int | None,
     budget: float, check: bool, html: Path | None, as_json: bool, files: Sequence[Path] = (),
-) -> int:  # fmt: skip
+) -> int:
     from rooftop.core import whole_file
     from rooftop.lab.cli import noted
     from rooftop.lab.simt import annotate, build, process, program, verdict
@@ -79,7 +86,9 @@ def _simulated(
     words = list(given_words or [])
 
     def ran(words: Sequence[str]) -> tuple[Run | None, Run | None]:
-        return program.both(source, words, blocks=blocks, **given) if check else (None, program.run(source, words, mode="count", blocks=blocks, **given))
+        return program.both(source, words, blocks=blocks, **given) if check else (
+            None, program.run(source, words, mode="count", blocks=blocks, **given)
+        )
 
     given: dict[str, Any] = {"repeat": repeat, "only": kernel, "budget": budget, "files": files, "seed": seed}
     checked, counted = ran(words)
@@ -119,9 +128,10 @@ def _simulated(
         whole_file.write(html, annotate.as_html(report, dict(source.texts), str(path), remarks))
     if as_json:
         echo(json.dumps({
-            "subject": str(path), "launches": [asdict(x) for x in first.launches], "ended": first.ended, "status": first.status, "unfinished": why,
+            "subject": str(path), "launches": [asdict(x) for x in first.launches], "ended": first.ended, "status": first.status,
+            "unfinished": why,
             "verdict": [asdict(s) for s in remarks], **report.to_json(),
-        }, indent=2))  # fmt: skip
+        }, indent=2))
         return code
     if assumed:
         echo(f"called as assumed ({TRUE.get(source.guessed, '--arg gives')} others): {assumed}")
@@ -170,7 +180,8 @@ def _show(first: Run, source: Source, report: Any, remarks: Sequence[Any], why: 
 
 
 def _wanted(run: Run, source: Source) -> list[str]:
-    """The arguments that a program wants which ended without any launch: it names them by a line such as `usage: prog N steps`, or reads them."""
+    """The arguments that a program wants which ended without any launch: it names them by a line such as `usage: prog N steps`, or reads
+    them."""
     if run.launches or run.denied or run.over:
         return []
     if run.ended in ("exit", "returned") and (said := USAGE.search(run.report.printed)):

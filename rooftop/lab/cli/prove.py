@@ -22,7 +22,7 @@ def prove(
     dtype: Annotated[str, typer.Option(help="bf16, f16 or f32; auto: bf16 on a GPU, f32 on a CPU.")] = "auto",
     residual: Annotated[bool, typer.Option("--residual", help="Residual additions in the norms, too.")] = False,
     as_json: AsJson = False,
-) -> None:  # fmt: skip
+) -> None:
     """Patch a model with random weights, and compare each layer, each gradient and the losses with eager's, beside eager's own error.
 
     On the GPU where there is one. Exit code 1: not equal; the first layer that is not is named.
@@ -45,7 +45,7 @@ def prove(
     if as_json:
         rows = [{"part": r.part, "of": r.what, "times": r.count, "left": r.why} for r in report.rows]
         echo(json.dumps({"equal": proof.equal, "first": proof.first, "verdict": proof.verdict(), "replaced": rows, "losses": proof.losses,
-                         "seconds": proof.seconds, "memory": proof.memory}))  # fmt: skip
+                         "seconds": proof.seconds, "memory": proof.memory}))
     else:
         echo(f"{report}\n\n{proof}")
     if not proof.equal:

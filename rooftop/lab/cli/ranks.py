@@ -82,7 +82,9 @@ def bench_on_ranks(found: Sequence[Subject], case: str | None, budget_s: float, 
     with _group() as first:
         summary = several.run(found, records, case=case, budget_s=budget_s, say=_printer(first), case_budget_s=case_budget_s)
         if first:
-            for title, lines in (("not measured", summary.skipped), ("left for the next run: the budget is spent", summary.left), ("WRONG", summary.wrong)):
+            for title, lines in (
+                ("not measured", summary.skipped), ("left for the next run: the budget is spent", summary.left), ("WRONG", summary.wrong)
+            ):
                 if lines:
                     echo(f"{title}:\n" + "\n".join(f"    {line}" for line in lines))
     return summary.wrong
@@ -95,14 +97,17 @@ def _printer(first: bool) -> Callable[[str], None]:
 @app.command(rich_help_panel=JUDGE)
 def ranks(
     what: Annotated[list[str] | None, typer.Argument(help="Ops of several ranks. Default: all.")] = None,
-    processes: Annotated[int, typer.Option(help="Number of processes on this machine, with gloo. Under torchrun: its processes, with NCCL on GPUs.")] = 2,
+    processes: Annotated[
+        int, typer.Option(help="Number of processes on this machine, with gloo. Under torchrun: its processes, with NCCL on GPUs.")
+    ] = 2,
     seed: Annotated[int | None, typer.Option(help="Seed of the inputs. Default: a new one each time.")] = None,
 ) -> None:
     """Check ops of several ranks on several processes, as `rooftop check` checks their kernels on one device.
 
     Exit code 1 if anything is wrong or there is nothing to check.
 
-    Examples: [bold]rooftop ranks all_reduce_ranks --processes 3[/bold] · [bold]torchrun --nproc-per-node 4 -m rooftop.lab.cli ranks[/bold]"""
+    Examples: [bold]rooftop ranks all_reduce_ranks --processes 3[/bold] ·
+    [bold]torchrun --nproc-per-node 4 -m rooftop.lab.cli ranks[/bold]"""
     import secrets
 
     import torch

@@ -17,11 +17,11 @@ def sanitize(
     tools: Annotated[str, typer.Option(help="Tools, comma-separated: memcheck, racecheck, synccheck.")] = "memcheck,racecheck,synccheck",
     records: Annotated[Path | None, typer.Option(help="Folder to write sanitize records to.")] = None,
     as_json: AsJson = False,
-) -> None:  # fmt: skip
+) -> None:
     """Run kernels under NVIDIA's compute-sanitizer: bounds, races, barriers. Needs a GPU and the CUDA toolkit.
 
-    Runs the edge cases with torch's caching allocator off. First the sanitizer must find the faults planted in three small kernels. Exit code 1 for any
-    finding.
+    Runs the edge cases with torch's caching allocator off. First the sanitizer must find the faults planted in three small kernels. Exit
+    code 1 for any finding.
 
     Examples: [bold]rooftop sanitize softmax_cuda[/bold] · [bold]rooftop sanitize my.cu --tools memcheck --case "odd f32"[/bold]"""
     from rooftop.lab import candidates

@@ -28,7 +28,7 @@ from rooftop.lab.cli.app import (
     SharedBytes,
     app,
     echo,
-)  # fmt: skip
+)
 
 if TYPE_CHECKING:
     from rooftop.core.spec import Case
@@ -41,9 +41,14 @@ LARGEST = 1 << 18  # elements of the inputs of a case that is taken where none i
 
 @app.command(rich_help_panel=JUDGE)
 def simt(
-    what: Annotated[str, typer.Argument(help="A rung (ladder/NN), an implementation in CUDA C++, a .cu file, a .py with Triton kernels (or my.py:name).")],
+    what: Annotated[
+        str,
+        typer.Argument(help="A rung (ladder/NN), an implementation in CUDA C++, a .cu file, a .py with Triton kernels (or my.py:name).")
+    ],
     case: Annotated[str | None, typer.Option("--case", help="One case of the op, by name or 'name dtype'.")] = None,
-    shape: Annotated[str | None, typer.Option(help="Sizes: a=512x512,b=512x512 for the inputs of an op; M=1024,N=1024 for a head without an op.")] = None,
+    shape: Annotated[
+        str | None, typer.Option(help="Sizes: a=512x512,b=512x512 for the inputs of an op; M=1024,N=1024 for a head without an op.")
+    ] = None,
     blocks: Annotated[int | None, typer.Option(help="Number of blocks to count, spread over the grid (default 32).")] = None,
     seed: Annotated[int, typer.Option(help="Seed of the inputs and of the order in which warps run.")] = 0,
     schedules: Annotated[int, typer.Option(help="Number of random warp orders to check.")] = 1,
@@ -51,22 +56,31 @@ def simt(
     cluster: Annotated[str | None, typer.Option(help="With --kernel: blocks of a cluster.")] = None,
     cooperative: Annotated[bool, typer.Option("--cooperative", help="With --kernel: a cooperative launch.")] = False,
     args: ProgramWords = None, include: Include = None,
-    file: Annotated[list[Path] | None, typer.Option(help="Of a program: a file that it may read, here or beside the source. Repeatable.")] = None,
+    file: Annotated[
+        list[Path] | None, typer.Option(help="Of a program: a file that it may read, here or beside the source. Repeatable.")
+    ] = None,
     scale: Annotated[float | None, typer.Option(help="Of a program: the factor for the sizes among --args, numbers of 32 or more.")] = None,
-    repeat: Annotated[int, typer.Option(help="Of a program: how often a launch is watched that is made again with the same arguments.")] = 1,
-    budget: Annotated[float, typer.Option(help="Of a program: seconds for the watched blocks of one launch; the others run unwatched.")] = 10.0,
+    repeat: Annotated[
+        int, typer.Option(help="Of a program: how often a launch is watched that is made again with the same arguments.")
+    ] = 1,
+    budget: Annotated[
+        float, typer.Option(help="Of a program: seconds for the watched blocks of one launch; the others run unwatched.")
+    ] = 10.0,
     check: Annotated[bool, typer.Option("--check/--no-check", help="Also look for faults; this runs all blocks.")] = True,
     expect: Annotated[
-        list[str] | None, typer.Option(help="With --kernel: what a tensor must hold afterwards, as out=ref.npy, within the tolerances of torch.testing.")
+        list[str] | None,
+        typer.Option(help="With --kernel: what a tensor must hold afterwards, as out=ref.npy, within the tolerances of torch.testing.")
     ] = None,
     html: Annotated[Path | None, typer.Option(help="Write the annotated source to this page.")] = None,
     as_json: AsJson = False,
-) -> None:  # fmt: skip
-    """Run CUDA C++ on the CPU, thread by thread, and print its source with the memory traffic of each line. Needs no GPU, but a C++ compiler.
+) -> None:
+    """Run CUDA C++ on the CPU, thread by thread, and print its source with the memory traffic of each line. Needs no GPU, but a C++
+    compiler.
 
-    Each access is shown with the 32-byte sectors (global memory) or wavefronts (shared memory) that a request of a warp takes, and the minimum in brackets.
-    Faults are reported with their line: bounds, races, barriers, waits. Exit code 1 if there is one, 3 if the kernel reaches something that is not simulated.
-    An ordinary .cu file runs as it is, from its main(), without a GPU; so does a .py, with its Triton kernels in the interpreter.
+    Each access is shown with the 32-byte sectors (global memory) or wavefronts (shared memory) that a request of a warp takes, and the
+    minimum in brackets. Faults are reported with their line: bounds, races, barriers, waits. Exit code 1 if there is one, 3 if the kernel
+    reaches something that is not simulated. An ordinary .cu file runs as it is, from its main(), without a GPU; so does a .py, with its
+    Triton kernels in the interpreter.
 
     Examples: [bold]rooftop simt my.cu[/bold] · [bold]rooftop simt my.cu --args '1024 3'[/bold] · [bold]rooftop simt sgemm_cuda/06[/bold] ·
     [bold]rooftop simt head.cu --shape M=1024,N=1024 --html page.html[/bold] ·
@@ -80,10 +94,14 @@ def simt(
     what, named = triton_files.cuda_one(what)
     kernel = kernel or named
     if python := triton_files.own(what, arg or ()):
-        others = {"--case": case, "--shape": shape, "--blocks": blocks, "--kernel": kernel, "--grid": grid, "--block": block, "--html": html}
+        others = {
+            "--case": case, "--shape": shape, "--blocks": blocks, "--kernel": kernel, "--grid": grid, "--block": block, "--html": html
+        }
         for option, said in others.items():
             if said is not None:
-                raise ValueError(f"{option} {said}: {python.path} is Python; it takes {python.path}:NAME, --arg, --args, --seed, --budget and --json")
+                raise ValueError(
+                    f"{option} {said}: {python.path} is Python; it takes {python.path}:NAME, --arg, --args, --seed, --budget and --json"
+                )
         raise typer.Exit(triton_files.simulate(python, args, seed, budget, as_json))
     if reason := simulator.unavailable():
         raise ToolchainError(reason)
@@ -106,10 +124,15 @@ def simt(
             raise typer.Exit(ENVIRONMENT) from None
         if scaled:
             echo(scaled, err=as_json)
-        raise typer.Exit(programs.simulate(source, assumed, words, kernel, seed, schedules, repeat, blocks, budget, check, html, as_json, file or []))
+        raise typer.Exit(
+            programs.simulate(source, assumed, words, kernel, seed, schedules, repeat, blocks, budget, check, html, as_json, file or [])
+        )
     if plain and own.launches:
         for name, at in ordinary.filled(head_text.read(path)).items():
-            echo(f"{path}:{at}: main() fills {name}, and a launch by --kernel does not run main(): {name} holds what it is declared with", err=True)
+            echo(
+                f"{path}:{at}: main() fills {name}, and a launch by --kernel does not run main(): {name} holds what it is declared with",
+                err=True
+            )
     if plain and own.launches and own.kernel and own.grid and own.block and _unusual(path, own.kernel):
         from rooftop.lab.cli import programs
 
@@ -118,7 +141,9 @@ def simt(
         raise typer.Exit(programs.simulate(source, "", [], None, seed, schedules, repeat, blocks, budget, check, html, as_json))
     for option, given in (("--scale", scale), ("--file", file)):
         if given:
-            raise ValueError(f"{option} {given}: only a program that runs from its main() takes it, a .cu file without a head and without --grid")
+            raise ValueError(
+                f"{option} {given}: only a program that runs from its main() takes it, a .cu file without a head and without --grid"
+            )
     if args is not None:
         raise ValueError(f"--args {args}: only a program takes arguments, a .cu file without a head and without --grid")
     title, sources, counted, checked = _run(what, case, shape, blocks, seed, schedules, check, own)
@@ -135,7 +160,9 @@ def simt(
         console = Console()
         echo(title)
         sources = {name: printable(text) for name, text in sources.items()}
-        for line in annotate.as_text(report, sources, console.is_terminal and not console.no_color, console.width if console.is_terminal else 160):
+        for line in annotate.as_text(
+            report, sources, console.is_terminal and not console.no_color, console.width if console.is_terminal else 160
+        ):
             typer.echo(line)  # with colours
         sys.stdout.write(printable(counted.printed))
         for f in report.findings:
@@ -163,10 +190,14 @@ def _unexpected(report: Report, expected: Sequence[str], whole: bool) -> list[st
     for text in expected:
         name, _, file = text.partition("=")
         if name not in report.outputs or not file.endswith(".npy") or not Path(file).is_file():
-            raise ValueError(f"--expect {text}: it is NAME=FILE.npy, of a tensor that the kernel may write: {', '.join(report.outputs) or 'none'}")
+            raise ValueError(
+                f"--expect {text}: it is NAME=FILE.npy, of a tensor that the kernel may write: {', '.join(report.outputs) or 'none'}"
+            )
         got, want = report.outputs[name], torch.from_numpy(np.load(file, allow_pickle=False))
         try:
-            torch.testing.assert_close(got.reshape(want.shape) if got.numel() == want.numel() else got, want, check_dtype=False, equal_nan=True)
+            torch.testing.assert_close(
+                got.reshape(want.shape) if got.numel() == want.numel() else got, want, check_dtype=False, equal_nan=True
+            )
         except AssertionError as error:
             said.append(f"wrong: {name} is not {file}: {' '.join(str(error).split())}")
     return said
@@ -190,7 +221,8 @@ def _unusual(path: Path, kernel: str) -> bool:
 
 
 def _build_ahead() -> None:
-    """Build what all simulations share while the source is compiled; whoever needs it first waits for it, and says why it cannot be built."""
+    """Build what all simulations share while the source is compiled; whoever needs it first waits for it, and says why it cannot be
+    built."""
     from rooftop.lab.simt import build
 
     build.progress = lambda text: echo(text, err=True)
@@ -243,7 +275,9 @@ def _run(
                 raise ValueError(f"{option} {said}: {path} is taken as an ordinary .cu, whose sizes are given by --grid, --block and --arg")
         return _ordinary(path, own, blocks, seed, schedules, check)
     if own.given:
-        raise ValueError(f"--kernel, --grid, --block, --arg, --shared, --cluster and --cooperative launch a kernel of a .cu file; {what} is none")
+        raise ValueError(
+            f"--kernel, --grid, --block, --arg, --shared, --cluster and --cooperative launch a kernel of a .cu file; {what} is none"
+        )
     if path.suffix == ".cu" and path.is_file() and head_text.parse(head_text.read(path), path).op is None and not _registered(path):
         if case is not None:
             raise ValueError(f"--case {case}: {path} names no op and so has no cases; its sizes are given by --shape")
@@ -268,7 +302,8 @@ def _run(
 
 
 def _runs(run: Callable[[Mode], Report], check: bool) -> tuple[Report, Report | None]:
-    """The counted run and the checked one, which comes first: what does not end in it would not end while it is counted either, and is not."""
+    """The counted run and the checked one, which comes first: what does not end in it would not end while it is counted either, and is
+    not."""
     _build_ahead()
     checked = run("check") if check else None
     if checked is not None and any(f.kind in ("deadlock", "not-simulated") for f in checked.findings):
@@ -276,7 +311,9 @@ def _runs(run: Callable[[Mode], Report], check: bool) -> tuple[Report, Report | 
     return run("count"), checked
 
 
-def _ordinary(path: Path, own: _Ordinary, blocks: int | None, seed: int, schedules: int, check: bool) -> tuple[str, dict[str, str], Report, Report | None]:
+def _ordinary(path: Path, own: _Ordinary, blocks: int | None, seed: int, schedules: int, check: bool) -> tuple[
+    str, dict[str, str], Report, Report | None
+]:
     """One kernel of a file as it stands."""
     from rooftop.lab.simt import arguments, ordinary
     from rooftop.lab.simt import run as running
@@ -292,9 +329,10 @@ def _ordinary(path: Path, own: _Ordinary, blocks: int | None, seed: int, schedul
     def run(mode: Mode) -> Report:
         memory, uninitialised = job.memory()
         return running.run_launches(
-            text, str(path), [launch], memory, uninitialised=uninitialised, mode=mode, seed=seed, schedules=schedules, blocks=blocks, folders=folders,
+            text, str(path), [launch], memory, uninitialised=uninitialised, mode=mode, seed=seed, schedules=schedules, blocks=blocks,
+            folders=folders,
             values=job.values,
-        )  # fmt: skip
+        )
 
     counted, checked = _runs(run, check)
     return f"{path}, {entry}<<<{own.grid}, {own.block}>>>", {str(path): text}, counted, checked
@@ -358,7 +396,9 @@ def _case(subject: Subject, name: str | None, sizes: dict[str, tuple[int, ...]])
     if sizes:
 
         def resized(c: Case) -> Case:
-            inputs: dict[str, Any] = {n: replace(v, shape=sizes[n]) if isinstance(v, Input) and n in sizes else v for n, v in c.inputs.items()}
+            inputs: dict[str, Any] = {
+                n: replace(v, shape=sizes[n]) if isinstance(v, Input) and n in sizes else v for n, v in c.inputs.items()
+            }
             return replace(c, name="as given", inputs=inputs)
 
         having = [c for c in cases if set(sizes) <= {n for n, _ in c.tensors()}]  # a weight, say, is no input of every case
@@ -366,12 +406,16 @@ def _case(subject: Subject, name: str | None, sizes: dict[str, tuple[int, ...]])
             most = max(cases, key=lambda c: len(set(sizes) & {n for n, _ in c.tensors()}))
             unknown = sorted(set(sizes) - {n for n, _ in most.tensors()}) or sorted(sizes)
             example = ",".join(f"{n}={'x'.join(str(min(d, 64)) for d in v.shape)}" for n, v in most.tensors())
-            raise ValueError(f"--shape names {', '.join(unknown)}; the inputs are {', '.join(n for n, _ in most.tensors())}, as in --shape {example}")
+            raise ValueError(
+                f"--shape names {', '.join(unknown)}; the inputs are {', '.join(n for n, _ in most.tensors())}, as in --shape {example}"
+            )
         cases = [resized(c) for c in having]
     reasons = []
     for c in cases:
         reason = (_mismatch(subject, c) if sizes else None) or subject.supports(c, device)
-        if reason is None and all(m is None or m.numel == 0 for n, m in subject.op.problem(c, device).tensors if n in subject.op.output_names):
+        if reason is None and all(
+            m is None or m.numel == 0 for n, m in subject.op.problem(c, device).tensors if n in subject.op.output_names
+        ):
             reason = "the output is empty: nothing is launched"
         if reason is None:
             return c
@@ -387,7 +431,10 @@ def _mismatch(subject: Subject, case: Case) -> str | None:
 
     op = subject.op.forward or subject.op
     given: dict[str, Any] = dict.fromkeys(op.tensor_names)
-    given |= {n: torch.empty(v.shape, dtype=getattr(torch, DTYPES[v.dtype].torch), device="meta") for n, v in case.inputs.items() if isinstance(v, Input)}
+    given |= {
+        n: torch.empty(v.shape, dtype=getattr(torch, DTYPES[v.dtype].torch), device="meta") for n, v in case.inputs.items()
+        if isinstance(v, Input)
+    }
     try:
         op.reference(**given, **op.options(case))
         subject.kernel_problem(case, TARGETS[90])  # torch does not look at every dimension of tensors without values
@@ -421,10 +468,14 @@ def _without_op(
     if missing := sorted(known - set(sizes)):
         raise ValueError(f"{path} names no op: give the sizes of its dimensions ({', '.join(missing)} missing), as in --shape {example}")
     if unknown := sorted(set(sizes) - known - free):
-        raise ValueError(f"--shape names {', '.join(unknown)}; the sizes in the head of {path} are {', '.join(sorted(known | free)) or 'all fixed'}")
+        raise ValueError(
+            f"--shape names {', '.join(unknown)}; the sizes in the head of {path} are {', '.join(sorted(known | free)) or 'all fixed'}"
+        )
     for name, size in sizes.items():
         if len(size) != 1:
-            raise ValueError(f"--shape {name}={'x'.join(map(str, size))}: {path} names no op, so {name} is one size, as in --shape {name}={size[0]}")
+            raise ValueError(
+                f"--shape {name}={'x'.join(map(str, size))}: {path} names no op, so {name} is one size, as in --shape {name}={size[0]}"
+            )
     numbers = {name for a in head.args if isinstance(a, NumberArg) for name in names(a.expression)} & free - known
     if missing := sorted(numbers - set(sizes)):
         whole = ",".join([*(f"{n}={v[0]}" for n, v in sizes.items()), *(f"{n}=1" for n in missing)])
@@ -434,9 +485,10 @@ def _without_op(
 
     def run(mode: Mode) -> Report:
         return simulator.run_launches(
-            text, str(path), job.launches(device), job.memory(device, "cpu", seed), mode=mode, seed=seed, schedules=schedules, blocks=blocks,
+            text, str(path), job.launches(device), job.memory(device, "cpu", seed), mode=mode, seed=seed, schedules=schedules,
+            blocks=blocks,
             folders=head.folders,
-        )  # fmt: skip
+        )
 
     counted, checked = _runs(run, check)
     return f"{path}, {job.title}" if sizes else str(path), {str(path): text}, counted, checked

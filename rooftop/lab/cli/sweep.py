@@ -28,12 +28,17 @@ UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 @app.command(rich_help_panel=MEASURE)
 def sweep(
-    what: Annotated[list[str], typer.Argument(help="Ops; or implementations, which are timed in addition to the one that a call selects.", show_default=False)],
+    what: Annotated[
+        list[str],
+        typer.Argument(help="Ops; or implementations, which are timed in addition to the one that a call selects.", show_default=False)
+    ],
     points: Annotated[int, typer.Option(help="Random sizes, in addition to the models' widths.")] = 100,
     seed: Annotated[int, typer.Option(help="Seed of the sizes.")] = 0,
     dtype: DTypeName = None,
     size: Annotated[list[str] | None, typer.Option(help="Another range of a size: columns=64..4096.", show_default=False)] = None,
-    moved: Annotated[str, typer.Option("--bytes", help="Bytes that a call with many rows reads and writes; the most, for an op without rows.")] = "128M..1G",
+    moved: Annotated[
+        str, typer.Option("--bytes", help="Bytes that a call with many rows reads and writes; the most, for an op without rows.")
+    ] = "128M..1G",
     direction: Annotated[str, typer.Option(help="forward, backward or both.")] = "both",
     compiled: Annotated[int, typer.Option(help="Number of points at which torch.compile and quack are timed too.")] = 4,
     models: Annotated[bool, typer.Option("--models/--no-models", help="Also the widths of forty well-known models.")] = True,
@@ -42,11 +47,12 @@ def sweep(
     worst: Annotated[int, typer.Option(help="Number of the worst points that are listed with kernel, config, bound and the fastest other config.")] = 0,
     records: Annotated[Path | None, typer.Option(help="Folder of the records.", show_default="results/")] = None,
     as_json: AsJson = False,
-) -> None:  # fmt: skip
-    """Time ops between their cases: at the widths of well-known models and at random sizes, together with a copy, torch and Liger. Needs a GPU.
+) -> None:
+    """Time ops between their cases: at the widths of well-known models and at random sizes, together with a copy, torch and Liger. Needs a
+    GPU.
 
-    The op's contract says which numbers are sizes. Results are on disk within a second. If an op fails, the others continue. Exit code 2: a point is slower
-    than a peer, or its share of the roof is under 0.8 of its neighbours'; 1: a result is wrong, or an op failed.
+    The op's contract says which numbers are sizes. Results are on disk within a second. If an op fails, the others continue. Exit code 2: a
+    point is slower than a peer, or its share of the roof is under 0.8 of its neighbours'; 1: a result is wrong, or an op failed.
 
     Examples: [bold]rooftop sweep rms_norm layer_norm[/bold] · [bold]rooftop sweep softmax --size columns=64..4096 --seed 7[/bold]"""
     from rooftop.lab.ending import NoGpuError
@@ -112,7 +118,7 @@ def sweep(
                 left = None if ends is None else max(0.0, ends - time.monotonic())
                 flags = {"--points": points, "--seed": seed, "--dtype": dtype, "--bytes": moved, "--compiled": compiled, "--budget": budget, "--total": left,
                          "--worst": worst or None,
-                         "--records": records}  # fmt: skip
+                         "--records": records}
                 more = [*(w for t in size or [] for w in ("--size", t)), "--models" if models else "--no-models", *(["--json"] if as_json else [])]
                 code, others = _in_new_process(todo[k + 1 :], [*(str(w) for n, v in flags.items() if v is not None for w in (n, v)), *more], as_json)
                 codes.add(code)
@@ -129,8 +135,11 @@ def _in_new_process(todo: Iterable[tuple[Contract, Sizes, list[Subject]]], flags
     from rooftop.core import settings
 
     words = [w for op, _, named in todo for w in (op.name, *(s.name for s in named))]
-    command = [sys.executable, "-m", "rooftop.lab.cli", "sweep", *words, "--direction", "forward", *flags]  # a backward is named where it is wanted
-    done = subprocess.run(command, stdout=subprocess.PIPE if as_json else None, env=settings.environment({"PYTHONPATH": str(settings.CHECKOUT)}), check=False)
+    # a backward is named where it is wanted
+    command = [sys.executable, "-m", "rooftop.lab.cli", "sweep", *words, "--direction", "forward", *flags]
+    done = subprocess.run(
+        command, stdout=subprocess.PIPE if as_json else None, env=settings.environment({"PYTHONPATH": str(settings.CHECKOUT)}), check=False
+    )
     try:
         records = json.loads(done.stdout) if as_json else []
     except ValueError:
@@ -147,7 +156,9 @@ def _asked(words: Iterable[str], direction: str) -> list[tuple[Contract, list[Su
     for word in words:
         if word in registry.op_names() or (word.endswith("_bwd") and word.removesuffix("_bwd") in registry.op_names()):
             op = registry.op(word)
-            both = [op] if op.forward else [*([op] if direction != "backward" else []), *([op.bwd] if op.bwd and direction != "forward" else [])]
+            both = [op] if op.forward else [
+                *([op] if direction != "backward" else []), *([op.bwd] if op.bwd and direction != "forward" else [])
+            ]
             if not both:
                 raise ValueError(f"{word} has no backward that is an op of its own")
             for one in both:

@@ -10,14 +10,16 @@ import typer
 from rooftop.lab.cli.app import JUDGE, WRONG, AsJson, app, echo, table
 
 SUMMARY = {"target": "target", "card": "figures of", "compiles": "compile", "too large": "too large", "failed": "fail", "refused": "not for it",
-           "unknown": "not compiled", "matrix": "matrix", "spilling": "spill"}  # fmt: skip
+           "unknown": "not compiled", "matrix": "matrix", "spilling": "spill"}
 CELLS = {"kernel": "kernel", "target": "target", "state": "state", "registers": "regs", "spills": "spill B", "shared": "shared B", "limit": "of",
-         "matrix": "matrix instructions", "reason": "why"}  # fmt: skip
+         "matrix": "matrix instructions", "reason": "why"}
 
 
 @app.command(rich_help_panel=JUDGE)
 def targets(
-    what: Annotated[list[str] | None, typer.Argument(help="Ops or implementations. Default: all, a row a target.", show_default=False)] = None,
+    what: Annotated[
+        list[str] | None, typer.Argument(help="Ops or implementations. Default: all, a row a target.", show_default=False)
+    ] = None,
     target: Annotated[list[str] | None, typer.Option(help="sm_80, 86, 90a, 120a, gfx942, ... Default: all ten.")] = None,
     update: Annotated[bool, typer.Option("--update", help="Compile what has changed since; all of it takes an hour.")] = False,
     as_json: AsJson = False,
@@ -48,7 +50,10 @@ def targets(
         others = [r for r in page.of_others() if (not what or r["kernel"] in {s.name for s in every}) and not target]
         echo(json.dumps({"cells": [{**page.row_of(c), "current": c.current} for c in found] + others, "lost": lost}, indent=1))
     elif what:
-        table([{**page.row_of(c), "matrix": ", ".join(f"{k} {n}" for k, n in (c.row or {}).get("matrix", {}).items())} for c in found], CELLS, False)
+        table(
+            [{**page.row_of(c), "matrix": ", ".join(f"{k} {n}" for k, n in (c.row or {}).get("matrix", {}).items())} for c in found], CELLS,
+            False
+        )
     else:
         table(page.summary(found), SUMMARY, False)
     if not as_json:

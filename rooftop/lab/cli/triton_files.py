@@ -28,7 +28,8 @@ class Own:
 
 
 def own(word: str, given: Sequence[str] = (), seed: int = 0) -> Own | None:
-    """What a word of a command line names of an ordinary Python file; None for anything else, a kernel by its name (`softmax__mine__triton.py`) too. `given`:
+    """What a word of a command line names of an ordinary Python file; None for anything else, a kernel by its name
+    (`softmax__mine__triton.py`) too. `given`:
     its arguments, NAME=VALUE. Raises ValueError."""
     from rooftop.core import registry
     from rooftop.core.names import RegistryError
@@ -41,7 +42,9 @@ def own(word: str, given: Sequence[str] = (), seed: int = 0) -> Own | None:
         known = registry.kernel_name(path.stem)
     except RegistryError:
         known = None
-    return None if known is not None and not name else Own(path, name, {n: v for i, text in enumerate(given) for n, v in [_argument(text, seed + i)]})
+    return None if known is not None and not name else Own(
+        path, name, {n: v for i, text in enumerate(given) for n, v in [_argument(text, seed + i)]}
+    )
 
 
 def _argument(text: str, seed: int) -> tuple[str, Any]:
@@ -60,7 +63,8 @@ def _argument(text: str, seed: int) -> tuple[str, Any]:
 
 
 def cuda(words: Sequence[str]) -> list[str]:
-    """The words, a Python file without Triton that hands CUDA C++ to torch's `load_inline` or `load` by that: `my.py`, or `my.py:kernel`."""
+    """The words, a Python file without Triton that hands CUDA C++ to torch's `load_inline` or `load` by that: `my.py`, or
+    `my.py:kernel`."""
     from rooftop.lab.simt import in_python
 
     found = []
@@ -97,10 +101,13 @@ def simulate(what: Own, args: str | None, seed: int, budget: float, as_json: boo
     faults = sum(f.kind in ("fault", "launch", "host") for f in ran.findings)
     noted.interpreted(str(what.path), len(ran.launches), faults)
     what_ran = "its time was over" if watch.over else "not every program ran"
-    cut = f"{what_ran} (--budget {budget:g}): what the file computes was not judged; smaller sizes may do" if watch.cut and not ran.findings else ""
+    cut = (
+        f"{what_ran} (--budget {budget:g}): what the file computes was not judged; smaller sizes may do" if watch.cut and not ran.findings
+        else ""
+    )
     if as_json:
         echo(json.dumps({"subject": str(what.path), "launches": [x.to_json() for x in ran.launches], "unfinished": cut,
-                         "findings": [{"kind": f.kind, "text": f.text} for f in ran.findings]}, indent=2))  # fmt: skip
+                         "findings": [{"kind": f.kind, "text": f.text} for f in ran.findings]}, indent=2))
         return code
     _show(ran)
     if cut:
@@ -152,9 +159,9 @@ def inspect(what: Own, archs: Sequence[str], kind: str, as_json: bool) -> int:
         for k in found:
             counts = " ".join(f"{n}:{c}" for n, c in k["counts"].items() if n not in ("BRA", "total"))
             rows.append({"subject": what.path.stem, "arch": a, **k, "occ": f"{k['occupancy']['percent']:.0f} % ({k['occupancy']['limiter']})", "sass": counts,
-                         "note": "; ".join(k["unmet"])})  # fmt: skip
+                         "note": "; ".join(k["unmet"])})
     columns = {"subject": "subject", "arch": "sm", "kernel": "kernel", "registers": "regs", "spills": "spill B", "shared": "shared B", "occ": "occupancy",
-               "sass": "instructions", "config": "config", "note": "unmet"}  # fmt: skip
+               "sass": "instructions", "config": "config", "note": "unmet"}
     if as_json:
         table([*rows, *({"kernel": name, "note": why} for name, why in refused.items())], columns, True)
     elif rows:
@@ -168,7 +175,10 @@ def _nothing(what: Own, findings: Sequence[Finding]) -> None:
     for f in findings:
         echo(str(f))
     if not findings:
-        echo(f"{what.path} launches no Triton kernel, and no function of it does: rooftop inspect {what.path}:FUNCTION --arg x=f32:48x40", err=True)
+        echo(
+            f"{what.path} launches no Triton kernel, and no function of it does: rooftop inspect {what.path}:FUNCTION --arg x=f32:48x40",
+            err=True
+        )
 
 
 def compare(what: Own, like: str, seed: int, as_json: bool) -> int:

@@ -18,12 +18,16 @@ def tune(
     budget: Annotated[str, typer.Option(help="Time for all of it: 90s, 4m.")] = "4m",
     records: Annotated[Path | None, typer.Option(help="Folder of the records.", show_default="results/")] = None,
     keep: Annotated[Path | None, typer.Option(help="Folder of the tables of configs.", show_default="the package's tuned/")] = None,
-    source: Annotated[Path | None, typer.Option("--from", help="Measure nothing: install the tables that --keep wrote on another machine.")] = None,
+    source: Annotated[
+        Path | None, typer.Option("--from", help="Measure nothing: install the tables that --keep wrote on another machine.")
+    ] = None,
     as_json: AsJson = False,
-) -> None:  # fmt: skip
-    """Time every config that a kernel lists; for each case, store one that is faster than the heuristic's by more than the noise. Needs a GPU.
+) -> None:
+    """Time every config that a kernel lists; for each case, store one that is faster than the heuristic's by more than the noise. Needs a
+    GPU.
 
-    Without names: every shipped kernel; rungs only if named. Configs with wrong results are never stored. Cases that were never tuned come first.
+    Without names: every shipped kernel; rungs only if named. Configs with wrong results are never stored. Cases that were never tuned come
+    first.
 
     Examples: [bold]rooftop tune softmax --budget 4m[/bold] · [bold]rooftop tune --keep out/tuned --records out/[/bold]
     · [bold]rooftop tune --from out/tuned[/bold]"""
@@ -44,7 +48,9 @@ def tune(
         return
     found = [s for s in candidates.find(what or []) if what or s.rung is None]
     say = (lambda text: echo(text, err=True)) if as_json else echo
-    summary = tunes.run(tunes.jobs(found, case=case, dtype=dtype), records or settings.load().results, keep, budget_s=_seconds(budget), say=say)
+    summary = tunes.run(
+        tunes.jobs(found, case=case, dtype=dtype), records or settings.load().results, keep, budget_s=_seconds(budget), say=say
+    )
     if as_json:
         echo(json.dumps(summary.__dict__, indent=2))
     else:
@@ -54,9 +60,12 @@ def tune(
                 "gain": f"{r['over_heuristic']:.3f}" if r["pick"] else "", "config": tables.label(r["pick"]) if r["pick"] else "",
             }
             for r in summary.written
-        ]  # fmt: skip
+        ]
         if rows:
-            columns = {"subject": "implementation", "case": "case", "configs": "configs", "verdict": "verdict", "gain": "over heuristic", "config": "kept"}
+            columns = {
+                "subject": "implementation", "case": "case", "configs": "configs", "verdict": "verdict", "gain": "over heuristic",
+                "config": "kept"
+            }
             table(rows, columns, False)
         _list("tables written", summary.tables)
         _list("not tuned", summary.skipped)

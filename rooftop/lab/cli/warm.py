@@ -16,10 +16,14 @@ Ops = Annotated[list[str] | None, typer.Argument(help="Ops. None: all of them.",
 @app.command(rich_help_panel=MEASURE)
 def warm(
     ops: Ops = None,
-    columns: Annotated[list[int] | None, typer.Option(help="Number of columns of future calls; repeat for several.", show_default="4096")] = None,
+    columns: Annotated[
+        list[int] | None, typer.Option(help="Number of columns of future calls; repeat for several.", show_default="4096")
+    ] = None,
     dtype: DTypeName = None,
     kernel: Annotated[str | None, typer.Option(help="One kernel by name, instead of those that the calls select.")] = None,
-    card: Annotated[str | None, typer.Option(help="h100, h200, a800, rtx4090 or an architecture.", show_default="the GPU here, else h100")] = None,
+    card: Annotated[
+        str | None, typer.Option(help="h100, h200, a800, rtx4090 or an architecture.", show_default="the GPU here, else h100")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Compile ahead of time, into the disk caches, all binaries for calls with these columns and any number of rows; of an op that is not called with rows and
@@ -56,7 +60,9 @@ def warm(
     if any(r.failed for r in rows):
         raise typer.Exit(WRONG)
     if kernel is not None and not any(r.variants for r in rows):
-        raise ValueError(f"{kernel} takes no call with {', '.join(map(str, columns or [4096]))} columns on {device.name}, so nothing was compiled")
+        raise ValueError(
+            f"{kernel} takes no call with {', '.join(map(str, columns or [4096]))} columns on {device.name}, so nothing was compiled"
+        )
 
 
 @app.command("first-calls", rich_help_panel=MEASURE)
@@ -70,8 +76,8 @@ def first_calls(
     records: Annotated[Path | None, typer.Option(help="Folder of the records.", show_default="results/")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Measure the host time of first calls (the very first, new rows, new columns), together with torch and torch.compile(dynamic=True), and write records.
-    Needs a GPU.
+    """Measure the host time of first calls (the very first, new rows, new columns), together with torch and torch.compile(dynamic=True),
+    and write records. Needs a GPU.
 
     Example: [bold]rooftop first-calls layer_norm --dtype bf16[/bold]"""
     import torch
@@ -111,7 +117,7 @@ def first_calls(
             **{f"{k} slow": f"{r[k]['slow']} of {r[k]['n']}" for k in ("rows", "columns") if k in r}, "note": r.get("refused", ""),
         }
         for r in measured
-    ]  # fmt: skip
+    ]
     names = {"what": f"{dtype}, µs", "subject": "", "first": "first", "known": "known", "rows median": "new rows", "rows max": "max", "rows slow": "> 10 ms",
-             "columns median": "new columns", "columns max": "max", "columns slow": "> 10 ms", "note": ""}  # fmt: skip
+             "columns median": "new columns", "columns max": "max", "columns slow": "> 10 ms", "note": ""}
     table(shown, names, False)

@@ -16,13 +16,15 @@ from rooftop.core.whole_file import regular
 from rooftop.lab.diary.log import Entry, Row
 
 SECTIONS: Mapping[str, str] = {  # family of an op's kernels -> the heading
-    "gemm": "GEMM", "sparse": "SpMM and other sparse products", "attention": "Attention", "norm": "Norms and softmax", "quant": "Quantisation",
-    "comm": "Overlap and collectives", "codecs": "Compression", "loss": "Losses", "movement": "Reductions and data movement", "select": "Sorting and selection",
+    "gemm": "GEMM", "sparse": "SpMM and other sparse products", "attention": "Attention", "norm": "Norms and softmax",
+    "quant": "Quantisation",
+    "comm": "Overlap and collectives", "codecs": "Compression", "loss": "Losses", "movement": "Reductions and data movement",
+    "select": "Sorting and selection",
     "elementwise": "Elementwise", "npu": "NPU", "": "Other",
-}  # fmt: skip
+}
 _DATED = re.compile(r"(\d{4}-\d{2}-\d{2})(?:[-_ .]+(.+))?")
 MARKS = ((codecs.BOM_UTF8, "utf-8-sig"), (codecs.BOM_UTF32_LE, "utf-32"), (codecs.BOM_UTF32_BE, "utf-32"), (codecs.BOM_UTF16_LE, "utf-16"),
-         (codecs.BOM_UTF16_BE, "utf-16"))  # fmt: skip
+         (codecs.BOM_UTF16_BE, "utf-16"))
 LONGEST = 4 << 20  # bytes of a note
 
 
@@ -69,7 +71,7 @@ def days(entries: Iterable[Entry], notes: Iterable[Note]) -> list[Day]:
     return [
         Day(day, {s: tuple(by_day[day][s]) for s in sorted(by_day.get(day, {}), key=order.index)}, tuple(written.get(day, ())))
         for day in sorted({*by_day, *written})
-    ]  # fmt: skip
+    ]
 
 
 def plain(entry: Entry) -> Entry:
@@ -79,7 +81,10 @@ def plain(entry: Entry) -> Entry:
         return " ".join(printable(text).split())
 
     rows = tuple(replace(r, subject=one(r.subject), case=one(r.case)) for r in entry.rows)
-    return Entry(entry.at, one(entry.kind), tuple(map(one, entry.subjects)), entry.ops, {one(n): v for n, v in entry.figures.items()}, rows, one(entry.said))
+    return Entry(
+        entry.at, one(entry.kind), tuple(map(one, entry.subjects)), entry.ops, {one(n): v for n, v in entry.figures.items()}, rows,
+        one(entry.said)
+    )
 
 
 def set_of(entries: Iterable[Entry]) -> list[Entry]:
@@ -169,14 +174,18 @@ def row_of(record: Mapping[str, Any]) -> Row | None:
         return None
     seconds = clock["median"]
     ratios = [v["ratio"] for n, v in record.get("versus", {}).items() if n.startswith("peer:") and isinstance(v.get("ratio"), (int, float))]
-    return Row(str(record["subject"]), str(record["case"]), round(seconds * 1e6, 3), round(1 / max(ratios), 4) if ratios and max(ratios) > 0 else 0.0)
+    return Row(
+        str(record["subject"]), str(record["case"]), round(seconds * 1e6, 3),
+        round(1 / max(ratios), 4) if ratios and max(ratios) > 0 else 0.0
+    )
 
 
 # -- notes --------------------------------------------------------------------------------------------------------------------
 
 
 def notes(folder: Path, encoding: str = "") -> tuple[list[Note], list[str]]:
-    """The notes of a folder, and the names of Markdown files in it that begin with no date. `encoding`: of files that are not UTF-8 and have no mark.
+    """The notes of a folder, and the names of Markdown files in it that begin with no date. `encoding`: of files that are not UTF-8 and
+    have no mark.
 
     Raises ValueError with the file's name for one that cannot be read as text, or a name of an encoding that is none."""
     if encoding:
@@ -190,7 +199,9 @@ def notes(folder: Path, encoding: str = "") -> tuple[list[Note], list[str]]:
         if named is None or not _is_date(named[1]):
             undated.append(path.name)
             continue
-        found.append(Note(named[1], printable(named[2] or "").replace("-", " ").replace("_", " "), text_of(path, encoding), printable(path.name)))
+        found.append(
+            Note(named[1], printable(named[2] or "").replace("-", " ").replace("_", " "), text_of(path, encoding), printable(path.name))
+        )
     return found, undated
 
 

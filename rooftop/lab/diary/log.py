@@ -35,7 +35,8 @@ class Row:
 
 @dataclass(frozen=True)
 class Entry:
-    """`at`: UTC, ISO 8601. `kind`: the command. `subjects`: what it looked at; `ops`: what that computes. `figures`: name -> number; `said`: in words."""
+    """`at`: UTC, ISO 8601. `kind`: the command. `subjects`: what it looked at; `ops`: what that computes. `figures`: name -> number;
+    `said`: in words."""
 
     at: str
     kind: str
@@ -55,15 +56,18 @@ def now() -> str:
 
 
 def keep(
-    kind: str, subjects: Iterable[str], ops: Iterable[str] = (), figures: Mapping[str, float] | None = None, rows: Iterable[Row] = (), said: str = "",
+    kind: str, subjects: Iterable[str], ops: Iterable[str] = (), figures: Mapping[str, float] | None = None, rows: Iterable[Row] = (),
+    said: str = "",
     *, at: Callable[[], str] = now,
-) -> None:  # fmt: skip
+) -> None:
     """Append what a command found. Where the file cannot be written, nothing is kept, and the command goes on."""
     with contextlib.suppress(OSError, ValueError):
         if (path := settings.load().diary) is None:
             return
         numbers = {n: float(v) for n, v in (figures or {}).items() if math.isfinite(v)}
-        entry = Entry(at(), kind, tuple(dict.fromkeys(subjects))[:MOST], tuple(dict.fromkeys(ops))[:MOST], numbers, tuple(rows)[:MOST], said)
+        entry = Entry(
+            at(), kind, tuple(dict.fromkeys(subjects))[:MOST], tuple(dict.fromkeys(ops))[:MOST], numbers, tuple(rows)[:MOST], said
+        )
         line = json.dumps(asdict(entry), ensure_ascii=True, allow_nan=False).encode() + b"\n"
         path.parent.mkdir(parents=True, exist_ok=True)
         with open(os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC, 0o600), "r+b", buffering=0) as file:
@@ -87,7 +91,8 @@ def _lock(file: IO[bytes]) -> None:
 
 
 def read(path: Path) -> tuple[list[Entry], Path | None]:
-    """The entries, oldest first, and where the file is kept as it was if it held lines that are none; the log then goes on with its entries alone.
+    """The entries, oldest first, and where the file is kept as it was if it held lines that are none; the log then goes on with its entries
+    alone.
 
     Raises OSError, ValueError where it cannot be read."""
     if path.exists() and not path.is_file() and not path.is_dir():

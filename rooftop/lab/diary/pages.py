@@ -20,26 +20,28 @@ from rooftop.lab.report.markup import shorter
 MADE = "<!-- made by rooftop diary; your notes are files of their own -->"
 INDEX = "index"
 WORDS: Mapping[str, str] = {  # every text of the pages, in one place
-    "title": "Diary", "when": "time (UTC)", "what": "what", "subject": "subject", "result": "result", "notes": "Notes", "day": "day", "days": "Days",
+    "title": "Diary", "when": "time (UTC)", "what": "what", "subject": "subject", "result": "result", "notes": "Notes", "day": "day",
+    "days": "Days",
     "nothing": "Only notes on this day.", "runs": "what was done", "benches": "speed beside the best peer: the line is 1",
     "no_peer": "no peer", "case": "case", "time": "kernel time", "against": "of the best peer's speed", "device": "recorded on",
-}  # fmt: skip
+}
 KINDS: Mapping[str, tuple[str, str]] = {  # kind of an entry -> one, several
-    "check": ("check", "checks"), "bench": ("bench", "benches"), "record": ("recorded bench", "recorded benches"), "simt": ("simulation", "simulations"),
+    "check": ("check", "checks"), "bench": ("bench", "benches"), "record": ("recorded bench", "recorded benches"),
+    "simt": ("simulation", "simulations"),
     "place": ("placing", "placings"), "diagnose": ("diagnosis", "diagnoses"), "predictions": ("prediction", "predictions"),
     "answers": ("quiz", "quizzes"), "puzzles": ("puzzle", "puzzles"), "lessons": ("lesson", "lessons"),
-}  # fmt: skip
+}
 FIGURES: Mapping[str, str] = {  # a figure of an entry -> how it is said
     "ok": "{} right", "wrong": "{} wrong", "error": "{} with an error", "skipped": "{} skipped", "cases": "{} cases", "faults": "{} faults",
     "sectors": "{} sectors", "wavefronts": "{} wavefronts", "blocks": "{} blocks", "launches": "{} kinds of launches",
     "distance": "distance {}", "us": "{} µs", "points": "{} points of 100",
     "count": "{} in all", "right": "{} right",
-}  # fmt: skip
+}
 ZEROS = ("faults", "right", "points", "ok")  # said though they are 0
 GROUPS: Mapping[str, tuple[str, ...]] = {  # what a chart counts together: it has a colour for each
     "checks": ("check",), "benches": ("bench", "record"), "simulations": ("simt",), "diagnoses": ("diagnose", "place"),
     "learning": ("predictions", "answers", "puzzles", "lessons"),
-}  # fmt: skip
+}
 SHOWN, DAYS = 12, 60  # bars of the chart of benches; the last days that the index draws
 SUBJECTS = 3  # that a row names
 LABEL, BAR, STEP = 215.0, 270.0, 20.0  # pixels
@@ -108,7 +110,9 @@ def text(day: Day) -> str:
 def _text(day: Day) -> Iterator[str]:
     yield from (MADE, "", f"# {WORDS['title']}: {day.day}", "", f"{kinds(day.kinds)}." if day.entries else WORDS["nothing"])
     for heading, entries in day.sections.items():
-        yield from ("", f"## {heading}", "", f"| {WORDS['when']} | {WORDS['what']} | {WORDS['subject']} | {WORDS['result']} |", "|---|---|---|---|")
+        yield from (
+            "", f"## {heading}", "", f"| {WORDS['when']} | {WORDS['what']} | {WORDS['subject']} | {WORDS['result']} |", "|---|---|---|---|"
+        )
         for entry in entries:
             cells = (entry.at[11:16], KINDS.get(entry.kind, (entry.kind,))[0], subjects(entry), result(entry))
             yield f"| {' | '.join(markdown(c) for c in cells)} |"
@@ -141,7 +145,7 @@ def lower(note: str) -> str:
 def page(day: Day) -> str:
     notes = [(n.title or n.name, _html(n)) for n in day.notes]
     return _rendered(day=day, title=f"{WORDS['title']}: {day.day}", lead=f"{kinds(day.kinds)}." if day.entries else WORDS["nothing"], notes=notes,
-                     pictures=[p for p in (_sections(day), _benches(day)) if p], days=())  # fmt: skip
+                     pictures=[p for p in (_sections(day), _benches(day)) if p], days=())
 
 
 def _html(note: Note) -> Markup:
@@ -155,7 +159,7 @@ def index_page(days: Sequence[Day]) -> str:
             whole[kind] = whole.get(kind, 0) + n
     picture = stacked([(d.day, d.kinds) for d in days if d.entries][-DAYS:])
     return _rendered(day=None, title=WORDS["title"], lead=f"{kinds(dict(sorted(whole.items())))}." if whole else "", notes=[],
-                     pictures=[picture] if picture else [], days=list(reversed(days)))  # fmt: skip
+                     pictures=[picture] if picture else [], days=list(reversed(days)))
 
 
 def _rendered(**about: object) -> str:

@@ -2,8 +2,8 @@
 
     ROOFTOP_SIMT_SECONDS=4 python -m rooftop.lab.fuzz.calls --runs 500
 
-A run makes every call several times, with numbers, small ones, descriptors, addresses, and names and processes that are there as arguments. A file, a
-folder and another process of the same user must be as before, and the next simulation must run."""
+A run makes every call several times, with numbers, small ones, descriptors, addresses, and names and processes that are there as arguments.
+A file, a folder and another process of the same user must be as before, and the next simulation must run."""
 
 from __future__ import annotations
 
@@ -31,8 +31,10 @@ __global__ void k(int* y) {{
 LAST = 512  # beyond the highest number of a call
 EACH = 8  # times that a run makes each call
 PATIENCE = 10  # seconds of CPU time
-PAST_FILTERS = (335, 336)  # uretprobe, uprobe: the kernel does not ask filters, and ends whoever calls them from elsewhere than its own trampoline
-LEFT = (60, 231, *PAST_FILTERS, 15, 202, 11, 10, 25, 12, 9)  # ends of the process; back from a signal; a wait; its own memory, lost: these end the run alone
+# uretprobe, uprobe: the kernel does not ask filters, and ends whoever calls them from elsewhere than its own trampoline
+PAST_FILTERS = (335, 336)
+# ends of the process; back from a signal; a wait; its own memory, lost: these end the run alone
+LEFT = (60, 231, *PAST_FILTERS, 15, 202, 11, 10, 25, 12, 9)
 BODY = """
     static const char* names[] = {{"{kept}", "{folder}", "{folder}/made", "/proc/{pid}/mem"}}; const int leaves[] = {{{leaves}}};
     unsigned long state = y[0] * 2ul + 1; static char space[1 << 16];
@@ -68,7 +70,9 @@ def run(count: int, seed: int) -> tuple[Counter[str], list[str]]:
     kinds: Counter[str] = Counter()
     findings: list[str] = []
     rng = random.Random(seed)
-    with tempfile.TemporaryDirectory() as name, subprocess.Popen(["sleep", "1000000"], stdin=subprocess.DEVNULL, start_new_session=True) as other:
+    with tempfile.TemporaryDirectory() as name, subprocess.Popen(
+        ["sleep", "1000000"], stdin=subprocess.DEVNULL, start_new_session=True
+    ) as other:
         folder, kept = Path(name), Path(name) / "kept.txt"
         kept.write_text("as it was", encoding="utf-8")
         made = {"kept": kept, "folder": folder, "pid": other.pid, "leaves": ", ".join(map(str, LEFT)), "count": EACH * LAST, "last": LAST}

@@ -19,8 +19,8 @@ EACH = 8  # kinds of launches of one kernel that are compiled: of an autotuned o
 
 
 def launches(path: Path, word: str, given: Mapping[str, Any], args: Sequence[str], watch: Watch, seed: int = 0) -> host.Ran:
-    """What a file launches as it is, or if that is nothing, or a function is named, what its functions do with the first tensors that they take. `word`: a
-    function, or a kernel, of which alone the launches are kept."""
+    """What a file launches as it is, or if that is nothing, or a function is named, what its functions do with the first tensors that they
+    take. `word`: a function, or a kernel, of which alone the launches are kept."""
     ran = host.program(path, args, watch)
     names = dict(ran.names)
     if any(f.kind == "absent" for f in ran.findings):
@@ -47,8 +47,8 @@ def _only(ran: host.Ran, kernel: Any, word: str, path: Path) -> host.Ran:
 
 
 def _called(path: Path, names: Any, functions: dict[str, Any], given: Mapping[str, Any], watch: Watch, seed: int) -> host.Ran:
-    """Each function, with the first arguments that it takes. What its own checks refuse, and tensors that its kernels leave, are passed over: they may be none
-    that it is for."""
+    """Each function, with the first arguments that it takes. What its own checks refuse, and tensors that its kernels leave, are passed
+    over: they may be none that it is for."""
     findings: list[Finding] = []
     refused: list[Finding] = []
     for word, function in functions.items():
@@ -85,13 +85,17 @@ def facts(launched: Launched, device: Device) -> Facts:
     child.alive()
     found = cached_facts(made.cubin, made.name)
     threads = 32 * made.num_warps
-    limit = occupancy(device.arch, registers=found.registers, threads=threads, static_shared=found.shared, dynamic_shared=made.shared, cluster=made.num_ctas)
+    limit = occupancy(
+        device.arch, registers=found.registers, threads=threads, static_shared=found.shared, dynamic_shared=made.shared,
+        cluster=made.num_ctas
+    )
     return {
-        "kernel": launched.name, "registers": found.registers, "spills": found.stack, "shared": found.shared + made.shared, "threads": threads,
+        "kernel": launched.name, "registers": found.registers, "spills": found.stack, "shared": found.shared + made.shared,
+        "threads": threads,
         "grid": list(launched.grid), "counts": found.counts, "opcodes": dict(found.opcodes), "instructions": found.instructions,
         "loop": found.loop.counts if found.loop else {}, "config": launched.config, "unmet": [limit.refused] if limit.refused else [],
         "occupancy": {"percent": limit.percent, "limiter": limit.limiter, "blocks": limit.blocks, "refused": limit.refused},
-    }  # fmt: skip
+    }
 
 
 def several(ran: host.Ran, device: Device) -> tuple[list[Facts], dict[str, str]]:

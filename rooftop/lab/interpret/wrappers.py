@@ -11,20 +11,23 @@ OUTPUT = re.compile(r"(?:out|output|result|res|dst|y|z|c|o)(?:_\w+|ptr)?", re.I)
 USUAL = (  # values of numbers by the names that they go by
     (re.compile(r"eps(?:ilon)?"), 1e-5), (re.compile(r"(?:is_)?causal|inplace|training"), False), (re.compile(r"dim|axis"), -1),
     (re.compile(r"top_?k|(?:n|num)_?(?:experts_per_token|groups?)"), 2), (re.compile(r"(?:n|num)_?heads?|heads"), 4),
-    (re.compile(r"(?:temperature|alpha|beta|gamma|(?:\w+_)?scale|factor|(?:negative_)?slope|momentum|lr|learning_rate|weight_decay)(?:_\w+)?"), 0.5),
-)  # fmt: skip
+    (re.compile(
+        r"(?:temperature|alpha|beta|gamma|(?:\w+_)?scale|factor|(?:negative_)?slope|momentum|lr|learning_rate|weight_decay)(?:_\w+)?"
+    ), 0.5),
+)
 NUMBERS = re.compile(r"int|float|bool|str|dtype|torch\.dtype", re.I)
 # Tensors by the letters of their sizes: of one, two, three and more parameters, likely ones first. Targets of a loss are whole numbers.
 ONE = ("mn",), ("m",), ("bhmd",), ("bmd",)
 TWO = ("mn", "mn"), ("mk", "kn"), ("mn", "n"), ("m", "m"), ("bmk", "bkn"), ("bhmd", "bhmd"), ("mn", "m:i64"), ("mn", "k:kernel")
 THREE = (
-    ("mn", "mn", "mn"), ("mn", "n", "n"), ("mk", "kn", "n"), ("m", "m", "m"), ("bhmd", "bhmd", "bhmd"), ("md", "md", "md"), ("bmd", "bmd", "bmd"),
+    ("mn", "mn", "mn"), ("mn", "n", "n"), ("mk", "kn", "n"), ("m", "m", "m"), ("bhmd", "bhmd", "bhmd"), ("md", "md", "md"),
+    ("bmd", "bmd", "bmd"),
     ("mk", "nk", "n"),
-)  # fmt: skip
+)
 SIZES = (  # odd ones first: what a file's own checks refuse is told from what is wrong
     {"m": 33, "n": 100, "k": 40, "b": 2, "h": 3, "d": 32}, {"m": 64, "n": 128, "k": 32, "b": 2, "h": 2, "d": 64},
     {"m": 128, "n": 256, "k": 64, "b": 1, "h": 2, "d": 16},
-)  # fmt: skip
+)
 
 
 def kernels(names: Mapping[str, Any]) -> dict[str, Any]:
@@ -42,11 +45,13 @@ def jit_of(kernel: Any) -> Any:
 
 
 def functions(names: Mapping[str, Any], module: str) -> dict[str, Callable[..., Any]]:
-    """The functions of a file that launch its kernels, themselves or by others of its functions; `apply` of classes of autograd. Of those that others of
-    them call none is among them."""
+    """The functions of a file that launch its kernels, themselves or by others of its functions; `apply` of classes of autograd. Of those
+    that others of them call none is among them."""
     launch = set(kernels(names))
     own = {n: f for n, f in names.items() if inspect.isfunction(f) and f.__module__ == module}
-    classes = {n: c for n, c in names.items() if inspect.isclass(c) and c.__module__ == module and hasattr(c, "forward") and hasattr(c, "apply")}
+    classes = {
+        n: c for n, c in names.items() if inspect.isclass(c) and c.__module__ == module and hasattr(c, "forward") and hasattr(c, "apply")
+    }
     used = {n: _names(f) for n, f in own.items()} | {n: _names(inspect.getattr_static(c, "forward")) for n, c in classes.items()}
     found: set[str] = set()
     while new := {n for n, u in used.items() if n not in found and u & (launch | found)}:
@@ -75,7 +80,9 @@ def resolve(names: Mapping[str, Any], word: str, path: Any) -> Any:
     found = names.get(first)
     if found is None:
         known = [n for n, f in names.items() if inspect.isfunction(f) or n in kernels(names)]
-        raise ValueError(f"{path} has no {word!r}; {hint(word, known)}" if known else f"{path} has no {word!r}, and no function that launches a kernel")
+        raise ValueError(
+            f"{path} has no {word!r}; {hint(word, known)}" if known else f"{path} has no {word!r}, and no function that launches a kernel"
+        )
     for part in rest:
         found = getattr(found, part, None)
     if not callable(found):
@@ -99,8 +106,8 @@ def parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
 def calls(
     function: Callable[..., Any], own: Mapping[str, Any], seed: int, sizes: Mapping[str, int], dtype: str = "float32", usual: bool = False
 ) -> Iterator[dict[str, Any]]:
-    """Arguments by name that a call may take, likely ones first, with what is given. `usual`: a number has the value that is usual for its name; nothing that
-    is compared with a reference, which does not have it, may assume one. Raises ValueError where a number is missing."""
+    """Arguments by name that a call may take, likely ones first, with what is given. `usual`: a number has the value that is usual for its
+    name; nothing that is compared with a reference, which does not have it, may assume one. Raises ValueError where a number is missing."""
     listed = parameters(function)
     own = {**{p.name: v for p in listed if usual for v in _usual(p)[:1]}, **own}
     more = {n: v for n, v in own.items() if n not in [p.name for p in listed]}

@@ -430,8 +430,8 @@ def counted(made: Solve, call: Call, numbers: Sequence[Any]) -> Report:
 
 
 def of_inline(submission: Submission, task: Task) -> Outcome:
-    """Judge the function of torch's tensors in the sources that a file gives to load_inline: the file is read, not run. Its inputs are drawn there, shown,
-    and judged here."""
+    """Judge the function of torch's tensors in the sources that a file gives to load_inline: the file is read, not run. Its inputs are
+    drawn there, shown, and judged here."""
     from rooftop.lab.check import like as likes
     from rooftop.lab.simt import in_python
 

@@ -135,7 +135,8 @@ def _judged(asked: Asked) -> Verdict:
 
 
 def _apart(asked: Asked) -> Verdict:
-    """What only the package's own call runs: a kernel module, a head with functions in a .py beside it, or one that a function judges. As `rooftop check`."""
+    """What only the package's own call runs: a kernel module, a head with functions in a .py beside it, or one that a function judges. As
+    `rooftop check`."""
     path, task = asked.submission.path, asked.task
     if asked.submission.form == "module" and not isinstance(task, OpTask):
         raise SubmissionError(f"{path}: a kernel module is judged by --op")

@@ -67,8 +67,8 @@ class OpTask:
     """An op of the package. Its reference runs in this process."""
 
     def __init__(self, name: str, plain: bool = True) -> None:
-        """`plain`: for a submission that is called with tensors and numbers. Raises RegistryError for a name that is no op, ValueError for an op of several
-        processes, or one of objects or lists where plain tensors are needed."""
+        """`plain`: for a submission that is called with tensors and numbers. Raises RegistryError for a name that is no op, ValueError for
+        an op of several processes, or one of objects or lists where plain tensors are needed."""
         self.op: Contract = registry.op(name)
         if name.endswith("_ranks") or (plain and (self.op.objects or self.op.list_names)):
             raise ValueError(f"{name} takes or returns more than tensors and numbers: judge takes ops of plain tensors")
@@ -171,7 +171,8 @@ class OpTask:
         return {n: found.get(n, v) for n, v in options.items()}
 
     def _arguments(self, tensors: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:
-        """What the public function passes on, by name; nothing where it has other parameters. Raises what it raises for what it does not take."""
+        """What the public function passes on, by name; nothing where it has other parameters. Raises what it raises for what it does not
+        take."""
         if self.name not in registry.op_names() or self.op.objects:
             return {}
         given = {n: t for n, t in tensors.items() if t is not None} | options

@@ -1,7 +1,8 @@
 """Which lines of a rung a puzzle may blank, and what may stand there wrongly: from the texts of the rung and of the one before alone.
 
-A blank is a line, or a few, that the rung adds to the rung before. A wrong filling is the line of the rung before, or the right one after one of RULES. Whether
-a filling is wrong in fact is for the judge to say (rooftop.lab.learn.judge): what it cannot tell from the right one is no puzzle."""
+A blank is a line, or a few, that the rung adds to the rung before. A wrong filling is the line of the rung before, or the right one after
+one of RULES. Whether a filling is wrong in fact is for the judge to say (rooftop.lab.learn.judge): what it cannot tell from the right one
+is no puzzle."""
 
 from __future__ import annotations
 
@@ -34,8 +35,8 @@ class Filling:
 
 @dataclass(frozen=True)
 class Blank:
-    """Lines `first` to `last` of a rung's source, counted from 1. `before`: the lines of the rung before that they replace, "" where there are none. `nth`: how
-    many blanks with the same text stand above it."""
+    """Lines `first` to `last` of a rung's source, counted from 1. `before`: the lines of the rung before that they replace, "" where there
+    are none. `nth`: how many blanks with the same text stand above it."""
 
     rung: str
     first: int
@@ -85,7 +86,9 @@ def _stretch(m: re.Match[str]) -> str:
 RULES = (  # the most telling ones first
     _rule("the barrier left out", r"__sync(?:threads|warp)\(\);", ""),
     _rule("the wait left out", r"__pipeline_wait_prior\([^;]*\);", ""),
-    _rule("a stretch of neighbours for each thread", r"for \((\w+(?: long)?) (\w+) = ([^;,]+); \2 < (\w+); \2 \+= ([^)]+)\)", _stretch, ".cu"),
+    _rule(
+        "a stretch of neighbours for each thread", r"for \((\w+(?: long)?) (\w+) = ([^;,]+); \2 < (\w+); \2 \+= ([^)]+)\)", _stretch, ".cu"
+    ),
     _rule("the padding left out", r"(?<=\w) \+ (?:[1248]|16)\](?=[\s,;\[])", "]"),
     _rule("the padding left out", r"\[33\]", "[32]"),
     _rule("the mask left out", r", mask=(?:[^=\n]|==|<=|>=)+?(?:, other=[\d.]+|(?=\)$))", ""),
@@ -156,8 +159,9 @@ def _balanced(text: str) -> bool:
 
 
 def blanks(before: Rung, rung: Rung) -> list[Blank]:
-    """Every blank of a rung for which there are wrong fillings by three rules or more, the best first: those that the rung before fills otherwise, those with
-    a barrier, then those with the most wrong fillings. A rung that is the shipped kernel has none, nor one in another language than the rung before."""
+    """Every blank of a rung for which there are wrong fillings by three rules or more, the best first: those that the rung before fills
+    otherwise, those with a barrier, then those with the most wrong fillings. A rung that is the shipped kernel has none, nor one in another
+    language than the rung before."""
     if rung.path.suffix == ".toml" or before.implementation.path.suffix != rung.path.suffix:
         return []
     seen: dict[str, int] = {}
@@ -190,7 +194,9 @@ def _of(before: Rung, rung: Rung) -> Iterator[Blank]:
             yield from made(0, len(added), "\n".join(removed) if len(removed) <= LONGEST else "")
         for i, (_, text) in enumerate(added):
             if asked[i]:
-                yield from made(i, i + 1, removed[i] if len(removed) == len(added) else removed[0] if len(removed) == 1 == sum(asked) else "")
+                yield from made(
+                    i, i + 1, removed[i] if len(removed) == len(added) else removed[0] if len(removed) == 1 == sum(asked) else ""
+                )
             if SYNC.search(text):  # a barrier, with the line before it or after it
                 yield from (made(i - 1, i + 1, "") if i and asked[i - 1] else made(i, i + 2, "") if any(asked[i + 1 : i + 2]) else ())
 
@@ -213,12 +219,17 @@ def _hunks(lines: Sequence[Line]) -> Iterator[tuple[list[str], list[tuple[int, s
         yield removed, added
 
 
-NOT_ASKED = re.compile(r"\s*(?:#|//|/\*|\*|template\b|using\b|static_assert|struct\b|__global__|__device__|constexpr\b|\"\"\"|@|def |return;)")
+NOT_ASKED = re.compile(
+    r"\s*(?:#|//|/\*|\*|template\b|using\b|static_assert|struct\b|__global__|__device__|constexpr\b|\"\"\"|@|def |return;)"
+)
 
 
 def _is_code(text: str, language: str) -> bool:
     code = code_of(text, language).strip()
-    return bool(re.search(r"\w", code)) and len(text) <= WIDEST and not NOT_ASKED.match(text) and code not in ("else", "return v;") and len(code) > 8
+    return (
+        bool(re.search(r"\w", code)) and len(text) <= WIDEST and not NOT_ASKED.match(text) and code not in ("else", "return v;")
+        and len(code) > 8
+    )
 
 
 def _device_lines(text: str, suffix: str) -> set[int]:

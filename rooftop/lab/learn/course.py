@@ -1,4 +1,5 @@
-"""What comes before what: a graph of ladders and topics, and plans by it. Ladders say in ladder.toml what they need, course.toml has the topics."""
+"""What comes before what: a graph of ladders and topics, and plans by it. Ladders say in ladder.toml what they need, course.toml has the
+topics."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ TOPICS = Path(__file__).parent / "course.toml"
 
 @dataclass(frozen=True)
 class Node:
-    """A ladder, or a topic. `lessons`: its rungs; of a topic the rung with which it is learnt and those before it. `level`: the longest way to it."""
+    """A ladder, or a topic. `lessons`: its rungs; of a topic the rung with which it is learnt and those before it. `level`: the longest way
+    to it."""
 
     name: str
     title: str
@@ -69,7 +71,9 @@ def graph() -> Mapping[str, Node]:
     made = []
     for name, ladder in ladders.items():
         level_of = reach(name, ())
-        made.append(Node(name, ladder.title, sentence(ladder.intro), False, needs[name], tuple(r.name for r in ladder.rungs), level_of, nearest(name)))
+        made.append(Node(
+            name, ladder.title, sentence(ladder.intro), False, needs[name], tuple(r.name for r in ladder.rungs), level_of, nearest(name)
+        ))
     for name, topic in topics.items():
         before = tuple(r.name for r in ladders[at[name].ladder].rungs if r.number <= at[name].number)
         made.append(Node(name, str(topic["title"]), str(topic["about"]), True, needs[name], before, reach(name, ()), nearest(name)))
@@ -111,8 +115,8 @@ def _inside(ladder: Node, topic: str) -> bool:
 
 @dataclass(frozen=True)
 class Plan:
-    """What is between a learner and a goal. `left`: lessons, in the order to read them; `days`: to the date, today included; `expected`: how many would have
-    been read by now at an even pace from the day it was made."""
+    """What is between a learner and a goal. `left`: lessons, in the order to read them; `days`: to the date, today included; `expected`:
+    how many would have been read by now at an even pace from the day it was made."""
 
     name: str
     by: date
@@ -136,10 +140,17 @@ class Plan:
             return _("{goal}: reached, {all} lessons read", goal=self.name, all=self.whole)
         if self.days <= 0:
             left = len(self.left)
-            return _("{goal}: the day ({by}) has passed with {left} of {all} lessons left", goal=self.name, by=self.by, left=left, all=self.whole)
-        pace = _("ahead of an even pace" if self.done > self.expected else "behind an even pace" if self.done < self.expected else "at an even pace")
+            return _(
+                "{goal}: the day ({by}) has passed with {left} of {all} lessons left", goal=self.name, by=self.by, left=left, all=self.whole
+            )
+        pace = _(
+            "ahead of an even pace" if self.done > self.expected else "behind an even pace" if self.done < self.expected
+            else "at an even pace"
+        )
         from_now = _("{n} lesson a day from now on" if self.a_day == 1 else "{n} lessons a day from now on", n=self.a_day)
-        return _("{goal} by {by}: {done} of {all} lessons read, {pace}; ", goal=self.name, by=self.by, done=self.done, all=self.whole, pace=pace) + from_now
+        return _(
+            "{goal} by {by}: {done} of {all} lessons read, {pace}; ", goal=self.name, by=self.by, done=self.done, all=self.whole, pace=pace
+        ) + from_now
 
 
 def plan(name: str, made: date, by: date, today: date, done: Collection[str]) -> Plan:

@@ -1,6 +1,7 @@
 """Judges a solution of a puzzle as a rung is judged: right at small cases without a fault, and with counts as good as the rung's own.
 
-CUDA C++ runs in the simulator, Triton in the interpreter. It is for a process of its own (`judge_child`): a solution in Python may do anything."""
+CUDA C++ runs in the simulator, Triton in the interpreter. It is for a process of its own (`judge_child`): a solution in Python may do
+anything."""
 
 from __future__ import annotations
 
@@ -33,17 +34,19 @@ KINDS = {  # of a verdict -> what it means
     "broken": "it does not compile, or it raises",
 }
 _FAULTS = {"shared-race": "race", "warp-race": "race", "global-race": "race", "missing-wait": "race", "out-of-bounds": "bounds", "misaligned": "bounds",
-           "uninitialised": "unwritten", "deadlock": "stuck", "barrier-divergence": "stuck"}  # fmt: skip
+           "uninitialised": "unwritten", "deadlock": "stuck", "barrier-divergence": "stuck"}
 _ERRORS = {"OutOfBounds": "bounds", "Misaligned": "bounds", "ReadOnly": "fault", "RaceBetweenPrograms": "race", "DeviceAssert": "fault"}
 COUNTED = {  # counts that are compared -> what they are called
     "sectors": "32-byte sectors of global memory", "wavefronts": "wavefronts of shared memory", "requests": "memory requests of a warp",
-    "operations": "floating-point operations", "parted": "branches at which a warp parts", "loaded": "bytes loaded by lanes", "stored": "bytes stored by lanes",
-}  # fmt: skip
+    "operations": "floating-point operations", "parted": "branches at which a warp parts", "loaded": "bytes loaded by lanes",
+    "stored": "bytes stored by lanes",
+}
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """`kind`: one of KINDS. `said`: the first fault, the first wrong result or the count that is worse. `counts`: at `case`, where it was counted."""
+    """`kind`: one of KINDS. `said`: the first fault, the first wrong result or the count that is worse. `counts`: at `case`, where it was
+    counted."""
 
     kind: str
     said: str = ""
@@ -120,8 +123,8 @@ def _subject(rung: Rung, path: Path) -> Subject:
 
 @cache
 def cases_of(name: str) -> tuple[Case, ...]:
-    """The cases at which a rung's puzzles are judged: the largest plain one that is quick to simulate, at which it is counted too; then others of its dtype,
-    from small to large, first those that launch the same kernels."""
+    """The cases at which a rung's puzzles are judged: the largest plain one that is quick to simulate, at which it is counted too; then
+    others of its dtype, from small to large, first those that launch the same kernels."""
     from rooftop.core import registry
     from rooftop.lab.candidates import Subject
     from rooftop.lab.check import checker
@@ -137,7 +140,9 @@ def cases_of(name: str) -> tuple[Case, ...]:
     if not plain:
         raise ValueError(f"{name} has no case that runs here{f': {reason}' if reason else ''}")
     first = max(plain, key=lambda i: (size[i], i))
-    kernels = {i: tuple(str(x.kernel) for x in subject.call(cases[i], device).launches) for i in able if cases[i].dtype == cases[first].dtype}
+    kernels = {
+        i: tuple(str(x.kernel) for x in subject.call(cases[i], device).launches) for i in able if cases[i].dtype == cases[first].dtype
+    }
     same = sorted((i for i in kernels if i != first and kernels[i] == kernels[first]), key=lambda i: (size[i], i))
     others = sorted((i for i in kernels if kernels[i] != kernels[first]), key=lambda i: (size[i], i))
     if len(same) >= CASES:
@@ -164,8 +169,9 @@ def _counts(subject: Subject, case: Case) -> dict[str, int]:
     scale = report.grid_blocks / max(report.blocks, 1)
     found: dict[str, float] = {
         "sectors": sum(c.sectors for c in report.lines), "wavefronts": sum(c.wavefronts for c in report.lines if c.space == "shared"),
-        "requests": sum(c.requests for c in report.lines), "operations": report.fma + report.other_flops, "parted": sum(report.divergent.values()),
-    }  # fmt: skip
+        "requests": sum(c.requests for c in report.lines), "operations": report.fma + report.other_flops,
+        "parted": sum(report.divergent.values()),
+    }
     return {n: round(v * scale) for n, v in found.items()}
 
 

@@ -1,5 +1,5 @@
-"""The process in which solutions of puzzles are judged, and rungs are counted: it reads jobs as JSON lines and answers each with one line. A solution in
-Python may do anything to it."""
+"""The process in which solutions of puzzles are judged, and rungs are counted: it reads jobs as JSON lines and answers each with one line.
+A solution in Python may do anything to it."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The kinds of questions. Each function makes those of one kind from a ladder's material: counts of the simulator, facts of binaries, records, contracts,
-differences between sources, verdicts on wrong fillings. What is not counted, compiled or recorded is not asked."""
+"""The kinds of questions. Each function makes those of one kind from a ladder's material: counts of the simulator, facts of binaries,
+records, contracts, differences between sources, verdicts on wrong fillings. What is not counted, compiled or recorded is not asked."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ MORE = 40  # registers that a question adds to each thread
 APART = 1.05  # gains that are ordered differ by so many times
 CHOICES = 4
 UNITS = {  # of a contract's work -> their operations
-    "fma32": "float32 FMAs", "fma64": "float64 FMAs", "exp": "exponentials", "int": "integer operations", "fp32": "float32 additions or comparisons",
+    "fma32": "float32 FMAs", "fma64": "float64 FMAs", "exp": "exponentials", "int": "integer operations",
+    "fp32": "float32 additions or comparisons",
 }
 
 
@@ -85,7 +86,7 @@ def sectors(m: Material) -> Iterator[Question]:
             yield Question(
                 f"sectors:{row.name}:{verb}", "sectors", row.name,
                 _(text, rung=row.name), found, why, _(COUNTED, case=row.counts.case), unit=_("sectors"),
-            )  # fmt: skip
+            )
 
 
 READS = "A sector is 32 bytes. How many does a read of global memory by a warp touch in {rung}, on average?"
@@ -106,12 +107,12 @@ def wavefronts(m: Material) -> Iterator[Question]:
         worst = next((x for x in row.counts.lines if x.what.startswith("shared")), None)
         why = _("As many bytes need {least} at least, at 128 bytes a wavefront.", least=shown(least))
         why += _(" There is no bank conflict worth a word.") if worst is None else (
-            _(" Line {line} has bank conflicts, {found} instead of {ideal}: {text}", **_worst(worst)))  # fmt: skip
+            _(" Line {line} has bank conflicts, {found} instead of {ideal}: {text}", **_worst(worst)))
         yield Question(
             f"wavefronts:{row.name}", "wavefronts", row.name,
             _("A wavefront of shared memory serves each of the 32 banks once. How many does an access of a warp take in {rung}, on average?", rung=row.name),
             found, why, _(COUNTED, case=row.counts.case), unit=_("wavefronts"),
-        )  # fmt: skip
+        )
 
 
 def line(m: Material) -> Iterator[Question]:
@@ -125,7 +126,10 @@ def line(m: Material) -> Iterator[Question]:
         texts = {i: " ".join(text.split()) for i, text in enumerate(row.source.splitlines(), 1)}
         device = row.source.index("*/") if row.source.lstrip().startswith("/* rooftop") and "*/" in row.source else 0
         start = row.source[:device].count("\n") + 1
-        others = [t for i, t in texts.items() if i > start and i not in known and "[" in t and ";" in t and not t.startswith(("//", "#")) and len(t) < 130]
+        others = [
+            t for i, t in texts.items() if i > start and i not in known and "[" in t and ";" in t and not t.startswith(("//", "#"))
+            and len(t) < 130
+        ]
         right = texts.get(worst.line, worst.text)
         if len(set(others) - {right}) < 2:
             continue
@@ -136,7 +140,7 @@ def line(m: Material) -> Iterator[Question]:
             key, "line", row.name, _(LOSES[what], rung=row.name), answer,
             _("Line {line} takes {found} {unit} a request of a warp, and {ideal} would do.", unit=_(worst.unit), **_worst(worst)),
             _(COUNTED, case=row.counts.case), choices,
-        )  # fmt: skip
+        )
 
 
 LOSES = {
@@ -185,7 +189,7 @@ def limiter(m: Material) -> Iterator[Question]:
             _("The binary of {rung} for sm_{arch} uses {uses}. Which limit sets how many blocks a multiprocessor holds?", rung=row.name, arch=ARCH,
               uses=_uses(k)),
             answer, _said(k, o), _("compiled here; limits of sm_90"), choices,
-        )  # fmt: skip
+        )
 
 
 def occupied(m: Material) -> Iterator[Question]:
@@ -198,10 +202,11 @@ def occupied(m: Material) -> Iterator[Question]:
             _(
                 "{rung} has an occupancy of {percent} % on sm_{arch}: {uses}. What does it become with {more} more registers a thread? "
                 "A multiprocessor has {registers} registers and holds {warps} warps.",
-                rung=row.name, percent=f"{now.percent:.0f}", arch=ARCH, uses=_uses(k), more=MORE, registers=f"{REGISTERS:,}", warps=LIMITS[ARCH].warps,
+                rung=row.name, percent=f"{now.percent:.0f}", arch=ARCH, uses=_uses(k), more=MORE, registers=f"{REGISTERS:,}",
+                warps=LIMITS[ARCH].warps,
             ),
             o.percent, _said(k, o, MORE), _("compiled here; limits of sm_90"), unit="%", within=0.03,
-        )  # fmt: skip
+        )
 
 
 def binary(m: Material) -> Iterator[Question]:
@@ -211,9 +216,14 @@ def binary(m: Material) -> Iterator[Question]:
         return
     for row in m.page.rungs:
         k = known.get(row.name)
-        if k is None or any(other.registers == k.registers and other.shared == k.shared for name, other in known.items() if name != row.name):
+        if k is None or any(
+            other.registers == k.registers and other.shared == k.shared for name, other in known.items() if name != row.name
+        ):
             continue
-        counts = ", ".join(f"{n} {c}" for n, c in sorted(k.counts.items(), key=lambda x: -x[1]) if c and n.split(".")[0] in TELLING) or _("none of these")
+        counts = (
+            ", ".join(f"{n} {c}" for n, c in sorted(k.counts.items(), key=lambda x: -x[1]) if c and n.split(".")[0] in TELLING)
+            or _("none of these")
+        )
         key = f"binary:{row.name}"
         titles = {r.name: f"{r.number:02d} {_(r.title)}" for r in m.page.rungs}
         choices, answer = _shuffled(titles[row.name], [titles[n] for n in known], key)
@@ -222,7 +232,7 @@ def binary(m: Material) -> Iterator[Question]:
             _("A rung of {ladder}, compiled for sm_{arch}: {uses}; memory, shuffle and matrix instructions: {counts}. Which rung is it?",
               ladder=m.page.name, arch=ARCH, uses=_uses(k), counts=counts),
             answer, _(ITS_IDEA, idea=_(row.idea)), _("compiled here"), choices,
-        )  # fmt: skip
+        )
 
 
 ITS_IDEA = "Its idea: {idea}"
@@ -244,16 +254,21 @@ def moved(m: Material) -> Iterator[Question]:
         _("How many MiB must {op} at least read and write together at {case}? Each tensor once: {shapes}.", op=op.name,
           case=m.page.headline, shapes=_shapes(problem)),
         (work.read + work.write) / 2**20,
-        _("{sizes}. It must read {read} MiB and write {written} MiB.", sizes=sizes, read=shown(work.read / 2**20), written=shown(work.write / 2**20)),
+        _(
+            "{sizes}. It must read {read} MiB and write {written} MiB.", sizes=sizes, read=shown(work.read / 2**20),
+            written=shown(work.write / 2**20)
+        ),
         _(CONTRACT, op=op.name), unit="MiB", within=0.03,
-    )  # fmt: skip
+    )
 
 
 CONTRACT = "the contract of {op}"
 
 
 def _shapes(problem: Problem) -> str:
-    return ", ".join(f"{name} {'x'.join(map(str, meta.shape))} {meta.dtype}" for name, meta in problem.tensors if meta is not None and meta.numel)
+    return ", ".join(
+        f"{name} {'x'.join(map(str, meta.shape))} {meta.dtype}" for name, meta in problem.tensors if meta is not None and meta.numel
+    )
 
 
 def operations(m: Material) -> Iterator[Question]:
@@ -264,12 +279,15 @@ def operations(m: Material) -> Iterator[Question]:
         what = _operations(unit)
         yield Question(
             f"operations:{m.page.name}:{unit}", "operations", m.page.name,
-            _("How many million {what} must {op} do at {case}? {shapes}.", what=what, op=m.page.op, case=m.page.headline, shapes=_shapes(m.problem)),
+            _(
+                "How many million {what} must {op} do at {case}? {shapes}.", what=what, op=m.page.op, case=m.page.headline,
+                shapes=_shapes(m.problem)
+            ),
             count / 1e6,
             _("{count}: {each} for each of the {mib} MiB's bytes that must be moved.", count=f"{count:,.0f}", each=shown(count / max(m.work.bytes, 1)),
               mib=shown(m.work.bytes / 2**20)),
             _(CONTRACT, op=m.page.op), unit=_("million"), within=0.05,
-        )  # fmt: skip
+        )
 
 
 def _operations(unit: str) -> str:
@@ -298,8 +316,9 @@ def bound(m: Material) -> Iterator[Question]:
             key, "bound", m.page.name,
             _("On the {card} ({bandwidth} GB/s): what sets the least time of {op} at {case}? {shapes}.", card=device.short,
               bandwidth=f"{sheet.bandwidth_gbs:,.0f}", op=m.page.op, case=m.page.headline, shapes=_shapes(m.problem)),
-            answer, _("By the datasheet: {times}. The longest of these is the least time.", times=said), _("the contract and the datasheet"), choices,
-        )  # fmt: skip
+            answer, _("By the datasheet: {times}. The longest of these is the least time.", times=said),
+            _("the contract and the datasheet"), choices,
+        )
 
 
 # -- sources -------------------------------------------------------------------------------------------------------------
@@ -321,7 +340,7 @@ def change(m: Material) -> Iterator[Question]:
         yield Question(
             key, "change", row.name, _("Which rung of {ladder} is the first with this line?", ladder=m.page.name), answer,
             _(ITS_IDEA, idea=_(row.idea)), _("the sources"), choices, code=text,
-        )  # fmt: skip
+        )
 
 
 # -- verdicts on wrong fillings --------------------------------------------------------------------------------------------
@@ -349,13 +368,14 @@ def _broken(m: Material, kind: str, wanted: Callable[[str], bool]) -> Iterator[Q
             key = f"{kind}:{puzzle.blank.key(wrong.filling.text)}"
             choices, answer = _shuffled(_(VERDICTS[wrong.kind]), plain, key)
             ask = "Somebody changes {rung} at line {line}. What breaks without this barrier?" if kind == "barrier" else (
-                "Somebody changes {rung} at line {line}. What happens?")  # fmt: skip
+                "Somebody changes {rung} at line {line}. What happens?")
             instead = "".join(f"\n+ {x.strip()}" for x in wrong.filling.text.splitlines() if x.strip())
             yield Question(
                 key, kind, puzzle.blank.rung, _(ask, rung=puzzle.blank.rung, line=puzzle.blank.first), answer,
-                _("The judge says: {said}", said=wrong.said), _("run in the simulator or the interpreter when the puzzle was proven"), choices,
+                _("The judge says: {said}", said=wrong.said), _("run in the simulator or the interpreter when the puzzle was proven"),
+                choices,
                 code="\n".join(f"- {x.strip()}" for x in puzzle.blank.text.splitlines()) + instead,
-            )  # fmt: skip
+            )
 
 
 # -- records ------------------------------------------------------------------------------------------------------------
@@ -371,14 +391,16 @@ def gain(m: Material) -> Iterator[Question]:
     for row in m.page.rungs:
         if row.name in (found := _gains(m)):
             card = m.page.devices[0].short
-            ours = _("It had no prediction.") if row.speedup is None else _("The author predicted {ours}.", ours=shown(row.speedup.predicted))
+            ours = _("It had no prediction.") if row.speedup is None else _(
+                "The author predicted {ours}.", ours=shown(row.speedup.predicted)
+            )
             yield Question(
                 f"gain:{row.name}", "gain", row.name,
                 _("How many times as fast as the rung before is {rung} on the {card}, at {case}? Its idea: {idea}", rung=row.name, card=card,
                   case=m.page.headline, idea=_(row.idea)), found[row.name],
                 ours + (_(" What limits it now: {limit}", limit=_(row.limit)) if row.limit else ""),
                 _(RECORDED, card=card), unit=_("times"),
-            )  # fmt: skip
+            )
 
 
 RECORDED = "recorded on the {card}"
@@ -393,14 +415,16 @@ def order(m: Material) -> Iterator[Question]:
     for names in triples[:3]:
         right = sorted(names, key=lambda n: -found[n])
         key = f"order:{' '.join(names)}"
-        choices, answer = _shuffled(" > ".join(titles[n] for n in right), [" > ".join(titles[n] for n in p) for p in permutations(names)], key)
+        choices, answer = _shuffled(
+            " > ".join(titles[n] for n in right), [" > ".join(titles[n] for n in p) for p in permutations(names)], key
+        )
         yield Question(
             key, "order", m.page.name,
             _("Order these steps of {ladder} by what each gains over the rung before it, at {case}, the largest first.", ladder=m.page.name,
               case=m.page.headline),
             answer, "; ".join(_("{what} {gain} times", what=titles[n], gain=shown(found[n])) for n in right) + ".",
             _(RECORDED, card=m.page.devices[0].short), choices,
-        )  # fmt: skip
+        )
 
 
 def _apart(values: Sequence[float]) -> bool:
@@ -423,9 +447,10 @@ def share(m: Material) -> Iterator[Question]:
           time=shown(timed.seconds * 1e6), least=shown(100 * found * timed.seconds * 1e4),
           bound=_("memory") if timed.roofs.bound == "memory" else timed.roofs.bound),
         _(RECORDED, card=m.page.devices[0].short), unit="%", within=0.1,
-    )  # fmt: skip
+    )
 
 
 KINDS: Mapping[str, Callable[[Material], Iterator[Question]]] = {
-    f.__name__: f for f in (sectors, wavefronts, line, limiter, occupied, binary, moved, operations, bound, change, broken, barrier, gain, order, share)
+    f.__name__: f
+    for f in (sectors, wavefronts, line, limiter, occupied, binary, moved, operations, bound, change, broken, barrier, gain, order, share)
 }

@@ -40,7 +40,8 @@ class Ask:
 
 
 def material(name: str, records: Sequence[Record], *, compiled: bool = False, done: Callable[[str], None] = lambda rung: None) -> Material:
-    """A ladder with what is recorded, and counted or compiled here before; with `compiled`, what is missing of counts and binaries is made now.
+    """A ladder with what is recorded, and counted or compiled here before; with `compiled`, what is missing of counts and binaries is made
+    now.
 
     `done` is told of each rung. Raises RegistryError for no such ladder."""
     from rooftop.lab import candidates
@@ -49,9 +50,13 @@ def material(name: str, records: Sequence[Record], *, compiled: bool = False, do
 
     ladder = registry.ladder(name)
     subjects, answers, asked = candidates.rungs(ladder), known.load(), candidates.Asked()
-    binaries = [(s, ARCH) for s in subjects if s.implementation is not None and s.implementation.platform == "gpu" and not s.implementation.builds()]
+    binaries = [
+        (s, ARCH) for s in subjects if s.implementation is not None and s.implementation.platform == "gpu" and not s.implementation.builds()
+    ]
     facts = known.facts(binaries, asked, answers)
-    missing = [(s, inspector.inspect_case(s, None, arch, asked), arch) for s, arch in binaries if (s.name, arch) not in facts] if compiled else []
+    missing = (
+        [(s, inspector.inspect_case(s, None, arch, asked), arch) for s, arch in binaries if (s.name, arch) not in facts] if compiled else []
+    )
     facts |= inspector.many(missing, lambda job, found: done(job[0].name))
     headline = ladder_cases.headline_of(ladder, registry.op(ladder.op))
     counts = rung_counts.count(subjects, headline, run=compiled, done=lambda s: done(s.name), answers=answers)
@@ -113,9 +118,13 @@ def launch(row: RungRow, page: LadderPage) -> str:
     launches = implementation.launches(problem, implementation.resolve(problem)[0])
     said = []
     for one in launches[:3]:
-        blocks, about = prod(one.grid), {"blocks": f"{prod(one.grid):,}", "threads": prod(one.block), "shared": f"{one.shared:,}", "warps": one.warps}
+        blocks, about = prod(one.grid), {
+            "blocks": f"{prod(one.grid):,}", "threads": prod(one.block), "shared": f"{one.shared:,}", "warps": one.warps
+        }
         if implementation.backend != "cuda":
-            said.append(_("{blocks} program with num_warps={warps}" if blocks == 1 else "{blocks} programs with num_warps={warps}", **about))
+            said.append(
+                _("{blocks} program with num_warps={warps}" if blocks == 1 else "{blocks} programs with num_warps={warps}", **about)
+            )
         else:
             said.append(_("{blocks} block of {threads} threads" if blocks == 1 else "{blocks} blocks of {threads} threads", **about))
             said[-1] += _(" and {shared} bytes of dynamic shared memory", **about) if one.shared else ""
@@ -143,9 +152,12 @@ def puzzles_of(found: Sequence[Puzzle], rung: str) -> list[Puzzle]:
 
 
 def map_of(access: Access) -> tuple[str, str]:
-    """What the lanes of a warp do at a line, in words and as a row of characters: the sectors of global memory, or the banks of shared memory."""
+    """What the lanes of a warp do at a line, in words and as a row of characters: the sectors of global memory, or the banks of shared
+    memory."""
     shared, one = access.what.startswith("shared"), round(access.found, 2) == 1
-    text = ("{n} wavefront a warp" if one else "{n} wavefronts a warp") if shared else ("{n} sector a warp" if one else "{n} sectors a warp")
+    text = ("{n} wavefront a warp" if one else "{n} wavefronts a warp") if shared else (
+        "{n} sector a warp" if one else "{n} sectors a warp"
+    )
     cost = _(text, n=f"{access.found:.3g}")
     cost += "" if access.found <= 1.02 * access.ideal else _(", {n} at least", n=f"{access.ideal:.3g}")
     about = {"line": access.line, "what": _(access.what), "width": access.width, "cost": cost}
@@ -174,8 +186,8 @@ def banks_of(access: Access) -> list[int]:
 
 
 def _drawn(access: Access) -> tuple[str, int]:
-    """A row of characters, and the cost of what it shows. Sectors are boxes of eight, a # for four bytes that are asked for, a dot for four that come along;
-    banks are digits, + for more than nine words."""
+    """A row of characters, and the cost of what it shows. Sectors are boxes of eight, a # for four bytes that are asked for, a dot for four
+    that come along; banks are digits, + for more than nine words."""
     if access.what.startswith("shared"):
         held = banks_of(access)
         return _("banks ") + "".join("." if n == 0 else str(n) if n < 10 else "+" for n in held), max(held)
@@ -191,8 +203,8 @@ STEPS, SHARES = 4, 8  # of a walk that are drawn, and of each as how many parts
 
 
 def walk_of(access: Access) -> tuple[str, str]:
-    """How the first warp goes on at a line that reads or writes global memory, in words and as a row of characters: a step is SHARES characters,
-    # for what the warp takes of it. "" where it comes once, or in no such way. A phase is what lies between two barriers."""
+    """How the first warp goes on at a line that reads or writes global memory, in words and as a row of characters: a step is SHARES
+    characters, # for what the warp takes of it. "" where it comes once, or in no such way. A phase is what lies between two barriers."""
     times = next((n for n in access.requests if n), 0)
     words: list[str] = []
     if access.what.startswith("shared"):
@@ -217,7 +229,8 @@ def _step(step: int | None) -> str:
 
 @dataclass(frozen=True)
 class Timeline:
-    """What a warp asks of memory from barrier to barrier. `rows`: a line's access, and its requests in each of the first phases; `phases`: in all."""
+    """What a warp asks of memory from barrier to barrier. `rows`: a line's access, and its requests in each of the first phases; `phases`:
+    in all."""
 
     rows: tuple[tuple[str, tuple[int, ...]], ...]
     phases: int
@@ -269,8 +282,11 @@ def notes(before: RungRow | None, row: RungRow) -> Iterator[str]:
 
 
 def drawings(page: LadderPage, row: RungRow) -> list[tuple[str, str]]:
-    """The drawings of the ladder's page that are of this rung (tiles, pipelines in time, banks): their anchors there, and what they show in words."""
-    return [(f"step-{i}", step.picture.about) for i, step in enumerate(page.derivation, 1) if step.rung == row.name and step.picture is not None]
+    """The drawings of the ladder's page that are of this rung (tiles, pipelines in time, banks): their anchors there, and what they show in
+    words."""
+    return [
+        (f"step-{i}", step.picture.about) for i, step in enumerate(page.derivation, 1) if step.rung == row.name and step.picture is not None
+    ]
 
 
 def picture(before: RungRow | None, row: RungRow) -> Picture | None:

@@ -53,7 +53,8 @@ class PuzzlePage:
 
 @dataclass(frozen=True)
 class Lesson:
-    """A rung as a page shows it. `changed`, `more`: see the function; `asks`: with what came, where anything has; `drawings`: anchors on the ladder's page."""
+    """A rung as a page shows it. `changed`, `more`: see the function; `asks`: with what came, where anything has; `drawings`: anchors on
+    the ladder's page."""
 
     row: RungRow
     launch: str
@@ -104,10 +105,12 @@ def _puzzle(puzzle: Puzzle) -> PuzzlePage:
 
 
 def changed(before: RungRow | None, row: RungRow, asked: Sequence[PuzzlePage]) -> tuple[tuple[tuple[str, int, str], ...], int]:
-    """The lines that a rung changes on the rung before, or all of the first one's, and how many are left out of a long change: those beyond LONG that
-    stand beside no gap. A kind is that of the listing, or the short name of a puzzle, whose lines are left out: a gap."""
+    """The lines that a rung changes on the rung before, or all of the first one's, and how many are left out of a long change: those beyond
+    LONG that stand beside no gap. A kind is that of the listing, or the short name of a puzzle, whose lines are left out: a gap."""
     gaps = {n: p.short for p in reversed(asked) for n in range(p.puzzle.blank.first, p.puzzle.blank.last + 1)}
-    lines = [(gaps.get(x.number, x.kind) if x.kind == "added" else x.kind, x) for x in listing(before, row, AROUND).lines if x.kind != "far"]
+    lines = [
+        (gaps.get(x.number, x.kind) if x.kind == "added" else x.kind, x) for x in listing(before, row, AROUND).lines if x.kind != "far"
+    ]
     at = [i for i, (kind, _) in enumerate(lines) if kind in gaps.values()]
     kept = [line for i, line in enumerate(lines) if i < LONG or any(abs(i - gap) <= BESIDE for gap in at)]
     found = ((kind, from_, f"? {kind}" if kind in gaps.values() else text) for kind, from_, text in stretches(kept))
@@ -163,8 +166,8 @@ def _height(node: course.Node, place: dict[str, tuple[float, float, float]]) -> 
 
 
 def write(out: Path, site: SiteData, say: Callable[[str], None] = lambda text: None, languages: Sequence[str] = (ENGLISH,)) -> None:
-    """The pages of the course, beside the others of the report, whose styles they share, in each of these languages. Those of ladders that have no puzzles
-    any more go, and those in other languages. Raises ValueError for a language that does not exist."""
+    """The pages of the course, beside the others of the report, whose styles they share, in each of these languages. Those of ladders that
+    have no puzzles any more go, and those in other languages. Raises ValueError for a language that does not exist."""
     page, made = writer(out, site, say), set[str]()
     have = [x for x in site.ladders if puzzles.puzzles(x.name)]
     for language in languages:
@@ -172,10 +175,14 @@ def write(out: Path, site: SiteData, say: Callable[[str], None] = lambda text: N
             for ladder in (None, *have):
                 name = ladder.name if ladder else ""
                 others = [(n, NAMES.get(n, n), file_of(name, n)) for n in languages if n != language]
-                about: dict[str, Any] = {"_": html, "said": _, "language": language, "others": others, "course": file_of(""), "file_of": file_of}
+                about: dict[str, Any] = {
+                    "_": html, "said": _, "language": language, "others": others, "course": file_of(""), "file_of": file_of
+                }
                 made.add(file_of(name))
                 if ladder is None:
-                    about |= {"nodes": list(course.graph().values()), "picture": graph(), "paged": {x.name for x in have}, "count": _counts(have)}
+                    about |= {
+                        "nodes": list(course.graph().values()), "picture": graph(), "paged": {x.name for x in have}, "count": _counts(have)
+                    }
                     page(file_of(""), "course.html.j2", **about)
                 else:
                     found, whole = lessons_of(ladder)

@@ -39,8 +39,8 @@ class Goal:
 class Progress:
     """The file, open. `now` is asked for the time of what is written; days are those of UTC.
 
-    Raises ProgressError for a file that a later version has made, or one that cannot be written now. `aside`: where a damaged file was put, None where there
-    was none."""
+    Raises ProgressError for a file that a later version has made, or one that cannot be written now. `aside`: where a damaged file was put,
+    None where there was none."""
 
     WAIT = 10.0  # seconds for another program that is writing
 
@@ -53,7 +53,8 @@ class Progress:
         try:
             self._base = self._opened()
         except sqlite3.DatabaseError as error:
-            if isinstance(error, sqlite3.OperationalError) and "I/O" not in str(error):  # a lock, a folder that may not be written: the file is not to blame
+            # a lock, a folder that may not be written: the file is not to blame
+            if isinstance(error, sqlite3.OperationalError) and "I/O" not in str(error):
                 raise ProgressError(f"{path}: {error}; ROOFTOP_LEARN names another file") from None
             self._base = self._anew()  # an error of I/O too: another process may have put the file aside while it was opened
 
@@ -77,7 +78,9 @@ class Progress:
                 base.execute("BEGIN IMMEDIATE")  # another process may begin the same file: it has all of its tables, or none
             version = int(base.execute("PRAGMA user_version").fetchone()[0])
             if version > VERSION:
-                raise ProgressError(f"{self.path} was written by a later version of rooftop: use that, or name another file by ROOFTOP_LEARN")
+                raise ProgressError(
+                    f"{self.path} was written by a later version of rooftop: use that, or name another file by ROOFTOP_LEARN"
+                )
             if base.execute("PRAGMA quick_check").fetchone()[0] != "ok":
                 raise sqlite3.DatabaseError("damaged")
             held = {str(name) for (name,) in base.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
@@ -186,7 +189,10 @@ class Progress:
 
     def streak(self) -> int:
         """Days in a row with something done, up to today; or to yesterday, as long as today is young."""
-        days = {str(d) for table in ("answers", "predictions", "lessons", "puzzles") for (d,) in self._rows(f"SELECT DISTINCT substr(at, 1, 10) FROM {table}")}
+        days = {
+            str(d) for table in ("answers", "predictions", "lessons", "puzzles")
+            for (d,) in self._rows(f"SELECT DISTINCT substr(at, 1, 10) FROM {table}")
+        }
         day = self.today if self.today.isoformat() in days else self.today - timedelta(days=1)
         count = 0
         while day.isoformat() in days:
@@ -213,7 +219,9 @@ class Progress:
         found: dict[str, Any] = {"version": VERSION, "at": self._stamp()}
         for name, columns in TABLES.items():
             names = [c.split()[0] for c in columns.split(", ")]
-            found[name] = [dict(zip(names, row, strict=True)) for row in self._rows(f"SELECT {', '.join(names)} FROM {name} ORDER BY rowid")]
+            found[name] = [
+                dict(zip(names, row, strict=True)) for row in self._rows(f"SELECT {', '.join(names)} FROM {name} ORDER BY rowid")
+            ]
         return found
 
 

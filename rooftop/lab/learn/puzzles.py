@@ -1,7 +1,7 @@
 """The puzzles of the ladders: lines of a rung to fill in, with three fillings that the judge has refused.
 
-proven.json lists them, by digests of the blank and of its fillings; `prove` writes it. The texts are those of the tree: where a rung changes, a digest is
-found no more, and the puzzle is gone until it is proven again."""
+proven.json lists them, by digests of the blank and of its fillings; `prove` writes it. The texts are those of the tree: where a rung
+changes, a digest is found no more, and the puzzle is gone until it is proven again."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class Puzzle:
         return (
             _("The idea of this rung: {idea}", idea=_(idea)), there + _("These names stand in what is missing: {names}", names=names),
             _("With numbers and short names left out it reads:\n{shape}", shape=shape),
-        )  # fmt: skip
+        )
 
 
 @cache
@@ -103,7 +103,9 @@ def puzzles(name: str) -> tuple[Puzzle, ...]:
             wrong = entry["wrong"]
             assert isinstance(wrong, list)
             if all(w["key"] in by_key for w in wrong):
-                found.append(Puzzle(f"{name}/{rung.number:02d}{letter}", blank, tuple(Wrong(by_key[w["key"]], w["kind"], w["said"]) for w in wrong)))
+                found.append(
+                    Puzzle(f"{name}/{rung.number:02d}{letter}", blank, tuple(Wrong(by_key[w["key"]], w["kind"], w["said"]) for w in wrong))
+                )
     return tuple(found)
 
 
@@ -233,7 +235,9 @@ def _proven_of(before: registry.Rung, rung: registry.Rung, court: Court, say: Ca
         for filling in _in_turn(fillings(blank))[:TRIED]:
             text = blank.filled(source, filling.text)
             verdict = court.judge(rung.name, text)
-            if verdict.kind not in ("right", "broken") and all(court.judge(rung.name, text).kind == verdict.kind for _ in range(STEADY - 1)):
+            if verdict.kind not in ("right", "broken") and all(
+                court.judge(rung.name, text).kind == verdict.kind for _ in range(STEADY - 1)
+            ):
                 wrong.append({"key": blank.key(filling.text), "rule": filling.rule, "kind": verdict.kind, "said": _short(verdict.said)})
             if len(wrong) == ENOUGH or len({w["kind"] for w in wrong}) == WRONG:
                 break

@@ -19,10 +19,11 @@ class AnswerError(ValueError):
 
 @dataclass(frozen=True)
 class Question:
-    """`id` is the same as long as the question asks the same; `kind`: the function of rooftop.lab.learn.kinds; `subject`: a rung or a ladder.
+    """`id` is the same as long as the question asks the same; `kind`: the function of rooftop.lab.learn.kinds; `subject`: a rung or a
+    ladder.
 
-    Of a choice, `choices`, and `answer` is the place of the right one from 0. Of a number, no choices, its `unit`, and `within`: the share by which an
-    answer may be off. `source`: where the answer comes from. `code`: lines that it is about."""
+    Of a choice, `choices`, and `answer` is the place of the right one from 0. Of a number, no choices, its `unit`, and `within`: the share
+    by which an answer may be off. `source`: where the answer comes from. `code`: lines that it is about."""
 
     id: str
     kind: str
@@ -51,7 +52,10 @@ class Question:
             return float(letters.index(typed))
         if typed.isascii() and typed.isdigit() and 1 <= int(typed) <= len(self.choices):
             return float(int(typed) - 1)
-        raise AnswerError(_("{typed} is none of the answers: type {letters} or {last}", typed=_quoted(text), letters=", ".join(letters[:-1]), last=letters[-1]))
+        raise AnswerError(_(
+            "{typed} is none of the answers: type {letters} or {last}", typed=_quoted(text), letters=", ".join(letters[:-1]),
+            last=letters[-1]
+        ))
 
     def right(self, given: float) -> bool:
         return given == self.answer if self.choices else close(given, self.answer, self.within)
@@ -60,7 +64,9 @@ class Question:
 def number_of(text: str) -> float:
     """A number as it was typed: 1,024 and 4.5x and 25 % are numbers. Raises AnswerError."""
     typed = re.sub(r"(?<=\d)[,_'\s\N{NARROW NO-BREAK SPACE}](?=\d{3}\b)", "", text.strip())
-    match = re.fullmatch(r"([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{1,3})?)\s*(?:%|[x×]|times|us|µs|KiB|MiB|GiB|bytes|B|sectors|wavefronts|percent)?", typed)
+    match = re.fullmatch(
+        r"([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{1,3})?)\s*(?:%|[x×]|times|us|µs|KiB|MiB|GiB|bytes|B|sectors|wavefronts|percent)?", typed
+    )
     value = float(match[1]) if match and typed.isascii() | ("µ" in typed) | ("×" in typed) else math.nan
     if not math.isfinite(value):
         raise AnswerError(_("{typed} is no number: type one, as in 4 or 0.25", typed=_quoted(text)))
@@ -78,7 +84,8 @@ def close(given: float, answer: float, within: float = HIT) -> bool:
 
 
 def points(given: float, found: float) -> int:
-    """What a predicted number is worth, 0 to 100: 100 where it is what was found, 50 where it is twice or half as much, 0 from FACTOR times on."""
+    """What a predicted number is worth, 0 to 100: 100 where it is what was found, 50 where it is twice or half as much, 0 from FACTOR times
+    on."""
     if found == 0 or given <= 0 or found < 0:
         return 100 if close(given, found) else 0
     return round(100 * max(0.0, 1 - abs(math.log(given) - math.log(found)) / math.log(FACTOR)))
@@ -108,7 +115,9 @@ class Prediction:
         if theirs is not None:
             said += _("; you said {yours}: {points} points of 100", yours=shown(theirs), points=points(theirs, self.found))
         if self.ours is not None:
-            said += _("; the author of the rung predicted {ours} ({points} points)", ours=shown(self.ours), points=points(self.ours, self.found))
+            said += _(
+                "; the author of the rung predicted {ours} ({points} points)", ours=shown(self.ours), points=points(self.ours, self.found)
+            )
         return said
 
 

@@ -34,7 +34,8 @@ class Stopped(Exception):
 
 @dataclass
 class Session:
-    """`ask` shows a prompt and gives what was typed, None at the end of the input; `say` shows a line, `width` characters at most where words allow it."""
+    """`ask` shows a prompt and gives what was typed, None at the end of the input; `say` shows a line, `width` characters at most where
+    words allow it."""
 
     progress: Progress
     ask: Callable[[str], str | None]
@@ -77,7 +78,10 @@ class Session:
         for one, theirs in given:
             found = lessons.answer(one, page, row)
             if found is None:
-                said = row.counts.why if row.counts and row.counts.why and one.name != "speedup" else _("not recorded with the kernel as it is")
+                said = (
+                    row.counts.why if row.counts and row.counts.why and one.name != "speedup"
+                    else _("not recorded with the kernel as it is")
+                )
                 self.wrapped(_("{question} No answer: {why}.", question=one.text, why=said))
                 continue
             self.wrapped(f"{one.text} {found.told(theirs)}")
@@ -156,7 +160,8 @@ class Session:
     def _answer(self, question: Question) -> float:
         while True:
             typed = self.typed(
-                _("Your answer (in {unit}), s to stop: ", unit=question.unit) if question.unit and not question.choices else _("Your answer, s to stop: ")
+                _("Your answer (in {unit}), s to stop: ", unit=question.unit) if question.unit
+                and not question.choices else _("Your answer, s to stop: ")
             )
             try:
                 return question.read(typed)
@@ -174,7 +179,9 @@ class Session:
         hints = 0
         with Court() as court:
             while True:
-                typed = self.typed(_("Edit the file, then Enter: it is judged. h: a hint, c: choose among four fillings, s: stop: ")).lower()
+                typed = self.typed(
+                    _("Edit the file, then Enter: it is judged. h: a hint, c: choose among four fillings, s: stop: ")
+                ).lower()
                 if typed == "h":
                     self.wrapped(puzzle.hints()[min(hints, 2)], "  ")
                     hints = min(hints + 1, 3)
@@ -276,7 +283,8 @@ def chosen(asked: Sequence[Question], progress: Progress, most: int, draw: Rando
 
 
 def test_of(material: Material, rungs: Sequence[str], draw: Random) -> list[Question]:
-    """The short test of what is said to be known: questions of different kinds about these rungs, and about the ladder where they are all of it."""
+    """The short test of what is said to be known: questions of different kinds about these rungs, and about the ladder where they are all
+    of it."""
     about = {*rungs, material.page.name} if len(rungs) == len(material.page.rungs) else set(rungs)
     asked = [q for q in questions_of(material) if q.subject in about]
     draw.shuffle(asked)

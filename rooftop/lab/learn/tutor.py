@@ -25,7 +25,9 @@ def prompt(material: Material, rung: str, missed: Sequence[str] = ()) -> str:
     before, row = lessons.row_of(page, rung)
     parts = [RULES, f"# The ladder\n{page.title}. {page.intro}"]
     if before is not None:
-        parts.append(f"# The rung before: {before.name}\nIdea: {before.idea}" + (f"\nWhat limits it: {before.limit}" if before.limit else ""))
+        parts.append(
+            f"# The rung before: {before.name}\nIdea: {before.idea}" + (f"\nWhat limits it: {before.limit}" if before.limit else "")
+        )
     idea = f"# The rung: {row.name}\nIdea: {row.idea}"
     if said := lessons.launch(row, page):
         idea += f"\n{said}"
@@ -43,8 +45,10 @@ def prompt(material: Material, rung: str, missed: Sequence[str] = ()) -> str:
     for target in row.facts:
         for k in target.kernels:
             figures.append(f"- compiled for {target.target}: {k.kernel}: {k.registers} registers a thread, {k.shared:,} bytes of shared memory a block, "
-                           f"occupancy {k.occupancy:.0f} %, limited by {k.limiter}")  # fmt: skip
-    parts.append("# Figures\n" + ("\n".join(figures) or "None is counted or recorded here yet: rooftop simt, rooftop inspect and rooftop bench give some."))
+                           f"occupancy {k.occupancy:.0f} %, limited by {k.limiter}")
+    parts.append("# Figures\n" + (
+        "\n".join(figures) or "None is counted or recorded here yet: rooftop simt, rooftop inspect and rooftop bench give some."
+    ))
     asked = {q.id: q for q in questions(material)}
     known = [asked[m] for m in missed if m in asked]
     if known:

@@ -1,7 +1,8 @@
-"""What is said to the learner, in English or another language: gettext's catalogues in `languages/`, whose keys are the English texts themselves.
+"""What is said to the learner, in English or another language: gettext's catalogues in `languages/`, whose keys are the English texts
+themselves.
 
-An English text that changes has no translation until its catalogue has the new one; tests/lab/test_learn_languages.py says so. Code, names, cases and figures
-are in no catalogue."""
+An English text that changes has no translation until its catalogue has the new one; tests/lab/test_learn_languages.py says so. Code, names,
+cases and figures are in no catalogue."""
 
 from __future__ import annotations
 

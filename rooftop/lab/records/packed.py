@@ -31,7 +31,8 @@ def below(folder: Path) -> list[Path]:
 
 
 def text(content: bytes) -> bytes:
-    """The text that a file of records holds. Raises ValueError where a packed one is damaged, cut off, or would be larger than a file may."""
+    """The text that a file of records holds. Raises ValueError where a packed one is damaged, cut off, or would be larger than a file
+    may."""
     if not content.startswith(FIRST):
         return content
     unpack = lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=MEMORY)

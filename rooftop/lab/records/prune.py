@@ -30,8 +30,8 @@ class Pruned:
 
 
 def _key(r: Record) -> tuple[str, ...]:
-    """What a newer record must have in common. Of a language there are two: what compiling costs, and the first call. A record of models has
-    rows of its own: which model, and how it ran."""
+    """What a newer record must have in common. Of a language there are two: what compiling costs, and the first call. A record of models
+    has rows of its own: which model, and how it ran."""
     what = ("kind", "op", "subject", "case", "cases", "by", "backend")
     rows = [(row.get("what"), row.get("of"), row.get("variant")) for row in r.get("rows", ())] if r.get("subject") == "models" else ""
     return (str(r.get("device", {}).get("name")), str("first_s" in r), str(rows), *(str(r.get(k)) for k in what))

@@ -145,9 +145,10 @@ _WHAT: dict[str, Check] = {"op": _name, "case": _name, "subject": _name, "device
 _OFTEN: dict[str, Check] = {
     "at": _time, "run": _name, "digest": _name, "source": _name, "machine": _name,
     "config": _keys({}), "config_from": _text, "path": _list(_text), "versions": _keys({}),
-    "host": _keys({}), "sensors": _keys({}), "rate": _text, "backend": _text, "predict": _COUNTS, "counters": _COUNTS, "error": _ERROR, "versus": _VERSUS,
+    "host": _keys({}), "sensors": _keys({}), "rate": _text, "backend": _text, "predict": _COUNTS, "counters": _COUNTS, "error": _ERROR,
+    "versus": _VERSUS,
     "sustained_versus": _VERSUS, "memory": _whole_or_null, "op": _name, "case": _name, "work": _WORK, "clocks": _CLOCKS,
-}  # fmt: skip
+}
 
 
 def _points(value: Any, at: str) -> None:
@@ -192,15 +193,19 @@ def _sweep(value: Any, at: str) -> None:
 
 
 _SWEEP: dict[str, Check] = {
-    "op": _name, "device": _DEVICE, "axis": _text, "sizes": _table(_list(_count)), "dtypes": _list(_dtype, 1), "dtype": _list(_whole), "few": _list(_whole),
-    "aligned": _list(_whole), "bytes": _list(_whole), "us": _COLUMN, "copy_us": _COLUMN, "roof_us": _list(_positive), "noise": _list(_number),
+    "op": _name, "device": _DEVICE, "axis": _text, "sizes": _table(_list(_count)), "dtypes": _list(_dtype, 1), "dtype": _list(_whole),
+    "few": _list(_whole),
+    "aligned": _list(_whole), "bytes": _list(_whole), "us": _COLUMN, "copy_us": _COLUMN, "roof_us": _list(_positive),
+    "noise": _list(_number),
     "implementations": _list(_name), "by": _list(_whole), "digests": _table(_text), "peers": _table(_COLUMN), "wrong": _list(_whole),
-}  # fmt: skip
+}
 _MOVED = _keys({"read": _number, "written": _number})
 
 
 def _compared(value: Any, at: str) -> None:
-    _keys({**_WHAT, "share": _number, "rows": _list(_keys({}))}, {k: c for k, c in _OFTEN.items() if k != "counters"} | {"tier": _text})(value, at)
+    _keys(
+        {**_WHAT, "share": _number, "rows": _list(_keys({}))}, {k: c for k, c in _OFTEN.items() if k != "counters"} | {"tier": _text}
+    )(value, at)
     if value.get("tier") == "traffic":
         _keys({"at": _time, "digest": _name, "launch": _whole, "model": _MOVED, "hardware": _MOVED})(value, at)
         _positive(value["hardware"]["read"] + value["hardware"]["written"], "the sum of hardware")
@@ -215,12 +220,12 @@ ROWS: dict[str, dict[str, Check]] = {  # of records of kind `clock` that a table
     "naive timing": {"how": _name, "mib": _count, "seconds": _positive, "gb_per_s": _number, "says": _text},
     "perplexity": {"way": _name, "perplexity": _number, "over_float16": _number}, "trials": {"outcome": _name, "count": _whole},
     "sparse ways": {"matrix": _name, "dtype": _name, "n": _count, "facts": _FACTS, "seconds": _keys({"dense": _positive})},
-}  # fmt: skip
+}
 _BESIDE: dict[str, dict[str, Check]] = {  # the rows
     "learn": {"browser": _name}, "models": {"transformers": _name},
     "naive timing": {"repeats": _count}, "perplexity": {"parameters": _count, "steps": _count, "versions": _keys({})},
     "trials": {"case": _name, "seconds": _positive, "revision": _text, "seed": _whole_or_null},
-}  # fmt: skip
+}
 
 
 def _clock(value: Any, at: str) -> None:
@@ -233,7 +238,10 @@ def _clock(value: Any, at: str) -> None:
     if subject == "naive timing":
         ways, sizes = {r["how"] for r in rows}, {r["mib"] for r in rows}
         found = {(r["how"], r["mib"]) for r in rows}
-        _must(len(found) == len(ways) * len(sizes), len(found), "the number of rows", f"{len(ways) * len(sizes)}: each of {len(ways)} ways at each size")
+        _must(
+            len(found) == len(ways) * len(sizes), len(found), "the number of rows",
+            f"{len(ways) * len(sizes)}: each of {len(ways)} ways at each size"
+        )
     if subject == "models":
         for i, r in enumerate(rows):
             if (first := {"train": "ms", "decode": "tokens/s", "experts": "ms", "loss": "loss"}.get(r["what"])) is not None:
@@ -256,7 +264,9 @@ def _build(value: Any, at: str) -> None:
     _keys({"n": _whole, "versions": _keys({})})(value, at)
 
 
-_COUNTERS: dict[str, Check] = {"tier": _text, "run": _text, "totals": _table(_number_or_null), "lines": _list(_keys({})), "opcodes": _keys({})}
+_COUNTERS: dict[str, Check] = {
+    "tier": _text, "run": _text, "totals": _table(_number_or_null), "lines": _list(_keys({})), "opcodes": _keys({})
+}
 HEAD: Check = _keys({"form": _whole}, {"at": _time, "run": _name, "device": _keys({}), "versions": _keys({}), "host": _keys({})})
 # What a record of each kind must hold for those who read it: the pages, `tune`, the comparisons. Whatever else it holds is left as it is.
 SHAPES: dict[str, Check] = {

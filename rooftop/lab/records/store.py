@@ -1,8 +1,8 @@
 """Records: what was measured or checked, as JSON lines. Written once by the run that made them, never edited.
 
-A file a run, `results/<device>/<UTC time>-<run>.jsonl`, so that two processes never write into one; packed (`.jsonl.xz`) once it is merged or
-pruned (rooftop.lab.records.packed). Its first line is a `run` head, which holds for all that follow: device, versions, host. Then come the
-records, several of one subject in a line where they have things in common (rooftop.lab.records.form says how). `read` gives each record
+A file a run, `results/<device>/<UTC time>-<run>.jsonl`, so that two processes never write into one; packed (`.jsonl.xz`) once it is merged
+or pruned (rooftop.lab.records.packed). Its first line is a `run` head, which holds for all that follow: device, versions, host. Then come
+the records, several of one subject in a line where they have things in common (rooftop.lab.records.form says how). `read` gives each record
 whole, as if it stood alone:
 
 | key | what it holds |

@@ -1,7 +1,7 @@
 """What a campaign against the whole found: said in a line, an exit code, and a record, of which the table of docs/trust.md is written.
 
-A record is of kind `clock` and subject `trials`: `case` is what was tried, `rows` how often each outcome came (of single files: `of` and `sha256`, a row
-a file), `source` a hash of the package as it was, `revision` the commit, with a `+` where files had been changed since."""
+A record is of kind `clock` and subject `trials`: `case` is what was tried, `rows` how often each outcome came (of single files: `of` and
+`sha256`, a row a file), `source` a hash of the package as it was, `revision` the commit, with a `+` where files had been changed since."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ def options(parser: argparse.ArgumentParser, seed: int = 1) -> None:
 
 
 def ended(what: str, given: argparse.Namespace, run: Callable[[], tuple[Counter[str], list[str]]]) -> NoReturn:
-    """Do a campaign, print how many did what and the findings, write the record if one is asked for; the exit code is 1 where there are findings."""
+    """Do a campaign, print how many did what and the findings, write the record if one is asked for; the exit code is 1 where there are
+    findings."""
     source(), revision()  # of the code as it is now
     if given.records is not None:
         store.Writer(given.records, str(store.host()["cpu"])).ready()  # what cannot be written is said before, not after
@@ -43,7 +44,10 @@ def ended(what: str, given: argparse.Namespace, run: Callable[[], tuple[Counter[
     for text in findings[:SHOWN]:
         print(text)
     if given.records is not None:
-        rows = [{"outcome": kind, "count": n} for kind, n in sorted((kinds + Counter({FINDING: max(len(findings) - kinds[FINDING], 0)})).items())]
+        rows = [
+            {"outcome": kind, "count": n}
+            for kind, n in sorted((kinds + Counter({FINDING: max(len(findings) - kinds[FINDING], 0)})).items())
+        ]
         print(f"written: {keep(given.records, what, rows, seconds, given.seed)}")
     raise SystemExit(bool(findings))
 
@@ -51,7 +55,10 @@ def ended(what: str, given: argparse.Namespace, run: Callable[[], tuple[Counter[
 def keep(folder: Path, what: str, rows: Sequence[Record], seconds: float, seed: int | None = None) -> Path:
     """Write the record of a campaign below `folder`; its file."""
     card = {"name": str(store.host()["cpu"])}
-    said = {"kind": "clock", "subject": SUBJECT, "case": what, "device": card, "source": source(), "revision": revision(), "seconds": max(seconds, 1e-3)}
+    said = {
+        "kind": "clock", "subject": SUBJECT, "case": what, "device": card, "source": source(), "revision": revision(),
+        "seconds": max(seconds, 1e-3)
+    }
     with store.Writer(folder, card["name"]) as writer:
         writer.write({**said, "seed": seed, "rows": list(rows)})
         return writer.path
@@ -99,5 +106,7 @@ def table(found: list[Record], _site: Any) -> str:
         came = outcomes(record)
         seed = "" if record.get("seed") is None else record["seed"]
         of = ", ".join(f"{n:,} {kind}" for kind, n in sorted(came.items(), key=lambda one: -one[1]))
-        lines.append(f"| {what} | {came.total():,} | {seed} | {of}; {came[FINDING]:,} findings | {record['seconds']:,.0f} | {record['revision']} |")
+        lines.append(
+            f"| {what} | {came.total():,} | {seed} | {of}; {came[FINDING]:,} findings | {record['seconds']:,.0f} | {record['revision']} |"
+        )
     return "\n".join(lines) if len(lines) > 2 else "Nothing has been measured yet."

@@ -28,7 +28,9 @@ NOTHING = "Nothing has been measured yet."
 
 def figures(found: list[Record], site: SiteData) -> str:
     """What the README's first screen says of the fastest cases, of the card with the most fresh records."""
-    cards = sorted((c for c in site.cards if c.device.known), key=lambda c: -sum(bool(s.summary.measured) for op in site.ops if (s := op.on(c.device))))
+    cards = sorted(
+        (c for c in site.cards if c.device.known), key=lambda c: -sum(bool(s.summary.measured) for op in site.ops if (s := op.on(c.device)))
+    )
     shown = []
     for op, begins, unit, title in FRONT:
         score = next((o.on(cards[0].device) for o in site.ops if o.name == op), None) if cards else None
@@ -54,8 +56,9 @@ FRONT = (  # op, how its cases begin, their unit, what the README calls it: of e
 
 
 def ops(found: list[Record], site: SiteData) -> str:
-    """A row an op, its backward one of its own: on each card the cases with a fresh record, their median share of the roof, and the geometric mean of the speed
-    over the best peer of each. One row for the collectives, which run on several cards and are compared with NCCL's."""
+    """A row an op, its backward one of its own: on each card the cases with a fresh record, their median share of the roof, and the
+    geometric mean of the speed over the best peer of each. One row for the collectives, which run on several cards and are compared with
+    NCCL's."""
     cards = sorted((c for c in site.cards if c.device.known or c.device.calibrated), key=lambda c: c.device.name, reverse=True)
     columns = " | ".join(f"{c.device.short}: cases | of the roof | over the best peer" for c in cards)
     lines = [f"| op | family | {columns} |", "|---|---|" + "---:|---:|---:|" * len(cards)]
@@ -66,7 +69,10 @@ def ops(found: list[Record], site: SiteData) -> str:
             score = op.on(card.device)
             best = [m for row in score.rows if (m := row.best) is not None] if score else []
             shares, speeds = [m.share for m in best if m.share is not None], [m.best_peer.speed for m in best if m.best_peer]
-            cells += [str(len(best)) if best else "", f"{median(shares):.2f}" if shares else "", f"{geometric_mean(speeds):.2f}x" if speeds else ""]
+            cells += [
+                str(len(best)) if best else "", f"{median(shares):.2f}" if shares else "",
+                f"{geometric_mean(speeds):.2f}x" if speeds else ""
+            ]
         if any(cells):
             lines.append(f"| {op.name.removesuffix('_bwd') + ', backward' if op.name.endswith('_bwd') else op.name} | {op.family} | {' | '.join(cells)} |")
         else:
@@ -81,7 +87,8 @@ def ops(found: list[Record], site: SiteData) -> str:
 
 
 def scores(_found: list[Record], site: SiteData) -> str:
-    """Every op's bench cases with a fresh record, by device: time, share of the measured roof, best peer, error. Stale ones are left out."""
+    """Every op's bench cases with a fresh record, by device: time, share of the measured roof, best peer, error. Stale ones are left
+    out."""
     lines = [
         "| op | case | device | implementation | kernel µs | of the roof | against the best peer | error / allowance |",
         "|---|---|---|---|---:|---:|---:|---:|",
@@ -141,20 +148,25 @@ def build(found: list[Record], _site: SiteData) -> str:
 
 
 def first(found: list[Record], _site: SiteData) -> str:
-    """The newest first calls of each op, dtype, card and candidate (`rooftop.lab.timing.first_calls`). Those of other host code or kernels have a date."""
+    """The newest first calls of each op, dtype, card and candidate (`rooftop.lab.timing.first_calls`). Those of other host code or kernels
+    have a date."""
     newest: dict[tuple[str, ...], Record] = {}
     for r in sorted((r for r in found if r["kind"] == "first-calls"), key=lambda r: (first_calls.current(r), str(r.get("at", "")))):
         newest[tuple(str(k) for k in (r["device"]["name"], r["op"], r["case"], r["subject"]))] = r
     if not newest:
         return NOTHING
     lines = ["| op | on | µs of the host | the very first | known | new rows | slowest | above 10 ms | new columns | slowest | above 10 ms |",
-             "|---|---|---|---:|---:|---:|---:|---:|---:|---:|---:|"]  # fmt: skip
+             "|---|---|---|---:|---:|---:|---:|---:|---:|---:|---:|"]
     order = {"rooftop": 0, "peer:torch": 1}
     for key in sorted(newest, key=lambda k: (*k[:3], order.get(k[3], 2), k[3])):
         r = newest[key]
-        spreads = [cell for k in ("rows", "columns") for cell in (_us(r[k]["median_s"]), _us(r[k]["max_s"]), f"{r[k]['slow']} of {r[k]['n']}")]
+        spreads = [
+            cell for k in ("rows", "columns") for cell in (_us(r[k]["median_s"]), _us(r[k]["max_s"]), f"{r[k]['slow']} of {r[k]['n']}")
+        ]
         who = str(r["subject"]).removeprefix("peer:") + ("" if first_calls.current(r) else f", as of {str(r.get('at', ''))[:10]}")
-        lines.append(f"| {r['op']} {r['case']} | {r['device']['name']} | {who} | {_us(r['first_s'])} | {_us(r['known_s'])} | {' | '.join(spreads)} |")
+        lines.append(
+            f"| {r['op']} {r['case']} | {r['device']['name']} | {who} | {_us(r['first_s'])} | {_us(r['known_s'])} | {' | '.join(spreads)} |"
+        )
     if not all(first_calls.current(r) for r in newest.values()):
         lines += ["", "With a date: the host's code or the kernels have changed since."]
     return "\n".join(lines)
@@ -254,8 +266,8 @@ def replaced(text: str, name: str, content: str) -> str:
 
 
 def pages(root: Path, found: list[Record], digests: Digests | None = None) -> dict[str, str]:
-    """Every generated file below `root`, as it should be. `digests`: as for `gather`. Raises ValueError for markers that are missing, OSError for a
-    file that is."""
+    """Every generated file below `root`, as it should be. `digests`: as for `gather`. Raises ValueError for markers that are missing,
+    OSError for a file that is."""
     texts: dict[str, str] = {}
     found = [markdown(r) for r in found]
     site = gather(found, digests=digests)

@@ -1,5 +1,5 @@
-"""What the pages ask of the tree, kept from one build to the next for as long as the tree is the same: digests of records' subjects, the cases that a kernel
-takes, the one that a call takes, where facts and counts are kept. Working these out is most of a build."""
+"""What the pages ask of the tree, kept from one build to the next for as long as the tree is the same: digests of records' subjects, the
+cases that a kernel takes, the one that a call takes, where facts and counts are kept. Working these out is most of a build."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from rooftop.core import disk_cache, settings
 if TYPE_CHECKING:
     from rooftop.lab.candidates import Asked, Subject
 
-FOLDERS = ("core", "formats", "ranks", "ops", "kernels", "ladders", "tuned", "sparse", "quant", "codecs", "comm", "lab/report")  # what the answers follow from
+# what the answers follow from
+FOLDERS = ("core", "formats", "ranks", "ops", "kernels", "ladders", "tuned", "sparse", "quant", "codecs", "comm", "lab/report")
 FILES = ("lab/records/identity.py", "lab/candidates.py", "lab/climb.py")
 ENDINGS = (".py", ".cu", ".cuh", ".toml", ".json")
 

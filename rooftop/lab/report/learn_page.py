@@ -20,9 +20,13 @@ def table(found: list[Record], _site: Any) -> str:
     lines += ["| what | of them | median, s | slowest, s | which |", "|---|---:|---:|---:|---|"]
     groups: dict[str, list[Any]] = {}
     for row in record["rows"]:
-        groups.setdefault(f"a page at {row['width']} px" if row["what"] == "page" else "a lesson in the terminal, to its first question", []).append(row)
+        groups.setdefault(
+            f"a page at {row['width']} px" if row["what"] == "page" else "a lesson in the terminal, to its first question", []
+        ).append(row)
     for what, rows in groups.items():
         ordered = sorted(rows, key=lambda r: float(r["seconds"]))
         last = ordered[-1]
-        lines.append(f"| {what} | {len(rows)} | {float(ordered[len(rows) // 2]['seconds']):.2f} | {float(last['seconds']):.2f} | `{last['of']}` |")
+        lines.append(
+            f"| {what} | {len(rows)} | {float(ordered[len(rows) // 2]['seconds']):.2f} | {float(last['seconds']):.2f} | `{last['of']}` |"
+        )
     return "\n".join(lines)

@@ -86,8 +86,8 @@ class CaseView:
 
 @dataclass(frozen=True)
 class DeviceView:
-    """A card that records speak of. `calibrated`: its ceilings were measured. `outdated`: they were, with other calibration kernels. `known`: it has a
-    datasheet here."""
+    """A card that records speak of. `calibrated`: its ceilings were measured. `outdated`: they were, with other calibration kernels.
+    `known`: it has a datasheet here."""
 
     name: str
     device: Device
@@ -135,7 +135,8 @@ class RungRow:
 
 @dataclass(frozen=True)
 class Step:
-    """Of a derivation. `paragraphs`: those that are formulas with True. `rung`: whose config and launch it is about, by its name; "" where of none."""
+    """Of a derivation. `paragraphs`: those that are formulas with True. `rung`: whose config and launch it is about, by its name; "" where
+    of none."""
 
     paragraphs: tuple[tuple[str, bool], ...]
     picture: Picture | None = None
@@ -215,7 +216,8 @@ class ScoreRow:
 
     @property
     def best(self) -> Measured | None:
-        """What speaks for the op: what a call takes. None where that has not been timed as it now is: the time of another implementation is not the op's."""
+        """What speaks for the op: what a call takes. None where that has not been timed as it now is: the time of another implementation is
+        not the op's."""
         return next((m for m in self.measured if not m.stale and self.taken in (None, m.subject)), None)
 
 
@@ -278,8 +280,8 @@ class OpScore:
 
 @dataclass(frozen=True)
 class Card:
-    """What a card can do. `memory`: (bytes, bytes/s of a copy, a read, a write), as measured. `rates`: (unit, in a burst, sustained, of the datasheet), in
-    operations/s with an FMA as two; None where nobody measured or states it."""
+    """What a card can do. `memory`: (bytes, bytes/s of a copy, a read, a write), as measured. `rates`: (unit, in a burst, sustained, of the
+    datasheet), in operations/s with an FMA as two; None where nobody measured or states it."""
 
     device: DeviceView
     at: str
@@ -329,7 +331,8 @@ class SweepView:
 
 @dataclass(frozen=True)
 class InLanguage:
-    """A kernel as one of several languages in which the op is written. `lines` of its own files, `shared` of the helpers that it takes in."""
+    """A kernel as one of several languages in which the op is written. `lines` of its own files, `shared` of the helpers that it takes
+    in."""
 
     subject: str
     path: str

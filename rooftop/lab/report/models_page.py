@@ -50,7 +50,10 @@ def front(found: list[Record]) -> list[str]:
         return []
     train, decode = newest[2].get("train", {}), newest[2].get("decode", {})
     said = []
-    ratios = {peer: [train[of, peer]["ms"] / f["ms"] for (of, v), f in train.items() if v == "patched+compile" and (of, peer) in train] for peer in PEERS}
+    ratios = {
+        peer: [train[of, peer]["ms"] / f["ms"] for (of, v), f in train.items() if v == "patched+compile" and (of, peer) in train]
+        for peer in PEERS
+    }
     if all(ratios.values()):
         means = " and ".join(f"{geometric_mean(r):.2f}x {NAMES[peer]}" for peer, r in ratios.items())
         said.append(f"a training step of patched models {means} in the geometric mean of {max(map(len, ratios.values()))}")
@@ -86,5 +89,7 @@ def _means(cells: Mapping[tuple[str, str], Mapping[str, float]], variants: list[
         for peer in ("compile+graphs",) if ours.endswith("+graphs") else PEERS:
             ratios = [cells[of, peer]["ms"] / f["ms"] for (of, v), f in cells.items() if v == ours and (of, peer) in cells]
             if ratios:
-                lines.append(f"- {ours} over {peer}: {geometric_mean(ratios):.2f}x in the geometric mean of {len(ratios)}, least {min(ratios):.2f}x")
+                lines.append(
+                    f"- {ours} over {peer}: {geometric_mean(ratios):.2f}x in the geometric mean of {len(ratios)}, least {min(ratios):.2f}x"
+                )
     return lines

@@ -149,7 +149,10 @@ def _blocks(text: str) -> Iterator[str]:
         else:
             for indented, group in groupby(lines, key=lambda line: line.startswith("    ")):
                 joined = list(group)
-                yield f'<pre class="formula">{escape(inspect.cleandoc(chr(10).join(joined)))}</pre>' if indented else f"<p>{_inline(' '.join(joined))}</p>"
+                yield (
+                    f'<pre class="formula">{escape(inspect.cleandoc(chr(10).join(joined)))}</pre>' if indented
+                    else f"<p>{_inline(' '.join(joined))}</p>"
+                )
 
 
 def _arguments(lines: list[str]) -> Iterator[tuple[str, str]]:

@@ -1,7 +1,7 @@
 """What the simulator counts of each rung of a ladder, for its page: counted here, kept on disk by the digest of all that they follow from.
 
-Every rung of a ladder is counted at one case: the headline made smaller for as long as each rung still launches the same kernels. Of the blocks a
-few are run, so many as half a second or so allows; all of them where a rung launches more than one kernel."""
+Every rung of a ladder is counted at one case: the headline made smaller for as long as each rung still launches the same kernels. Of the
+blocks a few are run, so many as half a second or so allows; all of them where a rung launches more than one kernel."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ class Line:
 
 @dataclass(frozen=True)
 class Access:
-    """What one line of the rung's own file does to memory. `width`: bytes a thread; `apart`: bytes from one thread's to the next one's, where most keep to it.
-    `found`, `ideal`: sectors or wavefronts a request."""
+    """What one line of the rung's own file does to memory. `width`: bytes a thread; `apart`: bytes from one thread's to the next one's,
+    where most keep to it. `found`, `ideal`: sectors or wavefronts a request."""
 
     line: int
     what: str
@@ -71,8 +71,8 @@ class Access:
 class RungCounts:
     """Counts of one rung at one case, or in `why` why there are none.
 
-    `values`: by the names of rooftop.lab.report.predictions.COUNTS, those that there are. `ideals`: what as many accesses of as many bytes take at the
-    least, of those that have such a thing."""
+    `values`: by the names of rooftop.lab.report.predictions.COUNTS, those that there are. `ideals`: what as many accesses of as many bytes
+    take at the least, of those that have such a thing."""
 
     case: str
     blocks: int = 0  # that were run
@@ -107,7 +107,9 @@ def summarise(report: Report, work: Work, case: str, path: str) -> RungCounts:
     if shared:
         values["wavefronts"] = wavefronts / sum(c.requests for c in shared)
         ideals["wavefronts"] = sum(c.ideal_wavefronts for c in shared) / sum(c.requests for c in shared)
-        values["conflicts"] = max((c.wavefronts / c.ideal_wavefronts for c in shared if c.ideal_wavefronts and c.wavefronts >= SHARE * wavefronts), default=1.0)
+        values["conflicts"] = max(
+            (c.wavefronts / c.ideal_wavefronts for c in shared if c.ideal_wavefronts and c.wavefronts >= SHARE * wavefronts), default=1.0
+        )
         ideals["conflicts"] = 1.0
         if fmas and report.fma:
             values["wavefronts_per_fma"] = 32 * wavefronts / report.fma
@@ -120,7 +122,9 @@ def _accesses(report: Report, path: str) -> tuple[Access, ...]:
     found = [c for c in report.lines if c.file == path and c.requests and c.op != "atomic"]
     found = sorted(sorted(found, key=lambda c: -c.requests)[:ACCESSES], key=lambda c: (c.line, c.op))
     sums = [(c, c.wavefronts, c.ideal_wavefronts) if c.space == "shared" else (c, c.sectors, c.ideal_sectors) for c in found]
-    return tuple(Access(c.line, f"{c.space} {c.op}", c.width, c.apart, n / c.requests, least / c.requests, **vars(c.walk)) for c, n, least in sums)
+    return tuple(
+        Access(c.line, f"{c.space} {c.op}", c.width, c.apart, n / c.requests, least / c.requests, **vars(c.walk)) for c, n, least in sums
+    )
 
 
 def _lines(report: Report, path: str, most: int = 3) -> tuple[Line, ...]:
@@ -129,7 +133,9 @@ def _lines(report: Report, path: str, most: int = 3) -> tuple[Line, ...]:
     for c in report.lines:
         found, ideal = (c.wavefronts, c.ideal_wavefronts) if c.space == "shared" else (c.sectors, c.ideal_sectors)
         if c.requests and found > ideal:
-            line = Line(c.file, c.line, " ".join(c.text.split()), f"{c.space} {c.op}", found / c.requests, ideal / c.requests, c.file == path)
+            line = Line(
+                c.file, c.line, " ".join(c.text.split()), f"{c.space} {c.op}", found / c.requests, ideal / c.requests, c.file == path
+            )
             lost.append((found - ideal, line))
     whole = sum(c.wavefronts + c.sectors for c in report.lines)
     return tuple(line for extra, line in sorted(lost, key=lambda x: -x[0])[:most] if extra >= SHARE * whole)
@@ -139,8 +145,8 @@ def _lines(report: Report, path: str, most: int = 3) -> tuple[Line, ...]:
 
 
 def small(subjects: Sequence[Subject], headline: Case) -> Case:
-    """The headline with its sizes halved, the largest first, for as long as every subject that takes it launches the same kernels and the inputs
-    have SMALLEST elements. Sizes that are equal in the headline stay equal."""
+    """The headline with its sizes halved, the largest first, for as long as every subject that takes it launches the same kernels and the
+    inputs have SMALLEST elements. Sizes that are equal in the headline stay equal."""
     kernels = {s.name: _kernels(s, headline) for s in subjects}
     parts = {n: 1 for _, v in headline.tensors() for n in v.shape}  # size in the headline -> what it is divided by
     case, halved = headline, True
@@ -196,9 +202,9 @@ def _launches(subject: Subject, case: Case) -> list[Any]:
 def count(
     subjects: Sequence[Subject], headline: Case, *, run: bool = True, done: Callable[[Subject], None] = lambda s: None, answers: Digests | None = None,
     only: str | None = None,
-) -> dict[str, RungCounts]:  # fmt: skip
-    """Counts by the subject's name, of those that the simulator runs. `run=False`: only what is kept from before. `done` is told of each. `only`: of this
-    subject alone, at the case of all.
+) -> dict[str, RungCounts]:
+    """Counts by the subject's name, of those that the simulator runs. `run=False`: only what is kept from before. `done` is told of each.
+    `only`: of this subject alone, at the case of all.
 
     answers   which rungs the simulator runs, and where counts are kept (rooftop.lab.report.known); grows"""
     from rooftop.lab import simt
@@ -295,9 +301,10 @@ def _key(subject: Subject, case: Case) -> str:
     head = subject.implementation.head  # its text with comments: lines are named by their numbers
     launches = [(x.kernel, x.grid, x.block, x.cluster, x.shared, dict(x.args)) for x in _launches(subject, case)]
     return _hash(
-        str(FORM), engine(), head.path, *with_headers(head.source, head.folders), subject.digest(case, TARGETS[max(ARCH, subject.implementation.arch)]),
+        str(FORM), engine(), head.path, *with_headers(head.source, head.folders),
+        subject.digest(case, TARGETS[max(ARCH, subject.implementation.arch)]),
         case.id, repr(dict(case.inputs)), json.dumps(launches, sort_keys=True, default=str),
-    )  # fmt: skip
+    )
 
 
 def _at(key: str) -> Path:

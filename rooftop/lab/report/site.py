@@ -1,7 +1,7 @@
 """`rooftop report`: a folder of static pages from the records and the tree: home, a page a ladder, an op and a card.
 
-All pages share one file of style and one script, which colours sources and takes choices; without it everything is shown. A content security policy forbids
-the browser to load anything else, so the folder opens from a disk and needs no network."""
+All pages share one file of style and one script, which colours sources and takes choices; without it everything is shown. A content
+security policy forbids the browser to load anything else, so the folder opens from a disk and needs no network."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ CONTEXT = 3  # unchanged lines shown around a change
 INSTRUCTIONS = (
     "FFMA", "FFMA2", "HFMA2", "HMMA", "IMMA", "DMMA", "QMMA", "HGMMA", "QGMMA", "IGMMA", "MUFU", "UTMALDG", "UTMASTG", "UBLKCP", "LDGSTS",
     "LDG", "STG", "ATOM", "RED", "LDSM", "STSM", "LDS", "STS", "ATOMS", "LDL", "STL", "BAR", "SHFL", "REDUX", "SYNCS",
-)  # fmt: skip
+)
 
 
 def build(
@@ -60,8 +60,8 @@ def build(
 ) -> Path:
     """Writes the pages into the folder `out` (made where absent) and returns the path of the index. `say` is told of each page.
 
-    `facts`, `checks`, `counts` and `digests` are as `rooftop.lab.report.data.gather` takes them. Raises RegistryError for a ladder that does not read as
-    one, ValueError for facts that lack a fact."""
+    `facts`, `checks`, `counts` and `digests` are as `rooftop.lab.report.data.gather` takes them. Raises RegistryError for a ladder that
+    does not read as one, ValueError for facts that lack a fact."""
     return write(out, gather(records, facts, checks, counts, house=house, now=now, digests=digests), say)
 
 
@@ -73,9 +73,10 @@ def write(out: Path, site: SiteData, say: Callable[[str], None] = lambda text: N
         _place(out / name, (TEMPLATES / name).read_text(encoding="utf-8"))
     for ladder in site.ladders:
         page(
-            ladder.file, "ladder.html.j2", page=ladder, figures=charts(ladder), listings=listings(ladder.rungs), counted=counts.table(ladder.rungs),
+            ladder.file, "ladder.html.j2", page=ladder, figures=charts(ladder), listings=listings(ladder.rungs),
+            counted=counts.table(ladder.rungs),
             asked=[counts.of_rung(r, ladder.rungs[i - 1] if i else None) for i, r in enumerate(ladder.rungs)],
-        )  # fmt: skip
+        )
     for op in site.ops:
         page(op.file, "op.html.j2", op=op, sweeps=[(s, sweep(s)) for s in op.scores], swept=site.swept.get(op.name, ()))
     for card in site.cards:
@@ -91,7 +92,9 @@ def write(out: Path, site: SiteData, say: Callable[[str], None] = lambda text: N
         if path.name not in made:
             path.unlink()  # of a ladder, an op or a card that is gone
     cards = sorted(site.cards, key=lambda card: -sum(shown([op], card) for op in site.ops))  # the one with the most ops first
-    return page("index.html", "home.html.j2", rooflines=[(card, roofline(site, card)) for card in cards], sparks=[spark(x) for x in site.ladders])
+    return page(
+        "index.html", "home.html.j2", rooflines=[(card, roofline(site, card)) for card in cards], sparks=[spark(x) for x in site.ladders]
+    )
 
 
 def writer(out: Path, site: SiteData, say: Callable[[str], None]) -> Callable[..., Path]:
@@ -110,9 +113,12 @@ def writer(out: Path, site: SiteData, say: Callable[[str], None]) -> Callable[..
 def sweep(score: DeviceScore) -> Markup:
     """The share of the roof against the bytes of a case, of the implementation that a call takes."""
     points = [
-        Point(float(m.moved), m.share, f"{m.case}: {100 * m.share:.1f} % of the roof, {number(m.seconds * 1e6)} µs", label=m.case.rpartition(" ")[2])
+        Point(
+            float(m.moved), m.share, f"{m.case}: {100 * m.share:.1f} % of the roof, {number(m.seconds * 1e6)} µs",
+            label=m.case.rpartition(" ")[2]
+        )
         for row in score.rows if (m := row.best) and m.share is not None
-    ]  # fmt: skip
+    ]
     return drawing(points, "MiB read and written", unit=float(1 << 20)) if len(points) > 2 else Markup("")
 
 
@@ -139,7 +145,8 @@ def gained(page: LadderPage, number: int, device: DeviceView, case: str) -> floa
 
 
 def spark(page: LadderPage) -> list[tuple[float, bool]]:
-    """Of each rung its throughput over the largest, and whether it is the fastest; 0 where it was not measured. At the headline case on the first card."""
+    """Of each rung its throughput over the largest, and whether it is the fastest; 0 where it was not measured. At the headline case on the
+    first card."""
     key = (page.devices[0].name, page.headline) if page.devices else ("", "")
     values = [m.throughput or 0.0 if (m := r.cells.get(key)) and m.kernel and not m.stale else 0.0 for r in page.rungs]
     most = max(values, default=0.0)
@@ -148,14 +155,17 @@ def spark(page: LadderPage) -> list[tuple[float, bool]]:
 
 def environment() -> jinja2.Environment:
     """Templates with everything escaped that is not marked as safe; an unknown name is an error."""
-    env = jinja2.Environment(loader=jinja2.FileSystemLoader(TEMPLATES), autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    env = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(TEMPLATES), autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
     env.filters.update(num=number, micro=lambda seconds: number(seconds * 1e6), percent=lambda share: f"{100 * share:.1f}")
     env.filters.update(ratio=lambda value: number(value, 4 if value >= 0.9995 else 3))
     env.filters.update(grouped=lambda n: f"{n:,}".replace(",", "\N{NARROW NO-BREAK SPACE}"), instructions=instructions, plain=counts.plain)
     env.filters.update(doc=reference.shown, sentence=reference.sentence)
     env.globals.update(_=lambda text, /, **about: Markup(text).format(**about), language="en", others=(), course="learn.html")
     env.globals.update(
-        summary=counts.summary, hit=round(100 * HIT), gained=gained, about=dict(COUNTS), shown=shown, packed=packed, alike=alike, classes=classes
+        summary=counts.summary, hit=round(100 * HIT), gained=gained, about=dict(COUNTS), shown=shown, packed=packed, alike=alike,
+        classes=classes
     )
     return env
 
@@ -238,8 +248,8 @@ class Listing:
 
 
 def stretches(lines: Iterable[tuple[str, Line]]) -> list[tuple[str, int, str]]:
-    """Lines of a kind that follow each other: kind, number of the first one, text. A tab stands for four spaces of an indentation, which are a tenth of a
-    page; the script of the page turns it back."""
+    """Lines of a kind that follow each other: kind, number of the first one, text. A tab stands for four spaces of an indentation, which
+    are a tenth of a page; the script of the page turns it back."""
     found = []
     for kind, group in groupby(lines, key=lambda line: line[0]):
         for _, beside in groupby(enumerate(line for _, line in group), key=lambda at: at[1].number - at[0]):
@@ -254,8 +264,8 @@ def _tabbed(text: str) -> str:
 
 
 def lesson(text: str) -> list[int]:
-    """The lines of a source that a difference speaks of: the code, and of a head the config's values. What the page shows apart (idea, prediction, limit) and
-    what follows from the code (arguments, launches, targets) are left out."""
+    """The lines of a source that a difference speaks of: the code, and of a head the config's values. What the page shows apart (idea,
+    prediction, limit) and what follows from the code (arguments, launches, targets) are left out."""
     lines = text.splitlines()
     if text.lstrip().startswith("/* rooftop"):
         end = next((i for i, line in enumerate(lines) if "*/" in line), len(lines) - 1)
@@ -285,7 +295,10 @@ def _said(text: str) -> set[int]:
         body = ast.parse(text).body
     except SyntaxError:
         return set()
-    said = [n for n in body if isinstance(n, ast.Assign) and any(isinstance(t, ast.Name) and t.id in ("IDEA", "PREDICT", "LIMIT") for t in n.targets)]
+    said = [
+        n for n in body if isinstance(n, ast.Assign)
+        and any(isinstance(t, ast.Name) and t.id in ("IDEA", "PREDICT", "LIMIT") for t in n.targets)
+    ]
     return {i for node in said for i in range(node.lineno - 1, node.end_lineno or node.lineno)}
 
 

@@ -30,7 +30,9 @@ def write(out: Path, site: SiteData, more: Mapping[str, str] | None = None) -> N
 def texts(site: SiteData, more: Mapping[str, str] | None = None) -> dict[str, str]:
     """File -> text, of every page of the site and the list of them."""
     spaces = reference.namespaces()
-    found = {name_of(x.file): ladder(x) for x in site.ladders} | {name_of(x.file): op(x) for x in site.ops} | {name_of(x.file): card(x) for x in site.cards}
+    found = {name_of(x.file): ladder(x) for x in site.ladders} | {name_of(x.file): op(x) for x in site.ops} | {
+        name_of(x.file): card(x) for x in site.cards
+    }
     found["api.md"] = "".join(_api(spaces))
     if site.languages:
         found["languages.md"] = languages(site)

@@ -1,7 +1,8 @@
-"""The head of a `.cu` that has none: the parameters of its kernel are matched with an op's tensors, sizes and options, and every match is tried.
+"""The head of a `.cu` that has none: the parameters of its kernel are matched with an op's tensors, sizes and options, and every match is
+tried.
 
-Names decide first, then the order; sizes and grids that names leave open are tried on small cases in the simulator, and the first that is right is
-written. The new file holds the head and the device's code; the file itself stays as it is."""
+Names decide first, then the order; sizes and grids that names leave open are tried on small cases in the simulator, and the first that is
+right is written. The new file holds the head and the device's code; the file itself stays as it is."""
 
 from __future__ import annotations
 
@@ -25,14 +26,18 @@ from rooftop.lab.simt.instances import Templates
 
 TRIES = 240  # heads that are tried at most
 ELEMENTS = 1 << 14  # of a case on which they are
-DTYPE = {"float": "f32", "double": "f64", "half": "f16", "__half": "f16", "__nv_bfloat16": "bf16", "nv_bfloat16": "bf16", "int": "i32", "long long": "i64"}
+DTYPE = {
+    "float": "f32", "double": "f64", "half": "f16", "__half": "f16", "__nv_bfloat16": "bf16", "nv_bfloat16": "bf16", "int": "i32",
+    "long long": "i64"
+}
 WHOLE = {"int": "i32", "unsigned": "i32", "unsigned int": "i32", "int32_t": "i32", "uint32_t": "i32", "uint": "i32", "long": "i64", "long long": "i64",
-         "int64_t": "i64", "size_t": "i64", "uint64_t": "i64", "unsigned long": "i64", "unsigned long long": "i64"}  # fmt: skip
+         "int64_t": "i64", "size_t": "i64", "uint64_t": "i64", "unsigned long": "i64", "unsigned long long": "i64"}
 REAL = {"float": "f32", "double": "f64"}
 OTHERWISE = {  # what sources call an op's tensors and options
-    "out": "y out output o dst result c d_out", "in": "x in input inp src a d_in", "weight": "weight w gamma g scale", "bias": "bias b beta shift",
+    "out": "y out output o dst result c d_out", "in": "x in input inp src a d_in", "weight": "weight w gamma g scale",
+    "bias": "bias b beta shift",
     "residual": "residual res", "eps": "eps epsilon", "dim": "dim",
-}  # fmt: skip
+}
 FIRST = re.compile(r"^(?:n_?)?(?:rows?|m|batch\w*|b|n_?tokens?|tokens|height|h|num_rows|seq\w*)$", re.I)
 LAST = re.compile(r"^(?:n_?)?(?:cols?|columns?|hidden\w*|dim\w*|d|c|k|width|w|num_cols|features?|size)$", re.I)
 EVERY = re.compile(r"^(?:n|size|len|length|total\w*|numel|count|num_elements|elements)$", re.I)
@@ -59,7 +64,8 @@ def write(path: Path, op_name: str, kernel: str | None = None) -> tuple[Path, Wr
 
 
 def made(path: Path, op_name: str, kernel: str | None = None) -> Written:
-    """Raises ValueError for a file without the kernel, a kernel with parameters that nothing of the op can be, and RegistryError for no op."""
+    """Raises ValueError for a file without the kernel, a kernel with parameters that nothing of the op can be, and RegistryError for no
+    op."""
     op = registry.op(op_name)
     if head_text.read(path).lstrip().startswith("/* rooftop"):
         raise ValueError(f"{path} has a head already")
@@ -143,7 +149,8 @@ def _goes_by(name: str, t: skeleton.Tensor, first: skeleton.Tensor) -> bool:
 
 
 def _tensors(shown: skeleton.Shown, kernel: ordinary.Kernel) -> Iterator[dict[str, skeleton.Tensor]]:
-    """Ways to match the kernel's pointers with the op's tensors: by name, then in order; inputs are those that it may not write, where any are."""
+    """Ways to match the kernel's pointers with the op's tensors: by name, then in order; inputs are those that it may not write, where any
+    are."""
     pointers = [p for p in kernel.parameters if p.pointer]
     inputs, outputs = [t for t in shown.tensors if not t.written], [t for t in shown.tensors if t.written]
     by_name: dict[str, skeleton.Tensor] = {}
@@ -203,14 +210,19 @@ def _number(word: str, text: str) -> int | None:
 
 
 def _heads(
-    op: Contract, shown: skeleton.Shown, kernel: ordinary.Kernel, entry: str, letter: str, tensors: Mapping[str, skeleton.Tensor], words: Mapping[str, str],
+    op: Contract, shown: skeleton.Shown, kernel: ordinary.Kernel, entry: str, letter: str, tensors: Mapping[str, skeleton.Tensor],
+    words: Mapping[str, str],
     text: str,
-) -> Iterator[str]:  # fmt: skip
+) -> Iterator[str]:
     """Heads in the order of likelihood."""
     kinds = {_kind(p) for p in kernel.parameters if p.pointer and tensors[p.name].dtype == "T"}
-    dtypes = [d for d in ("f32", "f16", "bf16") if d in shown.dtypes] if letter in kinds and letter else [DTYPE[k] for k in kinds if k in DTYPE]
+    dtypes = (
+        [d for d in ("f32", "f16", "bf16") if d in shown.dtypes] if letter in kinds and letter else [DTYPE[k] for k in kinds if k in DTYPE]
+    )
     if kinds and len(dtypes) != 1 and not letter:
-        raise ValueError(f"{kernel}: its tensors are {', '.join(sorted(kinds))}; a head needs one type of {', '.join(DTYPE)}, or a template's")
+        raise ValueError(
+            f"{kernel}: its tensors are {', '.join(sorted(kinds))}; a head needs one type of {', '.join(DTYPE)}, or a template's"
+        )
     used = list(dict.fromkeys(tensors.values()))
     letters = list(dict.fromkeys(d for t in used for d in t.dims if not d.isdigit()))
     out = next((t for t in used if t.written), used[-1])
@@ -218,19 +230,24 @@ def _heads(
     whole = [p for p in numbers if _kind(p) in WHOLE]
     choices = [_values(op, shown, p, letters, out, whole) for p in numbers]
     texts = [list(dict.fromkeys([v, *(str(op.options(c)[n]) for c in op.cases)])) for n, v in shown.words]
-    missing = [t.name for t in skeleton.shown(op).tensors if op.kinds.get(t.name) == "Tensor | None" and t.name not in {u.name for u in used}]
+    missing = [
+        t.name for t in skeleton.shown(op).tensors if op.kinds.get(t.name) == "Tensor | None" and t.name not in {u.name for u in used}
+    ]
     for said in itertools.islice(itertools.product(*texts), 3):
         requires = [f"\"{n} == '{v}'\" = \"other values of {n} are to be written\"" for (n, _), v in zip(shown.words, said, strict=True)]
         for launch in _launches(letters, out, words, text, kernel):
             for values in itertools.product(*choices):
                 number = dict(zip((p.name for p in numbers), values, strict=True))
-                own = {p.name: f"{t.name}: {t.dtype}[{', '.join(t.dims)}]" for p in kernel.parameters if p.pointer and (t := tensors[p.name])}
+                own = {
+                    p.name: f"{t.name}: {t.dtype}[{', '.join(t.dims)}]" for p in kernel.parameters if p.pointer and (t := tensors[p.name])
+                }
                 args = [f'"{own.get(p.name) or number[p.name]}"' for p in kernel.parameters]
                 yield "\n".join([
-                    "/* rooftop", f'op      = "{op.name}"', *([f"dtypes  = [{_listed(dtypes)}]"] if kinds else []), f"args    = [{', '.join(args)}]",
+                    "/* rooftop", f'op      = "{op.name}"', *([f"dtypes  = [{_listed(dtypes)}]"] if kinds else []),
+                    f"args    = [{', '.join(args)}]",
                     *([f"without = [{_listed(missing)}]"] if missing else []), *(["", "[requires]", *requires] if requires else []),
                     "", "[[launch]]", f'kernel  = "{entry}"', *launch, "*/", "",
-                ])  # fmt: skip
+                ])
 
 
 def _listed(words: Sequence[str]) -> str:
@@ -238,8 +255,9 @@ def _listed(words: Sequence[str]) -> str:
 
 
 def _values(
-    op: Contract, shown: skeleton.Shown, p: ordinary.Parameter, letters: Sequence[str], out: skeleton.Tensor, whole: Sequence[ordinary.Parameter]
-) -> list[str]:  # fmt: skip
+    op: Contract, shown: skeleton.Shown, p: ordinary.Parameter, letters: Sequence[str], out: skeleton.Tensor,
+    whole: Sequence[ordinary.Parameter]
+) -> list[str]:
     """What a number may be, the likeliest first. `whole`: the kernel's whole numbers: several stand in the order of the sizes."""
     kind = _kind(p)
     options = dict(shown.numbers)
@@ -274,12 +292,17 @@ def _launches(letters: Sequence[str], out: skeleton.Tensor, words: Mapping[str, 
     rows, columns = dims[0], dims[-1]
     x, y = block[0], block[1] if len(block) > 1 else 1
     if flat:
-        grids = [[f"ceil({columns} / {x})", f"ceil({rows} / {y})"], [f"ceil({rows} / {x})", f"ceil({columns} / {y})"], [columns, rows], [rows, columns]]
+        grids = [
+            [f"ceil({columns} / {x})", f"ceil({rows} / {y})"], [f"ceil({rows} / {x})", f"ceil({columns} / {y})"], [columns, rows],
+            [rows, columns]
+        ]
     else:
         every = f"numel({out.name})"
         by_thread = [[f"ceil({every} / {x})"], [f"ceil({rows} / {x})"], [f"ceil({every} / {4 * x})"]]
         by_block = [[rows], [" * ".join(dims[:-1]) or "1"], [f"ceil({rows} / {max(x // 32, 1)})"]]
-        grids = [*by_thread, *by_block] if re.search(r"blockIdx\.x\s*\*\s*blockDim|blockDim\.x\s*\*\s*blockIdx", body) else [*by_block, *by_thread]
+        grids = [*by_thread, *by_block] if re.search(
+            r"blockIdx\.x\s*\*\s*blockDim|blockDim\.x\s*\*\s*blockIdx", body
+        ) else [*by_block, *by_thread]
     shared = [words["shared"]] if words["shared"] else [""]
     if not words["shared"] and re.search(r"extern\s+[\w ]*__shared__", body):
         shared = [f"4 * {x * y}", f"4 * max({x * y}, {columns})", f"8 * ({x * y} + {columns})"]
@@ -320,4 +343,7 @@ def _small(op: Contract, dtype: str) -> list[Case]:
         extents = [n for n in next(c.tensors())[1].shape if n > 1]
         return any(i.fill != "normal" for _, i in c.tensors()), len(set(extents)) < max(len(extents), 2), -min(size(c), 512), size(c)
 
-    return sorted((c for c in op.cases if c.dtype == dtype and 32 <= size(c) <= ELEMENTS and all(i.layout == "contiguous" for _, i in c.tensors())), key=key)
+    return sorted(
+        (c for c in op.cases if c.dtype == dtype and 32 <= size(c) <= ELEMENTS and all(i.layout == "contiguous" for _, i in c.tensors())),
+        key=key
+    )

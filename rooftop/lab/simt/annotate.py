@@ -30,7 +30,9 @@ class Row:
     @property
     def notes(self) -> tuple[str, ...]:
         done = [f"{n:,} {what}{'s' if n != 1 else ''}" for n, what in ((self.fma, "FMA"), (self.flops, "FLOP")) if n]
-        return (*(note(c) for c in self.counts), *([" + ".join(done)] if done else []), *([f"parted {self.parted:,}x"] if self.parted else []))
+        return (
+            *(note(c) for c in self.counts), *([" + ".join(done)] if done else []), *([f"parted {self.parted:,}x"] if self.parted else [])
+        )
 
     @property
     def worst(self) -> float:
@@ -54,7 +56,8 @@ def excess(c: LineCounts) -> float:
 
 
 def note(c: LineCounts) -> str:
-    """`global read 4 B x8: 16 sectors (4)`: by request, the ideal in brackets; then what the source has and where the machine code has it, if elsewhere."""
+    """`global read 4 B x8: 16 sectors (4)`: by request, the ideal in brackets; then what the source has and where the machine code has it,
+    if elsewhere."""
     if c.space == "shared":
         found, ideal, word, written = c.wavefronts, c.ideal_wavefronts, "wavefronts", c.source_wavefronts
     else:
@@ -109,19 +112,23 @@ def _by_line(lines: Sequence[LineCounts]) -> dict[tuple[str, int], _Cost]:
 def _row(report: Report, file: str, number: int, text: str, most: int) -> Row:
     counts = tuple(c for c in report.lines if c.file == file and c.line == number)
     return Row(
-        number, text, counts, tuple(f for f in report.findings if f.file == file and f.line == number), report.divergent.get((file, number), 0),
+        number, text, counts, tuple(f for f in report.findings if f.file == file and f.line == number),
+        report.divergent.get((file, number), 0),
         report.fma_at.get((file, number), 0), report.other_at.get((file, number), 0), sum(c.sectors + c.wavefronts for c in counts) / most,
-    )  # fmt: skip
+    )
 
 
 def summary(report: Report) -> str:
-    """One line: blocks, arithmetic, bytes moved, arithmetic intensity. Of a run that does not end and was only checked, that it was not counted."""
+    """One line: blocks, arithmetic, bytes moved, arithmetic intensity. Of a run that does not end and was only checked, that it was not
+    counted."""
     if not report.lines and any(f.kind == "deadlock" for f in report.findings):
         return "not counted: the kernel does not end"
     moved = 32 * sum(c.sectors for c in report.lines)
     flops = 2 * report.fma + report.other_flops
     plural = "" if report.grid_blocks == 1 else "s"
-    share = f"{report.blocks:,} of {report.grid_blocks:,} blocks" if report.blocks != report.grid_blocks else f"{report.blocks:,} block{plural}"
+    share = (
+        f"{report.blocks:,} of {report.grid_blocks:,} blocks" if report.blocks != report.grid_blocks else f"{report.blocks:,} block{plural}"
+    )
     intensity = f", {flops / moved:.3g} a byte moved between the multiprocessors and the L2" if moved else ""
     waves = sum(c.wavefronts for c in report.lines)
     ideal = sum(c.ideal_wavefronts for c in report.lines)
@@ -167,7 +174,9 @@ def as_text(
 
 def _of(rows: Sequence[Row], ranges: Sequence[range]) -> list[Row]:
     """Those of the ranges in which there is anything to say."""
-    told = [r for r in ranges if any(row.number in r and (row.counts or row.findings or row.parted or row.fma or row.flops) for row in rows)]
+    told = [
+        r for r in ranges if any(row.number in r and (row.counts or row.findings or row.parted or row.fma or row.flops) for row in rows)
+    ]
     return [row for row in rows if any(row.number in r for r in told)]
 
 

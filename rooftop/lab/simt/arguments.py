@@ -13,15 +13,18 @@ from rooftop.lab.simt import build, process
 from rooftop.lab.simt.ordinary import Kernel, Parameter, split, structs
 
 DTYPES = {
-    "f32": "float32", "f64": "float64", "f16": "float16", "bf16": "bfloat16", "i8": "int8", "u8": "uint8", "i16": "int16", "u16": "uint16", "i32": "int32",
+    "f32": "float32", "f64": "float64", "f16": "float16", "bf16": "bfloat16", "i8": "int8", "u8": "uint8", "i16": "int16", "u16": "uint16",
+    "i32": "int32",
     "u32": "uint32", "i64": "int64", "u64": "uint64", "bool": "bool",
-}  # fmt: skip
+}
 CONTENTS = "random, range, zeros, ones, empty (nobody has written it), a number, or a .npy file"
 NUMBERS = {  # of a kernel's parameters: C++'s type, as the compiler writes it -> the launch's
-    "float": "f32", "double": "f64", "bool": "bool", "int": "i32", "unsigned int": "u32", "short int": "i16", "short unsigned int": "u16", "short": "i16",
-    "unsigned short": "u16", "char": "i8", "signed char": "i8", "unsigned char": "u8", "long int": "i64", "long": "i64", "long long int": "i64",
+    "float": "f32", "double": "f64", "bool": "bool", "int": "i32", "unsigned int": "u32", "short int": "i16", "short unsigned int": "u16",
+    "short": "i16",
+    "unsigned short": "u16", "char": "i8", "signed char": "i8", "unsigned char": "u8", "long int": "i64", "long": "i64",
+    "long long int": "i64",
     "long long": "i64", "long unsigned int": "u64", "unsigned long": "u64", "long long unsigned int": "u64", "unsigned long long": "u64",
-}  # fmt: skip
+}
 
 
 @dataclass(frozen=True)
@@ -40,9 +43,10 @@ class Prepared:
 
     def launch(self, grid: tuple[int, ...], block: tuple[int, ...], cluster: tuple[int, ...], shared: int, cooperative: bool) -> Launch:
         return Launch(
-            self.entry, grid, {n: v for n, v, _ in self.arguments}, types=tuple(t for _, _, t in self.arguments), block=block, cluster=cluster,
+            self.entry, grid, {n: v for n, v, _ in self.arguments}, types=tuple(t for _, _, t in self.arguments), block=block,
+            cluster=cluster,
             shared=shared, cooperative=cooperative,
-        )  # fmt: skip
+        )
 
 
 def prepare(text: str, path: str, folders: Folders, kernel: Kernel, entry: str, given: Sequence[str], seed: int = 0) -> Prepared:
@@ -76,7 +80,9 @@ def _number(p: Parameter, text: str, kind: str) -> float | int | bool:
     try:
         value = float(text.rstrip("f")) if kind[0] == "f" else int(text.rstrip("uUlL"), 0)
     except ValueError:
-        raise ValueError(f"--arg {p.name}={text}: it is a {p.text} and takes {'a number' if kind[0] == 'f' else 'a whole number'}") from None
+        raise ValueError(
+            f"--arg {p.name}={text}: it is a {p.text} and takes {'a number' if kind[0] == 'f' else 'a whole number'}"
+        ) from None
     bits = int(kind[1:]) if kind[1:].isdigit() else 1
     low, high = (-(1 << bits - 1), (1 << bits - 1) - 1) if kind[0] == "i" else (0, (1 << bits) - 1)
     if kind[0] != "f" and not low <= value <= high:
@@ -94,7 +100,9 @@ def tensor(name: str, text: str, seed: int) -> Any:
     sizes, _, contents = rest.partition(":")
     numbers = sizes.split("x")
     if kind not in DTYPES or not all(n.isdigit() for n in numbers):
-        raise ValueError(f"--arg {name}={text}: a pointer takes TYPE:SIZE[xSIZE...][:CONTENTS] ({', '.join(DTYPES)}; {CONTENTS}), FILE.npy or null")
+        raise ValueError(
+            f"--arg {name}={text}: a pointer takes TYPE:SIZE[xSIZE...][:CONTENTS] ({', '.join(DTYPES)}; {CONTENTS}), FILE.npy or null"
+        )
     dtype, shape = getattr(torch, DTYPES[kind]), tuple(map(int, numbers))
     whole = not dtype.is_floating_point
     if contents in ("", "random"):

@@ -38,37 +38,41 @@ FEATURES = (  # names that a source may have and the simulator has not: what the
      "the driver API is"),
     (r"cudaGraphics|gl[A-Z]|GL[a-z]", "graphics are"),
     (r"cudaDev(?:ice)?(?:Get)?P2P", "several GPUs are"), (r"cublasLt", "cuBLASLt is"), (r"nvrtc", "NVRTC in a program is"),
-)  # fmt: skip
+)
 ENGINE = ("common.cpp",)  # what all modes share
-STEPS = ("translate", "ptx", "whole", "link", "host", "build", "program_text", "program_build")  # the modules that change a source or lay it out
+# the modules that change a source or lay it out
+STEPS = ("translate", "ptx", "whole", "link", "host", "build", "program_text", "program_build")
 SPARE_STACK = 60 << 10  # bytes of a thread's stack beside its largest frames
 COMMON = ("-fPIC", "-fvisibility=hidden", "-fno-exceptions", "-fno-math-errno", "-w")
 # Aggregates stay whole (no scalar replacement): copying a float4 is one access, as on the GPU. Everything is inlined that can be.
 KERNEL = (
     "-g1", "-gdwarf-4", "-fstack-usage", "-fsanitize=thread,bounds", "-fno-optimize-sibling-calls",
     "-fno-strict-aliasing", "-ffp-contract=fast", "-fno-trapping-math", "-fpermissive", "-fno-rtti", "-fdata-sections", "-fno-finite-loops",
-)  # fmt: skip
+)
 GCC = (
     "-O2", "-fno-gnu-unique", "-fno-tree-sra", "-fno-ipa-sra", "-fno-tree-vectorize", "-fno-store-merging", "-fno-ipa-icf",
-    "-fno-tree-tail-merge", "-fno-crossjumping", "-fno-tree-sink", "-fno-code-hoisting", "-finline-functions", "-fno-ipa-reference-addressable",
+    "-fno-tree-tail-merge", "-fno-crossjumping", "-fno-tree-sink", "-fno-code-hoisting", "-finline-functions",
+    "-fno-ipa-reference-addressable",
     "--param=tsan-instrument-func-entry-exit=0", "--param=tsan-distinguish-volatile=1", "--param=inline-unit-growth=1000",
     "--param=large-function-growth=100000", "--param=large-function-insns=100000", "--param=max-inline-insns-single=100000",
     "--param=max-inline-insns-auto=100000", "--param=large-stack-frame-growth=100000", "--param=early-inlining-insns=1000",
-)  # fmt: skip
-# Without columns, two accesses of a line that become one are at that line, not at none. Its `bounds` would stop at the array's end; `array-bounds` tells
-# and goes on, as g++'s does. A null pointer is read where the source says so.
+)
+# Without columns, two accesses of a line that become one are at that line, not at none. Its `bounds` would stop at the array's end;
+# `array-bounds` tells and goes on, as g++'s does. A null pointer is read where the source says so.
 CLANG = (
     "-O1", "-fno-vectorize", "-fno-slp-vectorize", "-fno-unroll-loops", "-gno-column-info", "-fno-sanitize=local-bounds",
     "-fno-delete-null-pointer-checks",
-)  # fmt: skip
-# Options of LLVM's own: arms of a branch keep their own lines and stay where they stand, no path gets a copy of its own, a loop of copies stays one,
-# and a read before a write of the same place is one.
+)
+# Options of LLVM's own: arms of a branch keep their own lines and stay where they stand, no path gets a copy of its own, a loop of copies
+# stays one, and a read before a write of the same place is one.
 STEADY = (
     "tsan-instrument-func-entry-exit=0", "tsan-distinguish-volatile=1", "tsan-instrument-read-before-write=1",
-    "simplifycfg-sink-common=0", "simplifycfg-hoist-common=0", "simplifycfg-merge-cond-stores=0", "sink-common-insts=0", "hoist-common-insts=0",
-    "simplifycfg-max-small-block-size=0", "jump-threading-threshold=0", "enable-tail-merge=0", "disable-block-placement", "disable-machine-sink",
+    "simplifycfg-sink-common=0", "simplifycfg-hoist-common=0", "simplifycfg-merge-cond-stores=0", "sink-common-insts=0",
+    "hoist-common-insts=0",
+    "simplifycfg-max-small-block-size=0", "jump-threading-threshold=0", "enable-tail-merge=0", "disable-block-placement",
+    "disable-machine-sink",
     "disable-licm-promotion", "disable-loop-idiom-all", "disable-vector-combine",
-)  # fmt: skip
+)
 
 
 class NoCompilerError(ToolchainError):
@@ -96,7 +100,9 @@ def compiler() -> Compiler:
             continue
         version = _version(path)
         return Compiler(path, version, "clang" in version)
-    raise NoCompilerError("no C++ compiler on PATH: simulating CUDA C++ needs g++ (11 or later) or clang++, with binutils (apt install g++)")
+    raise NoCompilerError(
+        "no C++ compiler on PATH: simulating CUDA C++ needs g++ (11 or later) or clang++, with binutils (apt install g++)"
+    )
 
 
 @cache
@@ -128,7 +134,8 @@ def _headers_of(tool: Path) -> tuple[Path, ...]:
 
 
 def _check_read(dependencies: Path, tool: Path, work: Path, path: str) -> None:
-    """Raises CompileError where the compiler says that it has read a file which the library's key does not cover: it may change, and the library would stay."""
+    """Raises CompileError where the compiler says that it has read a file which the library's key does not cover: it may change, and the
+    library would stay."""
     text = dependencies.read_text(encoding="utf-8", errors="replace").partition(":")[2].replace("\\\n", " ")
     known = (work, RUNTIME, _folder(), *_headers_of(tool))
     for name in re.findall(r"(?:\\.|[^\s\\])+", text):
@@ -185,7 +192,7 @@ _NO_HEADER = re.compile(r"^(\S.*?):(\d+):(?:\d+:)? fatal error: '?([^'\n]+?)(?::
 _UNDECLARED = re.compile(  # by g++, then by clang++; of calls whose arguments' types are templates' too
     r"^(\S.*?):(\d+):(?:\d+:)? error: (?:.*?[‘']([\w:]+)[’'] (?:was not declared|has not been declared|is not a member of|does not name a|is not a class)"
     r"|there are no arguments to [‘'](\w+)[’']|(?:use of undeclared identifier|unknown type name|no member named) '(\w+)')", re.M,
-)  # fmt: skip
+)
 
 
 def base_name(expression: str) -> str:
@@ -194,7 +201,8 @@ def base_name(expression: str) -> str:
 
 
 def family(text: str, kernels: Sequence[str]) -> list[str]:
-    """`kernels` and, where they are plain names, all kernels of the source that are and stand under no `#if`: so one build serves them all."""
+    """`kernels` and, where they are plain names, all kernels of the source that are and stand under no `#if`: so one build serves them
+    all."""
     plain = {k.name for k in ordinary.kernels(text) if not k.template and (k.name in kernels or not k.conditional)}
     return sorted({*kernels, *plain} if plain & set(kernels) and set(kernels) <= plain else set(kernels))
 
@@ -209,12 +217,13 @@ class Library:
 
 
 def build(
-    text: str, *, path: str, kernels: Sequence[str], mode: str, arch: int = 90, folders: Folders = (SHARED,), values: Mapping[str, str] | None = None,
+    text: str, *, path: str, kernels: Sequence[str], mode: str, arch: int = 90, folders: Folders = (SHARED,),
+    values: Mapping[str, str] | None = None,
     rtc: bool = False,
-) -> Library:  # fmt: skip
+) -> Library:
     """The library that runs `kernels` (name expressions) of the source `text`. `path` is the name shown; `folders` hold what it includes.
-    `values`: functions of C++ to add, by name: they make structs that a kernel takes by value (arguments.py). `rtc`: the source finds the macros of NVRTC
-    (macros.py), not those of nvcc and the host.
+    `values`: functions of C++ to add, by name: they make structs that a kernel takes by value (arguments.py). `rtc`: the source finds the
+    macros of NVRTC (macros.py), not those of nvcc and the host.
 
     Raises CompileError with the compiler's own words and the user's lines, NoCompilerError where there is none."""
     started = time.perf_counter()
@@ -259,7 +268,10 @@ def build(
         first = [str(tool.path), *precompiled.options(tool.path, tool.clang, read, RUNTIME / "simt.h", kept)]
         listed = ("-MD", "-MF", "read.d")
         if tool.clang:
-            _run([*first, *command, "-Xclang", "-disable-llvm-passes", "-S", "-emit-llvm", *listed, "kernel.cpp", "-o", "written.ll"], work, path, text, order)
+            _run(
+                [*first, *command, "-Xclang", "-disable-llvm-passes", "-S", "-emit-llvm", *listed, "kernel.cpp", "-o", "written.ll"], work,
+                path, text, order
+            )
             (work / "kernel.ll").write_text(keep((work / "written.ll").read_text(encoding="utf-8")), encoding="utf-8")
         made = [*first[:1], *command, "kernel.ll"] if tool.clang else [*first, *command, *listed, "kernel.cpp"]
         _run([*made, "-c", "-o", "kernel.o"], work, path, text, order)
@@ -327,7 +339,8 @@ def _folder() -> Path:
 
 
 def _part(name: str, suffix: str, *options: str) -> tuple[Path, Future[None] | None]:
-    """A file of the runtime, compiled once for each compiler and version of the runtime; and what is to be waited for, if that is under way."""
+    """A file of the runtime, compiled once for each compiler and version of the runtime; and what is to be waited for, if that is under
+    way."""
     tool, folder = compiler(), _folder()
     flags = (*_flags(tool), "-O2", *options)
     target = folder / f"{_key(name, _runtime_digest(), tool.version, *flags)}{suffix}"
@@ -354,7 +367,8 @@ def _pool() -> ThreadPoolExecutor:
 
 
 def engine(*modes: str) -> tuple[Path, list[Path]]:
-    """The library that says which worker a thread is, for all simulations of a process, and the engine's objects. They are made at the same time."""
+    """The library that says which worker a thread is, for all simulations of a process, and the engine's objects. They are made at the same
+    time."""
     names = (*ENGINE, *(f"{mode}.cpp" for mode in modes))
     thrown = dict.fromkeys(("program.cpp", "host_calls.cpp"), ("-fexceptions",))  # by the user's host code
     parts = [_part(*WORKER), *(_part(name, ".o", "-g1", "-pthread", "-c", *thrown.get(name, ())) for name in names)]
@@ -369,7 +383,9 @@ def _run(command: list[str], folder: Path, path: str, text: str = "", kernels: S
     seconds = settings.load().simt_seconds
     own = settings.environment({"TMPDIR": str(folder)})  # a compiler's temporary files lie on the disk of the cache: another may be full
     readable = [RUNTIME, settings.load().cache / "simt", *_folders(Path(command[0])), *settings.library_folders()]
-    confined = sandbox.tool(command, readable=readable, writable=[folder], seconds=seconds, memory=max(settings.load().simt_mib << 20, LEAST_MEMORY))
+    confined = sandbox.tool(
+        command, readable=readable, writable=[folder], seconds=seconds, memory=max(settings.load().simt_mib << 20, LEAST_MEMORY)
+    )
     with (
         tempfile.TemporaryFile(dir=folder) as said,
         subprocess.Popen(confined, cwd=folder, env=own, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=said) as process,
@@ -398,17 +414,23 @@ def _run(command: list[str], folder: Path, path: str, text: str = "", kernels: S
     if done.returncode != 0:
         lines = done.stderr.splitlines()
         if found := _NO_HEADER.search(done.stderr):
-            raise CompileError(f"{found[1].replace(MARK, '')}:{found[2]}: not simulated: #include <{found[3]}>: the simulator has no such header")
+            raise CompileError(
+                f"{found[1].replace(MARK, '')}:{found[2]}: not simulated: #include <{found[3]}>: the simulator has no such header"
+            )
         errors = [line for line in lines if re.search(r"\b(error|undefined reference|multiple definition|relocation)\b", line)] or lines
         if (unknown := re.search(rf"^{ENTRY}:(\d+)\b.*error: (.*)", done.stderr, re.M)) and kernels:
             have = ", ".join(k.name + ("<...>" if k.template else "") for k in ordinary.kernels(text)) or "none"
             asked = kernels[int(unknown[1]) - 1]
             if any(k.name == asked.partition("<")[0].strip() and not k.template for k in ordinary.kernels(text)):
-                raise CompileError(f"{path}: the kernel {asked} is not compiled ({unknown[2]}): a condition of the preprocessor or a string around it?")
+                raise CompileError(
+                    f"{path}: the kernel {asked} is not compiled ({unknown[2]}): a condition of the preprocessor or a string around it?"
+                )
             raise CompileError(f"{path}: a launch names the kernel {asked}, which the source does not have ({unknown[2]}); it has {have}")
         if (named := _UNDECLARED.search(done.stderr)) and named[1].startswith(MARK):
             name, where = named[3] or named[4] or named[5], f"{named[1].replace(MARK, '')}:{named[2]}"
-            absent = [h for h in re.findall(r"^[ \t]*#[ \t]*include[ \t]*<([^>]+)>", text, re.M) if h.partition("/")[0].partition(".")[0] in name]
+            absent = [
+                h for h in re.findall(r"^[ \t]*#[ \t]*include[ \t]*<([^>]+)>", text, re.M) if h.partition("/")[0].partition(".")[0] in name
+            ]
             feature = next((f" ({what} not simulated)" for pattern, what in FEATURES if re.match(pattern, name)), "")
             why = feature or (f" (no header <{absent[0]}> is here)" if absent else "")
             raise CompileError(f"{where}: {name!r} is declared neither by the source nor by what the simulator knows of CUDA{why}")

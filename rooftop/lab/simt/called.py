@@ -16,8 +16,8 @@ from rooftop.lab.simt.run import run_simulator
 def run(op: Contract, implementation: CudaImplementation, values: Mapping[str, Any]) -> list[Any]:
     """The outputs of one call, `values` being the op's tensors and options by name, simulated as on sm_90.
 
-    Raises UnsupportedError for what the kernel does not take, SimulatedFault for a race, an access out of bounds, ..., NotSimulatedError for what is
-    not simulated, RuntimeError where there is no C++ compiler."""
+    Raises UnsupportedError for what the kernel does not take, SimulatedFault for a race, an access out of bounds, ..., NotSimulatedError
+    for what is not simulated, RuntimeError where there is no C++ compiler."""
     import torch
 
     if reason := unavailable() or implementation.where().reason:

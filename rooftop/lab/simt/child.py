@@ -1,8 +1,10 @@
 """The process in which simulated code runs, and the one that it comes from.
 
-A server, started once and as small as it can be, forks for every simulation a monitor, and that the process which loads the library and runs it:
-confined first (`sandbox`), then of no use for anything else. The monitor ends it where it takes too much time, memory or too many threads, or nobody waits
-for it any more, and tells how it ended. What comes back is data without code: it is written by a process that may have been taken over."""
+A server, started once and as small as it can be, forks for every simulation a monitor, and that the process which loads the library and
+runs it:
+confined first (`sandbox`), then of no use for anything else. The monitor ends it where it takes too much time, memory or too many threads,
+or nobody waits for it any more, and tells how it ended. What comes back is data without code: it is written by a process that may have been
+taken over."""
 
 from __future__ import annotations
 
@@ -37,7 +39,8 @@ TOO_MUCH, TOO_LONG, TOO_MANY = -1, -2, -3  # in place of an exit status: it took
 
 
 def serve(descriptor: int) -> None:
-    """Take requests until the other side is gone: each is a message with two descriptors, a socket to answer by and the tensors' contents."""
+    """Take requests until the other side is gone: each is a message with two descriptors, a socket to answer by and the tensors'
+    contents."""
     import numpy  # noqa: F401  # for all that are forked
 
     asked = socket.socket(fileno=descriptor)
@@ -61,7 +64,8 @@ def serve(descriptor: int) -> None:
 
 
 def _monitor(reply: int, contents: int, size: int, most: int, seconds: int) -> None:
-    """Read the request, run it in a process of its own, watch that. `size`: bytes of the request; `most`: of memory; `seconds`: of CPU time."""
+    """Read the request, run it in a process of its own, watch that. `size`: bytes of the request; `most`: of memory; `seconds`: of CPU
+    time."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     channel = socket.socket(fileno=reply)
     request = pickle.loads(_exactly(channel, size))
@@ -89,7 +93,8 @@ def _monitor(reply: int, contents: int, size: int, most: int, seconds: int) -> N
 
 
 def _beyond(pid: int, most: int, end: float) -> int:
-    """What a process takes too much of; 0 where nothing. Memory is what it has in use, what of it lies in the swap, and the tables of its pages."""
+    """What a process takes too much of; 0 where nothing. Memory is what it has in use, what of it lies in the swap, and the tables of its
+    pages."""
     if time.monotonic() > end:
         return TOO_LONG
     try:

@@ -28,7 +28,8 @@ class Counts:
 
 
 def widths(library: Path, code: MachineCode) -> tuple[list[tuple[int, ...]], list[list[int]]]:
-    """How wide the GPU's machine code accesses memory at each line, as `Native.widths` takes it: where it merges a line's accesses, where it splits them.
+    """How wide the GPU's machine code accesses memory at each line, as `Native.widths` takes it: where it merges a line's accesses, where
+    it splits them.
 
     And which reads no compiler would make, since the lane has just read the same."""
     widest = code.widest()
@@ -43,7 +44,8 @@ def widths(library: Path, code: MachineCode) -> tuple[list[tuple[int, ...]], lis
     known: dict[Key, int] = {}
 
     def split(key: Key) -> int:
-        """The number of the line's split, from 1; 0: none. Lines of accesses of several widths have none: whose the narrow ones are is not known."""
+        """The number of the line's split, from 1; 0: none. Lines of accesses of several widths have none: whose the narrow ones are is not
+        known."""
         if key not in known:
             known[key] = 0
             found = machine.split(code.at(key), max(sizes[key[0], key[1], key[3]])) if len(sizes[key[0], key[1], key[3]]) == 1 else []
@@ -72,14 +74,16 @@ def read(library: Path, raw: Sequence[native.RawCount], sources: dict[str, str],
         LineCounts(
             file, line, text_of(file, line, sources), SPACES[space], OPS[op], max(c.width for c in all_),
             sum(c.requests for c in all_), sum(c.lanes for c in all_),
-            sum(c.sectors for c in all_), sum(c.ideal_sectors for c in all_), sum(c.bytes_useful for c in all_), sum(c.wavefronts for c in all_),
+            sum(c.sectors for c in all_), sum(c.ideal_sectors for c in all_), sum(c.bytes_useful for c in all_),
+            sum(c.wavefronts for c in all_),
             sum(c.ideal_wavefronts for c in all_), max(c.contention for c in all_),
             source_width=max(c.source_width for c in all_), source_requests=sum(c.source_requests for c in all_),
             source_sectors=sum(c.source_sectors for c in all_), source_wavefronts=sum(c.source_wavefronts for c in all_),
-            apart=_apart(all_), walk=_walk(all_), widths=_widths([c.of_width for c in all_]), source_widths=_widths([c.source_of_width for c in all_]),
+            apart=_apart(all_), walk=_walk(all_), widths=_widths([c.of_width for c in all_]),
+            source_widths=_widths([c.source_of_width for c in all_]),
         )
         for (file, line, space, op), all_ in sorted(merged.items())
-    )  # fmt: skip
+    )
     lines = _placed(library, lines, code) if code is not None and code.kernels else lines
     pieces = host_code.of(library).pieces
     fma: dict[Place, int] = defaultdict(int)
@@ -101,9 +105,13 @@ SCATTERED = -(2**31)
 
 
 def _walk(all_: Sequence[native.RawCount]) -> Walk:
-    """A step is one that three of four requests take: on a line that reads two tensors by turns half of them go from the first to the second."""
+    """A step is one that three of four requests take: on a line that reads two tensors by turns half of them go from the first to the
+    second."""
     most = max(all_, key=lambda c: c.phases)
-    onward, within = (int(s) if n and s != SCATTERED and 4 * alike >= 3 * n else None for s, n, alike in zip(most.steps, most.pairs, most.alike, strict=True))
+    onward, within = (
+        int(s) if n and s != SCATTERED and 4 * alike >= 3 * n else None
+        for s, n, alike in zip(most.steps, most.pairs, most.alike, strict=True)
+    )
     return Walk(max(c.phases for c in all_), tuple(map(sum, zip(*(c.in_phase for c in all_), strict=True))), onward, within)
 
 

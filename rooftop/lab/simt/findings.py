@@ -38,13 +38,14 @@ def read(library: Path, raw: Sequence[native.RawFinding], place: Layout, sources
             other = Other(
                 other_file, other_line, text_of(other_file, other_line, sources),
                 native.index(f.other_block) if f.has_other else None, native.index(f.other_thread) if f.has_other == 1 else None,
-            )  # fmt: skip
+            )
         key = (kind, file, line, other_file, other_line, bool(f.write) and kind in APART)
         if (old := merged.get(key)) is not None:
             merged[key] = replace(old, count=old.count + int(f.count))
             continue
         merged[key] = Finding(
-            kind, _words(f, kind, place, other), file, line, text_of(file, line, sources), native.index(f.block), native.index(f.thread), other, int(f.count)
+            kind, _words(f, kind, place, other), file, line, text_of(file, line, sources), native.index(f.block), native.index(f.thread),
+            other, int(f.count)
         )
     return tuple(sorted(_by_line(merged.values()), key=lambda x: (x.file, x.line, KINDS.index(x.kind))))
 

@@ -16,7 +16,10 @@ _SIGN = re.compile(
     r"<<<|\bmain\s*\(|\bcuda(?!GridDep|Trigger)[A-Z]\w*\s*\("
     r"|#\s*include\s*<(?:iostream|vector|string|chrono|random|c?stdio(?:\.h)?|c?stdlib(?:\.h)?|fstream|cuda_runtime\w*\.h)>"
 )
-INTEGERS = "".join(f"typedef {'' if s else 'un'}signed {t} {'' if s else 'u'}int{n}_t; " for n, t in ((8, "char"), (16, "short"), (32, "int")) for s in (1, 0))
+INTEGERS = "".join(
+    f"typedef {'' if s else 'un'}signed {t} {'' if s else 'u'}int{n}_t; " for n, t in ((8, "char"), (16, "short"), (32, "int"))
+    for s in (1, 0)
+)
 _MACRO = re.compile(r"^[ \t]*#[ \t]*define[ \t]+(\w+)[ \t]+[^\n(]*(?:__device__|__global__|constexpr)", re.M)
 _DEVICE = ("__device__", "__global__", "__constant__", "__shared__", "constexpr", "consteval")
 _ALIGNING = ("alignas", "__align__", "__attribute__")
@@ -38,8 +41,8 @@ def marks(texts: Sequence[str]) -> frozenset[str]:
 
 
 def left_out(tokens: Sequence[Token], device: Collection[str]) -> list[Token]:
-    """`tokens` without the functions of which no word says that they are the device's too, and without classes that are the host's: those that hold its
-    types, or that no code of the device's speaks of."""
+    """`tokens` without the functions of which no word says that they are the device's too, and without classes that are the host's: those
+    that hold its types, or that no code of the device's speaks of."""
     parts: list[tuple[Sequence[Token], bool]] = []  # with whether it only opens a namespace, or closes one
     at = 0
     while at < len(tokens):
@@ -84,7 +87,9 @@ def declaration(tokens: Sequence[Token], at: int) -> tuple[int, bool]:
         if token.kind not in ("word", "symbol", "string", "number", "raw"):
             continue
         text = token.text if token.kind == "symbol" else ""
-        if depth == 0 and text == "{" and (words[:1] == ["namespace"] or words[:2] == ["inline", "namespace"] or words == ["extern", '"C"']):
+        if depth == 0 and text == "{" and (
+            words[:1] == ["namespace"] or words[:2] == ["inline", "namespace"] or words == ["extern", '"C"']
+        ):
             return i + 1, True
         if depth == 0 and text == "}":
             return i + 1, True

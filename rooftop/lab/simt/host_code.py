@@ -1,8 +1,9 @@
-"""What the host's compiler made of a source: the accesses, the arithmetic and the branches of a built library, read off its machine code and kept
-beside it.
+"""What the host's compiler made of a source: the accesses, the arithmetic and the branches of a built library, read off its machine code
+and kept beside it.
 
-Counting libraries call a mark where each piece of straight code begins. What stands between one mark and the next is done by each lane that passes the
-first: so arithmetic is counted without stopping for it. Calls of the engine's `maths` are one operation each; its other functions are none."""
+Counting libraries call a mark where each piece of straight code begins. What stands between one mark and the next is done by each lane that
+passes the first: so arithmetic is counted without stopping for it. Calls of the engine's `maths` are one operation each; its other
+functions are none."""
 
 from __future__ import annotations
 
@@ -34,7 +35,8 @@ _CONST = re.compile(  # what touches no memory
 
 @dataclass(frozen=True)
 class Site:
-    """An access that the compiler instruments, or an asynchronous copy. `again`: a read of what the lane has read since memory last changed."""
+    """An access that the compiler instruments, or an asynchronous copy. `again`: a read of what the lane has read since memory last
+    changed."""
 
     address: int  # the call's return address, from the library's first byte
     op: str  # read | write | copy
@@ -45,7 +47,8 @@ class Site:
 
 @dataclass(frozen=True)
 class Piece:
-    """What a lane does from one mark to the next: operations by line, and the line of the branch that ends it, where it is the user's own."""
+    """What a lane does from one mark to the next: operations by line, and the line of the branch that ends it, where it is the user's
+    own."""
 
     fma: Mapping[Place, int] = field(default_factory=dict)
     flops: Mapping[Place, int] = field(default_factory=dict)
@@ -151,7 +154,8 @@ def _read(library: Path) -> HostCode:
         elif _FMA.fullmatch(name):
             piece.fma.append(address)
         elif _FLOP.fullmatch(name):
-            if not (name.startswith("vadd") and before.startswith("vcvtsi2s") and len(set(operands.split(","))) == 1):  # a large integer's conversion
+            # a large integer's conversion
+            if not (name.startswith("vadd") and before.startswith("vcvtsi2s") and len(set(operands.split(","))) == 1):
                 piece.flops.append(address)
         elif _JUMP.fullmatch(name):
             piece.jump = address
@@ -194,14 +198,17 @@ def _instructions(library: Path) -> Iterator[tuple[int, str, str]]:
 
 _REGISTER = re.compile(r"%(r\d+|[a-z]+)[bwd]?\b")
 _SPILLED = re.compile(r"-?(?:0x[0-9a-f]+)?\(%rsp\)")
-_PLAIN = frozenset(("mov", "movq", "movl", "movslq", "lea", "add", "addq", "sub", "shl", "sal", "imul", "and", "or", "neg"))  # of their operands alone
-_KEEPS = ("cmp", "test", "ucomi", "vucomi", "comi", "vcomi", "bt", "j", "nop", "data16", "cs", "ret", "push", "prefetch")  # that change no register
+# of their operands alone
+_PLAIN = frozenset(("mov", "movq", "movl", "movslq", "lea", "add", "addq", "sub", "shl", "sal", "imul", "and", "or", "neg"))
+# that change no register
+_KEEPS = ("cmp", "test", "ucomi", "vucomi", "comi", "vcomi", "bt", "j", "nop", "data16", "cs", "ret", "push", "prefetch")
 _WIDE = {f"{a}{b}{c}": f"r{b}{c}" for a in ("e", "r", "") for b, c in ("ax", "bx", "cx", "dx", "si", "di", "bp", "sp")}
 _KEPT = frozenset(("rbx", "rbp", "rsp", "r12", "r13", "r14", "r15"))  # by calls
 
 
 class _Values:
-    """What is in registers of an x86-64 processor and in spilled ones, as terms that are equal only where the values are. Elsewhere nothing is."""
+    """What is in registers of an x86-64 processor and in spilled ones, as terms that are equal only where the values are. Elsewhere nothing
+    is."""
 
     def __init__(self) -> None:
         self.held: dict[str, object] = {}
@@ -252,7 +259,10 @@ def _wide(register: str) -> str:
         return _WIDE[register]
     if match := re.fullmatch(r"(r\d+)[bwd]?", register):
         return match[1]
-    return f"r{register[0]}x" if re.fullmatch(r"[abcd][hl]", register) else f"r{register[:-1]}" if register in ("sil", "dil", "bpl", "spl") else register
+    return (
+        f"r{register[0]}x" if re.fullmatch(r"[abcd][hl]", register) else f"r{register[:-1]}" if register in ("sil", "dil", "bpl", "spl")
+        else register
+    )
 
 
 def _split(operands: str) -> list[str]:

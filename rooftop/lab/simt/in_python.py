@@ -1,4 +1,5 @@
-"""CUDA C++ inside a Python file, or named by one: what `torch.utils.cpp_extension.load_inline` and `load` are given. The file is read, not run."""
+"""CUDA C++ inside a Python file, or named by one: what `torch.utils.cpp_extension.load_inline` and `load` are given. The file is read, not
+run."""
 
 from __future__ import annotations
 
@@ -9,11 +10,13 @@ from pathlib import Path
 from rooftop.core import settings, whole_file
 
 LOADERS = ("load_inline", "load")
-PLACES = {"load_inline": {"cpp_sources": 1, "cuda_sources": 2}, "load": {"sources": 1}}  # of the arguments, where they are given by position
+# of the arguments, where they are given by position
+PLACES = {"load_inline": {"cpp_sources": 1, "cuda_sources": 2}, "load": {"sources": 1}}
 
 
 def sources(path: Path) -> list[Path]:
-    """The `.cu` files of a Python file: those that it names, and one of what it holds as texts, with the same line numbers. Empty where there are none.
+    """The `.cu` files of a Python file: those that it names, and one of what it holds as texts, with the same line numbers. Empty where
+    there are none.
 
     Raises ValueError for a source that is made by code, with its line."""
     text = path.read_text(encoding="utf-8", errors="replace")
@@ -49,7 +52,10 @@ def _name(node: ast.expr) -> str:
 
 def _files(node: ast.expr, known: dict[str, ast.expr], path: Path) -> list[Path]:
     """The files that exist of the names ending in .cu that an expression holds, beside the file or where the command runs."""
-    said = [n.value for n in ast.walk(_known(node, known)) if isinstance(n, ast.Constant) and isinstance(n.value, str) and n.value.endswith((".cu", ".cuh"))]
+    said = [
+        n.value for n in ast.walk(_known(node, known)) if isinstance(n, ast.Constant) and isinstance(n.value, str)
+        and n.value.endswith((".cu", ".cuh"))
+    ]
     return [p for name in said for p in [next((p for p in (path.parent / name, Path(name)) if p.is_file()), None)] if p is not None]
 
 
@@ -67,7 +73,9 @@ def _texts(node: ast.expr, known: dict[str, ast.expr], path: Path, needed: bool)
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
         return [(node.lineno, node.value)] if needed or "{" in node.value else []
     if needed:
-        raise ValueError(f"{path}:{node.lineno}: the CUDA source is made by code, {ast.unparse(node)[:60]!r}; write it to a .cu file and name that")
+        raise ValueError(
+            f"{path}:{node.lineno}: the CUDA source is made by code, {ast.unparse(node)[:60]!r}; write it to a .cu file and name that"
+        )
     return []
 
 

@@ -1,5 +1,5 @@
-"""Which instances of a source's kernel templates there are: those that launches ask for, in the source itself, through macros and through templates of the
-host's. Where nothing says it, arguments are assumed."""
+"""Which instances of a source's kernel templates there are: those that launches ask for, in the source itself, through macros and through
+templates of the host's. Where nothing says it, arguments are assumed."""
 
 from __future__ import annotations
 
@@ -41,7 +41,8 @@ class _Parameter:
         return "".join(t.text for t in self.default) or {"type": "float", "bool": "false", "number": "32"}.get(self.kind, "")
 
 
-_TYPES = "int", "unsigned", "long", "size_t", "uint32_t", "int32_t", "uint64_t", "bool", "auto"  # of constants: `constexpr unsigned N{32U};`
+# of constants: `constexpr unsigned N{32U};`
+_TYPES = "int", "unsigned", "long", "size_t", "uint32_t", "int32_t", "uint64_t", "bool", "auto"
 
 
 @dataclass
@@ -60,8 +61,14 @@ class _Function:
                 continue
             at = i
             while t.text in ("constexpr", "const", "using"):
-                at = next((k for k in range(at + 1, len(self.tokens)) if self.tokens[k].text in ("=", ";", "{", "}", ")", ",", ">")), len(self.tokens))
-                braced = at < len(self.tokens) and self.tokens[at].text == "{" and t.text != "using" and self.tokens[at - 2].text in (*_TYPES, ">")
+                at = next(
+                    (k for k in range(at + 1, len(self.tokens)) if self.tokens[k].text in ("=", ";", "{", "}", ")", ",", ">")),
+                    len(self.tokens)
+                )
+                braced = (
+                    at < len(self.tokens) and self.tokens[at].text == "{" and t.text != "using"
+                    and self.tokens[at - 2].text in (*_TYPES, ">")
+                )
                 if at >= len(self.tokens) or not (braced or self.tokens[at].text == "=") or self.tokens[at - 1].kind != "word":
                     break
                 end = self._end(at + 1)
@@ -252,7 +259,7 @@ def _functions(tokens: list[Token]) -> Iterator[_Function]:
         parameters = _template(part)
         first = _arguments(part, 1)[1] if parameters and part[1].text == "<" else 0
         name = next((part[i].text for i in range(first, len(part) - 1) if part[i].kind == "word" and part[i + 1].text == "("
-                     and part[i].text not in ("__launch_bounds__", "__cluster_dims__", "__align__", "alignas", "__attribute__")), "")  # fmt: skip
+                     and part[i].text not in ("__launch_bounds__", "__cluster_dims__", "__align__", "alignas", "__attribute__")), "")
         yield _Function(name, parameters, part)
 
 
@@ -264,12 +271,16 @@ def _template(part: Sequence[Token]) -> tuple[_Parameter, ...]:
         at = next((i for i, t in enumerate(words) if t.text == "="), len(words))
         texts = [t.text for t in words[:at]]
         number = any(re.fullmatch(r"int|unsigned|size_t|long|short|u?int\d*(_t)?|char", t) for t in texts) and "*" not in texts
-        kind = "other" if "template" in texts or "..." in texts else "type" if texts[0] in ("typename", "class") else "bool" if "bool" in texts else ""
+        kind = (
+            "other" if "template" in texts or "..." in texts else "type" if texts[0] in ("typename", "class") else "bool" if "bool" in texts
+            else ""
+        )
         found.append(_Parameter(texts[-1], kind or ("number" if number else "other"), words[at + 1 :]))
     return tuple(found)
 
 
-# -- macros ------------------------------------------------------------------------------------------------------------------------------------------
+# -- macros
+# ------------------------------------------------------------------------------------------------------------------------------------------
 
 
 def expanded(texts: Sequence[str]) -> list[Token]:

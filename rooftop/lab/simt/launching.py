@@ -1,4 +1,5 @@
-"""Launches in a loaded library: whether their arguments fit, in which memory they run, what came of them. All of it happens in the child process."""
+"""Launches in a loaded library: whether their arguments fit, in which memory they run, what came of them. All of it happens in the child
+process."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ POISONS = (0xFF, 0xC3, 0x3C)  # of memory that nothing has written: NaN, then a 
 ELEMENTS = {  # what a kernel's pointer points to -> torch's name of the elements; integers may be a view of any bits
     **{f"float{n}": "float32" for n in ("", "2", "3", "4")}, **{f"double{n}": "float64" for n in ("", "2", "3", "4")}, "__half": "float16",
     "__half2": "float16", "__nv_bfloat16": "bfloat16", "__nv_bfloat162": "bfloat16",
-}  # fmt: skip
+}
 SAMPLE = 32  # blocks that are counted where nothing is said
 SHARED_LIMIT = 227 << 10  # bytes that a block can have on sm_90
 
@@ -32,9 +33,9 @@ class LaunchError(ValueError):
 
 @dataclass(frozen=True)
 class Program:
-    """How a program is run. `pairs`: see program_build.Program; `repeat`: how often a launch is watched that is made again and again; `budget`: seconds
-    of CPU time for the watched blocks of one launch, `most`: for all of it; `poison`: of memory that nobody has written. `listed`: no launch is made, each is
-    listed; `files`: that it may read."""
+    """How a program is run. `pairs`: see program_build.Program; `repeat`: how often a launch is watched that is made again and again;
+    `budget`: seconds of CPU time for the watched blocks of one launch, `most`: for all of it; `poison`: of memory that nobody has written.
+    `listed`: no launch is made, each is listed; `files`: that it may read."""
 
     pairs: Sequence[tuple[int, int]]
     arguments: Sequence[str]
@@ -49,7 +50,8 @@ class Program:
 
 @dataclass(frozen=True)
 class Request:
-    """One simulation. `numbers`: name expression -> number of its symbol. `values`: what is no tensor, by name. `widths`: see `Native.widths`.
+    """One simulation. `numbers`: name expression -> number of its symbol. `values`: what is no tensor, by name. `widths`: see
+    `Native.widths`.
 
     `held`: what the source's variables that may be written hold, as `Memory.held` gives it; None: what they are initialised to.
     `dynamic`: where dynamic shared memory begins on the GPU, by kernel. `program`: its main() is run, and launches what it launches."""
@@ -94,7 +96,8 @@ class Answer:
 
 
 def answer(request: Request, lib: native.Native, storage: int) -> Answer:
-    """Run a request. `storage`: the address of the tensors' contents, one behind the other, which are written in place (by the first schedule).
+    """Run a request. `storage`: the address of the tensors' contents, one behind the other, which are written in place (by the first
+    schedule).
 
     Raises LaunchError, MemoryError."""
     if request.program is not None:
@@ -110,7 +113,9 @@ def answer(request: Request, lib: native.Native, storage: int) -> Answer:
     contents: list[bytes] = []
     place: Memory | None = None
     for schedule in range(request.schedules if mode == "check" else 1):
-        place = Memory(lib, tensors, request.variables, storage, uninitialised=request.uninitialised, constant=_apart(tensors, kept), held=request.held)
+        place = Memory(
+            lib, tensors, request.variables, storage, uninitialised=request.uninitialised, constant=_apart(tensors, kept), held=request.held
+        )
         for launch in launches:
             if mode == "count":
                 lib.dynamic_at(request.dynamic.get(launch.kernel, 0))
@@ -123,7 +128,8 @@ def answer(request: Request, lib: native.Native, storage: int) -> Answer:
         if made.status == native.ENDLESS:
             break  # another order of warps would take as long
     raw, made.printed = lib.findings(), lib.printed()
-    unwritten = made.status != native.ENDLESS and any(KINDS[f.kind] == "uninitialised" for f in raw)  # it would not end with other contents either
+    # it would not end with other contents either
+    unwritten = made.status != native.ENDLESS and any(KINDS[f.kind] == "uninitialised" for f in raw)
     if unwritten and not _affects_results(lib, request, storage):
         raw = [f for f in raw if KINDS[f.kind] != "uninitialised"]
     assert place is not None
@@ -145,7 +151,7 @@ def _run_program(request: Request, program: Program, lib: native.Native) -> Answ
         program.pairs, program.arguments, workers=request.workers, repeat=program.repeat, poison=program.poison, patience=request.patience,
         sample=(request.blocks or SAMPLE) if request.mode == "count" else 0, seed=request.seed, stack=request.stack,
         budget=program.budget if request.mode == "check" else 0.0, most=program.most, listed=int(program.listed),
-    )  # fmt: skip
+    )
     made = Answer(printed=lib.printed(), journal=journal, findings=b"".join(bytes(f) for f in lib.findings()))
     made.fma, made.other = lib.floats()
     if request.mode == "count":
@@ -160,7 +166,9 @@ def _affects_results(lib: native.Native, request: Request, storage: int) -> bool
     seen: list[list[bytes]] = []
     written: list[bytes] = []
     for poison in POISONS[1:]:
-        place = Memory(lib, request.tensors, request.variables, storage, uninitialised=request.uninitialised, poison=poison, held=request.held)
+        place = Memory(
+            lib, request.tensors, request.variables, storage, uninitialised=request.uninitialised, poison=poison, held=request.held
+        )
         for launch in request.launches:
             if _launch(lib, request, launch, place, request.seed, poison, workers=1)[2]:
                 return True
@@ -201,7 +209,9 @@ def _fits(lib: native.Native, number: int, launch: Launch, tensors: Mapping[str,
         given = tensors[value].dtype if isinstance(value, str) and value in tensors else None
         taken = ELEMENTS.get(parameter.target)
         if kind == "ptr" and given is not None and taken is not None and given not in (taken, "uint8", "int8"):  # bytes may hold anything
-            raise LaunchError(f"{launch.kernel}: parameter {i + 1} points to {parameter.target} and takes a tensor of {taken}; {value} is {given}")
+            raise LaunchError(
+                f"{launch.kernel}: parameter {i + 1} points to {parameter.target} and takes a tensor of {taken}; {value} is {given}"
+            )
     grid, block, cluster, said = _three(launch.grid), _three(launch.block), _cluster(lib, number, launch), lib.cluster(number)
     if said and said != cluster:
         raise LaunchError(f"{launch.kernel}: launched with a cluster of {cluster}; its source says __cluster_dims__{said}")
@@ -264,8 +274,9 @@ def _launch(
             chosen = sorted({i * units // wanted + random.Random(seed + i).randrange(max(units // wanted, 1)) for i in range(wanted)})
     geometry = native.Launch(
         grid=grid, block=_three(launch.block), cluster=cluster, dynamic=launch.shared, cooperative=int(launch.cooperative),
-        workers=workers or request.workers, unit_count=len(chosen) if chosen else 0, seed=seed, poison=poison, stack=request.stack, patience=request.patience,
-    )  # fmt: skip
+        workers=workers or request.workers, unit_count=len(chosen) if chosen else 0, seed=seed, poison=poison, stack=request.stack,
+        patience=request.patience,
+    )
     if chosen is not None:
         units_array = (ctypes.c_uint32 * len(chosen))(*chosen)
         geometry.units = units_array

@@ -1,8 +1,9 @@
 """How a simulation's library is laid out: the kernels' code apart from the engine's, and the source's own variables apart from each other.
 
-`__device__` and `__constant__` variables are variables of the library, which all of its workers share. GNU ld (or lld) puts them behind each other with
-a gap around each, by a script that adds to its own (https://sourceware.org/binutils/docs/ld/Miscellaneous-Commands.html, INSERT). So an access is
-told from one of the engine's by its address, one past a variable's end is seen, and all of them are put back before a run."""
+`__device__` and `__constant__` variables are variables of the library, which all of its workers share. GNU ld (or lld) puts them behind
+each other with a gap around each, by a script that adds to its own (https://sourceware.org/binutils/docs/ld/Miscellaneous-Commands.html,
+INSERT). So an access is told from one of the engine's by its address, one past a variable's end is seen, and all of them are put back
+before a run."""
 
 from __future__ import annotations
 
@@ -56,10 +57,14 @@ def _short(name: str) -> str:
 
 
 def script(nm: Path, kernel: Path, constants: Collection[str], *others: Path) -> tuple[str, dict[str, bool]]:
-    """The linker's script for the object file `kernel`, and its variables by symbol: whether each is one of `constants`, names as the source has them.
+    """The linker's script for the object file `kernel`, and its variables by symbol: whether each is one of `constants`, names as the
+    source has them.
 
     `others`: objects whose code lies beside the kernels'."""
-    found = {s.raw: re.sub(r"<.*>$", "", s.name).rpartition("::")[2] in constants for s in _symbols(nm, kernel, _WRITABLE) if not _NOT_THEIRS.search(s.raw)}
+    found = {
+        s.raw: re.sub(r"<.*>$", "", s.name).rpartition("::")[2] in constants for s in _symbols(nm, kernel, _WRITABLE)
+        if not _NOT_THEIRS.search(s.raw)
+    }
 
     def sections(symbols: Sequence[str], *kinds: str) -> str:
         return "".join(f". += {GAP}; . = ALIGN({ALIGN}); *{kernel.name}({' '.join(f'{kind}.{s}' for kind in kinds)})\n" for s in symbols)

@@ -1,7 +1,7 @@
 """What the GPU's compiler made of the accesses of a source: asked of NVRTC and nvdisasm, which need no GPU, and kept beside the simulation.
 
-The source says that a line reads 16 bytes; the machine code may read them in four instructions, or four such lines' 4 bytes in one, and may name
-another line for them. From here the counting engine has the widths, and whoever shows counts the lines."""
+The source says that a line reads 16 bytes; the machine code may read them in four instructions, or four such lines' 4 bytes in one, and may
+name another line for them. From here the counting engine has the widths, and whoever shows counts the lines."""
 
 from __future__ import annotations
 
@@ -135,8 +135,9 @@ def accesses_of(cubin: bytes, symbol: str, shown: str) -> list[Access]:
 
 
 def split(accesses: Sequence[Access], width: int) -> list[int]:
-    """How the compiler split accesses of `width` bytes that a line makes: a mask for each copy of the access in the machine code, in order, whose
-    bit i says that an instruction begins at byte i. Copies that follow a pattern are given once. Empty: nothing is split, or it is not plain how.
+    """How the compiler split accesses of `width` bytes that a line makes: a mask for each copy of the access in the machine code, in order,
+    whose bit i says that an instruction begins at byte i. Copies that follow a pattern are given once. Empty: nothing is split, or it is
+    not plain how.
 
     A wide access is split where its values lie in registers that do not follow each other: the parts have one base and offsets in a row."""
     copies: list[list[Access]] = []
@@ -169,9 +170,9 @@ def _fits(parts: Sequence[Access], width: int) -> bool:
 def home(access: Access, space: str, op: str, source: Mapping[Key, int]) -> Key | None:
     """The line of the source that an access of the machine code belongs to. `source`: the bytes a lane that each line of it accesses.
 
-    That is the line that the machine code names, if the source makes such an access there, or the call that it was inlined by; else the nearest line
-    before it, or failing that behind it, that makes an access of that width: the compiler names the line that uses what a load brings, and merges
-    the copies that two lines make in the same way."""
+    That is the line that the machine code names, if the source makes such an access there, or the call that it was inlined by; else the
+    nearest line before it, or failing that behind it, that makes an access of that width: the compiler names the line that uses what a load
+    brings, and merges the copies that two lines make in the same way."""
     places = ((access.file, access.line), *access.callers)
     for file, line in places:
         width = source.get((file, line, space, op))

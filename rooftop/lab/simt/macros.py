@@ -1,9 +1,11 @@
 """The macros that NVRTC defines, and none of the host's: what `#if` chooses in the simulator it chooses on a GPU.
 
-The host's compiler and the headers of its library define some two thousand of their own. A source that NVRTC is to compile finds them undefined, once
-the simulator's header has been read. `DEFINED` was found by asking NVRTC 13.0 for each of 30,000 names; a test asks the one that is here.
+The host's compiler and the headers of its library define some two thousand of their own. A source that NVRTC is to compile finds them
+undefined, once the simulator's header has been read. `DEFINED` was found by asking NVRTC 13.0 for each of 30,000 names; a test asks the one
+that is here.
 
-What no list of macros can hide is that another compiler reads the source (`__has_include`, extensions of the language): docs/trust.md says what that means."""
+What no list of macros can hide is that another compiler reads the source (`__has_include`, extensions of the language): docs/trust.md says
+what that means."""
 
 from __future__ import annotations
 
@@ -22,16 +24,21 @@ DEFINED: dict[str, str] = {
     "__USE_FAST_MATH__": "0", "__EDG__": "1", "__EDG_VERSION__": "606", "__EDG_IA64_ABI": "1", "__EDG_CONSTEXPR_ENABLED__": "1",
     "__EDG_RUNTIME_USES_NAMESPACES": "1",
     "__EDG_TYPE_TRAITS_ENABLED": "1", "__EDG_PTRDIFF_TYPE__": "long", "__EDG_SIZE_TYPE__": "unsigned long", "__ARRAY_OPERATORS": "1",
-    "__CHAR16_T_AND_CHAR32_T": "1", "__EXCEPTIONS": "1", "__cpp_exceptions": "199711L", "__RTTI": "1", "__cpp_rtti": "199711L", "__PLACEMENT_DELETE": "1",
+    "__CHAR16_T_AND_CHAR32_T": "1", "__EXCEPTIONS": "1", "__cpp_exceptions": "199711L", "__RTTI": "1", "__cpp_rtti": "199711L",
+    "__PLACEMENT_DELETE": "1",
     "__SIGNED_CHARS__": "1", "__VARIADIC_TEMPLATES": "1", "__cdecl": "", "CUDARTAPI": "", "CUDART_CB": "", "cudaHostAllocDefault": "0x00",
     "__specialization_static": "static", "__CUDACC_VER__": '"__CUDACC_VER__ is no longer supported"', "__NV_SILENCE_DEPRECATION_BEGIN": "",
-    "__NV_SILENCE_DEPRECATION_END": "", "CUDART_DEVICE": "", "__cudart_builtin__": "", "__device_builtin__": "", "__device_builtin_surface_type__": "",
-    "__device_builtin_texture_type__": "", "__nv_register_params__": "", "__tile_builtin__": "", "__tile_global__": "", "__THROW": "", "_WCHAR_T": "",
+    "__NV_SILENCE_DEPRECATION_END": "", "CUDART_DEVICE": "", "__cudart_builtin__": "", "__device_builtin__": "",
+    "__device_builtin_surface_type__": "",
+    "__device_builtin_texture_type__": "", "__nv_register_params__": "", "__tile_builtin__": "", "__tile_global__": "", "__THROW": "",
+    "_WCHAR_T": "",
     **dict.fromkeys((f"__{n}_H__" for n in (
-        "CUDA_RUNTIME_API", "DEVICE_ATOMIC_FUNCTIONS", "DEVICE_DOUBLE_FUNCTIONS", "DEVICE_TYPES", "LIBRARY_TYPES", "MATH_FUNCTIONS", "SM_30_INTRINSICS",
-        "SM_32_INTRINSICS", "SM_35_INTRINSICS", "SURFACE_TYPES", "TEXTURE_TYPES", "VECTOR_FUNCTIONS", "CUDA_RUNTIME", "COMMON_FUNCTIONS", "DEVICE_FUNCTIONS",
+        "CUDA_RUNTIME_API", "DEVICE_ATOMIC_FUNCTIONS", "DEVICE_DOUBLE_FUNCTIONS", "DEVICE_TYPES", "LIBRARY_TYPES", "MATH_FUNCTIONS",
+        "SM_30_INTRINSICS",
+        "SM_32_INTRINSICS", "SM_35_INTRINSICS", "SURFACE_TYPES", "TEXTURE_TYPES", "VECTOR_FUNCTIONS", "CUDA_RUNTIME", "COMMON_FUNCTIONS",
+        "DEVICE_FUNCTIONS",
         "DEVICE_LAUNCH_PARAMETERS", "DRIVER_TYPES", "HOST_DEFINES", "VECTOR_TYPES")), ""),
-}  # fmt: skip
+}
 # Names that both define, beside those of the language: the host's stay.
 BOTH = re.compile(
     r"__cplusplus|__LP64__|__STDC__|__STDC_HOSTED__|__STDCPP_DEFAULT_NEW_ALIGNMENT__|__PRAGMA_REDEFINE_EXTNAME|NULL|assert|__cpp_(?:aggregate_bases|aggregate_nsdmi|alias_templates|aligned_new|attributes|binary_literals|capture_star_this|constexpr|decltype"
@@ -50,10 +57,12 @@ def nvrtc(compiler: Path, flags: Sequence[str], header: Path, arch: int) -> str:
     """Directives that stand between the simulator's `header` and a source which NVRTC compiles for `arch`: 80, 89, 90."""
     version = _version()
     own = {**DEFINED, "__CUDACC_VER_MAJOR__": version[0], "__CUDACC_VER_MINOR__": version[1], "__CUDACC_VER_BUILD__": version[2],
-           "__CUDA_API_VER_MAJOR__": version[0], "__CUDA_API_VER_MINOR__": version[1], "__CUDA_ARCH_LIST__": str(arch * 10)}  # fmt: skip
+           "__CUDA_API_VER_MAJOR__": version[0], "__CUDA_API_VER_MINOR__": version[1], "__CUDA_ARCH_LIST__": str(arch * 10)}
     own["CUDART_VERSION"] = own["__CUDART_API_VERSION"] = str(int(version[0]) * 1000 + int(version[1]) * 10)
     if arch >= 90:  # compiled for sm_90a
-        own |= {f"__CUDA_ARCH_FEAT_SM{arch}_ALL": "1", "__CUDA_ARCH_SPECIFIC__": str(arch * 10), "__CUDA_ARCH_FAMILY_SPECIFIC__": str(arch * 10)}
+        own |= {
+            f"__CUDA_ARCH_FEAT_SM{arch}_ALL": "1", "__CUDA_ARCH_SPECIFIC__": str(arch * 10), "__CUDA_ARCH_FAMILY_SPECIFIC__": str(arch * 10)
+        }
     hidden = [*_of_the_host(compiler, tuple(flags), header), *HIDDEN, *(n for n in own if n.startswith(("CUDART_V", "__CUDACC_VER_M")))]
     return "".join(f"#undef {n}\n" for n in hidden) + "".join(f"#define {n} {value}\n" for n, value in own.items())
 

@@ -32,7 +32,8 @@ class Buffer:
 
 @dataclass(frozen=True)
 class Held:
-    """A CPU tensor as a simulation takes it: where its storage begins among the contents of all, the storage's size in bytes, and how it lies in there."""
+    """A CPU tensor as a simulation takes it: where its storage begins among the contents of all, the storage's size in bytes, and how it
+    lies in there."""
 
     at: int
     size: int
@@ -49,7 +50,8 @@ class Held:
 
 
 def hold(tensors: Mapping[str, Tensor]) -> dict[str, Held]:
-    """Where the contents of tensors lie behind each other; those that share a storage share a place. Raises ValueError for one that is not on the CPU."""
+    """Where the contents of tensors lie behind each other; those that share a storage share a place. Raises ValueError for one that is not
+    on the CPU."""
     sizes: dict[int, int] = {}
     for t in tensors.values():
         if t.device.type != "cpu":
@@ -66,7 +68,7 @@ def hold(tensors: Mapping[str, Tensor]) -> dict[str, Held]:
             str(t.dtype).removeprefix("torch."),
         )
         for n, t in tensors.items()
-    }  # fmt: skip
+    }
 
 
 @dataclass(frozen=True)
@@ -90,7 +92,9 @@ class Layout:
                 self.blocks[t.at] = _Block(t.at, t.size, at)
                 at += (t.size + GAP + ALIGN - 1) // ALIGN * ALIGN
         self.end = at
-        self.buffers = {n: Buffer(n, self.blocks[t.at].at + t.offset * t.item, t.span, t.shape, t.strides, t.item) for n, t in tensors.items()}
+        self.buffers = {
+            n: Buffer(n, self.blocks[t.at].at + t.offset * t.item, t.span, t.shape, t.strides, t.item) for n, t in tensors.items()
+        }
 
     def is_constant(self, at: int) -> bool:
         """Whether a `__constant__` variable lies there."""
@@ -121,9 +125,10 @@ class Memory(Layout):
     """The tensors of one simulation in the engine's memory. Copies are made at the start; `store` brings the results back."""
 
     def __init__(
-        self, native: Native, tensors: Mapping[str, Held], variables: Sequence[Variable], storage: int, *, uninitialised: Collection[str] = (),
+        self, native: Native, tensors: Mapping[str, Held], variables: Sequence[Variable], storage: int, *,
+        uninitialised: Collection[str] = (),
         constant: Collection[str] = (), poison: int | None = None, held: bytes | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """`storage`: the address of the contents that `hold` laid out. `held`: of the source's variables (`held`)."""
         super().__init__(tensors, variables)
         self._native, self._storage = native, storage

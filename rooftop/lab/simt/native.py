@@ -11,9 +11,10 @@ from rooftop.lab.simt.report import Index
 
 _U32, _U64 = ctypes.c_uint32, ctypes.c_uint64
 CTYPES: dict[str, Any] = {
-    "i32": ctypes.c_int32, "u32": _U32, "i64": ctypes.c_int64, "u64": _U64, "f32": ctypes.c_float, "f64": ctypes.c_double, "bool": ctypes.c_bool,
+    "i32": ctypes.c_int32, "u32": _U32, "i64": ctypes.c_int64, "u64": _U64, "f32": ctypes.c_float, "f64": ctypes.c_double,
+    "bool": ctypes.c_bool,
     "ptr": _U64, "i16": ctypes.c_int16, "u16": ctypes.c_uint16, "i8": ctypes.c_int8, "u8": ctypes.c_uint8,
-}  # fmt: skip
+}
 
 
 ENDLESS = 4
@@ -35,9 +36,10 @@ class Kernel(ctypes.Structure):
 
 class Launch(ctypes.Structure):
     _fields_ = [
-        ("grid", _U32 * 3), ("block", _U32 * 3), ("cluster", _U32 * 3), ("dynamic", _U32), ("cooperative", _U32), ("workers", _U32), ("unit_count", _U32),
+        ("grid", _U32 * 3), ("block", _U32 * 3), ("cluster", _U32 * 3), ("dynamic", _U32), ("cooperative", _U32), ("workers", _U32),
+        ("unit_count", _U32),
         ("poison", _U32), ("stack", _U32), ("patience", _U32), ("seed", _U64), ("units", ctypes.POINTER(_U32)),
-    ]  # fmt: skip
+    ]
 
 
 class Pair(ctypes.Structure):
@@ -46,33 +48,38 @@ class Pair(ctypes.Structure):
 
 class ProgramRun(ctypes.Structure):
     _fields_ = [
-        *((name, _U32) for name in ("workers", "repeat", "poison", "patience", "sample", "listed", "pairs")), ("seed", _U64), ("stack", _U64),
+        *((name, _U32) for name in ("workers", "repeat", "poison", "patience", "sample", "listed", "pairs")), ("seed", _U64),
+        ("stack", _U64),
         ("budget", ctypes.c_double), ("most", ctypes.c_double), ("entries", ctypes.POINTER(Pair)),
-    ]  # fmt: skip
+    ]
 
 
 class RawFinding(ctypes.Structure):
     _fields_ = [
-        ("kind", _U32), ("bytes", _U32), ("write", _U32), ("space", _U32), ("pc", _U64), ("other_pc", _U64), ("address", _U64), ("count", _U64),
+        ("kind", _U32), ("bytes", _U32), ("write", _U32), ("space", _U32), ("pc", _U64), ("other_pc", _U64), ("address", _U64),
+        ("count", _U64),
         ("block", _U32 * 3), ("thread", _U32 * 3), ("other_block", _U32 * 3), ("other_thread", _U32 * 3), ("detail", _U32 * 4),
         ("has_other", _U32), ("unused", _U32), ("place", ctypes.c_char * 112), ("text", ctypes.c_char * 192),
-    ]  # fmt: skip
+    ]
 
 
 class RawCount(ctypes.Structure):
     _fields_ = [
-        ("site", _U64), ("space", _U32), ("op", _U32), ("width", _U32), ("contention", _U32), ("requests", _U64), ("lanes", _U64), ("sectors", _U64),
+        ("site", _U64), ("space", _U32), ("op", _U32), ("width", _U32), ("contention", _U32), ("requests", _U64), ("lanes", _U64),
+        ("sectors", _U64),
         ("ideal_sectors", _U64), ("bytes_useful", _U64), ("wavefronts", _U64), ("ideal_wavefronts", _U64),
         ("source_requests", _U64), ("source_sectors", _U64), ("source_wavefronts", _U64), ("source_width", _U32), ("apart", ctypes.c_int32),
         ("of_width", _U64 * 5), ("source_of_width", _U64 * 5), ("phases", _U32), ("in_phase", _U32 * 8),
         ("steps", ctypes.c_int32 * 2), ("pairs", _U32 * 2), ("alike", _U32 * 2), ("began", _U64), ("last", _U64),
-    ]  # fmt: skip
+    ]
 
 
 class Site(ctypes.Structure):
     """One access in the library and what the GPU's machine code has at its line: see runtime/compiled.h. Splits are numbered from 1."""
 
-    _fields_ = [("site", _U32), ("line", _U32), ("shared", _U32), ("global", _U32), ("shared_split", _U32), ("global_split", _U32), ("again", _U32)]
+    _fields_ = [
+        ("site", _U32), ("line", _U32), ("shared", _U32), ("global", _U32), ("shared_split", _U32), ("global_split", _U32), ("again", _U32)
+    ]
 
 
 def array(kind: type[S], data: bytes) -> list[S]:
@@ -98,7 +105,8 @@ class Native:
             raise RuntimeError(f"{path} was built of another version of the engine")
 
     def arena(self, size: int) -> int:
-        """The address of `size` bytes of zeroed global memory, behind which lie the source's variables as they are initialised. Raises MemoryError."""
+        """The address of `size` bytes of zeroed global memory, behind which lie the source's variables as they are initialised. Raises
+        MemoryError."""
         self._library.simt_restore()
         base = self._library.simt_arena(size)
         if not base:
@@ -155,9 +163,10 @@ class Native:
         """Tell the engine how wide the GPU's machine code accesses memory; counting libraries only."""
         masks = [m for s in splits for m in s]
         self._library.simt_widths(
-            (Site * max(len(sites), 1))(*sites), _U32(len(sites)), (_U32 * max(len(masks), 1))(*masks), (_U32 * max(len(splits), 1))(*map(len, splits)),
+            (Site * max(len(sites), 1))(*sites), _U32(len(sites)), (_U32 * max(len(masks), 1))(*masks),
+            (_U32 * max(len(splits), 1))(*map(len, splits)),
             _U32(len(splits)),
-        )  # fmt: skip
+        )
 
     def dynamic_at(self, offset: int) -> None:
         """Where dynamic shared memory begins on the GPU, in bytes; counting libraries only."""

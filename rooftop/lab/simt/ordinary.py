@@ -1,7 +1,7 @@
 """An ordinary `.cu`, without a head: its kernels, and arguments for one of them as a user writes them.
 
-`n=1000` is a number, `x=f32:64x64:range` a tensor by type, sizes and contents, `x=data.npy` one from a file, `p={x, 1000}` a struct: what stands there
-is C++, in which the names of tensors are their addresses."""
+`n=1000` is a number, `x=f32:64x64:range` a tensor by type, sizes and contents, `x=data.npy` one from a file, `p={x, 1000}` a struct: what
+stands there is C++, in which the names of tensors are their addresses."""
 
 from __future__ import annotations
 
@@ -129,7 +129,9 @@ def filled(text: str) -> dict[str, int]:
     found: dict[str, int] = {}
     code = [t for t in tokenise(text) if t.kind in ("word", "symbol")]
     for at, t in enumerate(code[:-2]):
-        if t.text in ("cudaMemcpyToSymbol", "cudaMemcpyToSymbolAsync") and (name := next((x for x in code[at + 2 :] if x.kind == "word"), None)):
+        if t.text in ("cudaMemcpyToSymbol", "cudaMemcpyToSymbolAsync") and (
+            name := next((x for x in code[at + 2 :] if x.kind == "word"), None)
+        ):
             found.setdefault(name.text, t.line)
     return found
 
@@ -137,7 +139,8 @@ def filled(text: str) -> dict[str, int]:
 def split(kernel: Kernel, given: Sequence[str]) -> dict[str, str]:
     """The texts of `--arg`, by parameter. Raises ValueError for those that are missing, unknown, or given twice."""
     names = [p.name for p in kernel.parameters]
-    names += [n for part in given if "={" in part.replace(" ", "") for n in _names(part.partition("=")[2])]  # tensors that a struct points to
+    # tensors that a struct points to
+    names += [n for part in given if "={" in part.replace(" ", "") for n in _names(part.partition("=")[2])]
     found: dict[str, str] = {}
     for part in given:
         name, equals, text = part.partition("=")

@@ -1,7 +1,7 @@
 """Machine code of a file without a head: its kernels as they stand, without its host code, whatever else the file holds.
 
-NVRTC is given the declarations of the file and of its headers, without the functions of the host's. Where it refuses one, that one is left out and the rest
-is tried again: so a struct of the host's or one broken kernel keeps no other kernel from its machine code."""
+NVRTC is given the declarations of the file and of its headers, without the functions of the host's. Where it refuses one, that one is left
+out and the rest is tried again: so a struct of the host's or one broken kernel keeps no other kernel from its machine code."""
 
 from __future__ import annotations
 
@@ -24,15 +24,20 @@ from rooftop.lab.simt.tokens import Token, tokenise
 
 # What NVRTC does not declare by itself and headers of the host's do.
 _LIMITS = {
-    "INFINITY": "__int_as_float(0x7f800000)", "NAN": "__int_as_float(0x7fffffff)", "NULL": "0", "FLT_MAX": "3.402823466e+38F", "FLT_MIN": "1.175494351e-38F",
+    "INFINITY": "__int_as_float(0x7f800000)", "NAN": "__int_as_float(0x7fffffff)", "NULL": "0", "FLT_MAX": "3.402823466e+38F",
+    "FLT_MIN": "1.175494351e-38F",
     "FLT_EPSILON": "1.192092896e-07F", "DBL_MAX": "1.7976931348623158e+308", "DBL_MIN": "2.2250738585072014e-308", "INT_MAX": "2147483647",
-    "INT_MIN": "(-INT_MAX - 1)", "UINT_MAX": "4294967295U", "UINT32_MAX": "4294967295U", "LLONG_MAX": "9223372036854775807LL", "CHAR_BIT": "8",
-    "M_PI": "3.14159265358979323846", "M_PI_F": "3.14159265358979323846f", "M_SQRT1_2": "0.70710678118654752440", "M_SQRT2": "1.41421356237309504880",
+    "INT_MIN": "(-INT_MAX - 1)", "UINT_MAX": "4294967295U", "UINT32_MAX": "4294967295U", "LLONG_MAX": "9223372036854775807LL",
+    "CHAR_BIT": "8",
+    "M_PI": "3.14159265358979323846", "M_PI_F": "3.14159265358979323846f", "M_SQRT1_2": "0.70710678118654752440",
+    "M_SQRT2": "1.41421356237309504880",
     "M_E": "2.71828182845904523536",
-    "M_LOG2E": "1.44269504088896340736", "M_LN2": "0.69314718055994530942", "M_PI_2": "1.57079632679489661923", "M_2_SQRTPI": "1.12837916709551257390",
+    "M_LOG2E": "1.44269504088896340736", "M_LN2": "0.69314718055994530942", "M_PI_2": "1.57079632679489661923",
+    "M_2_SQRTPI": "1.12837916709551257390",
     "RAND_MAX": "2147483647",
-}  # fmt: skip
-_WHOLE = "int", "unsigned", "long", "unsigned long", "long long", "unsigned long long"  # of them <cmath> takes the functions below as of doubles
+}
+# of them <cmath> takes the functions below as of doubles
+_WHOLE = "int", "unsigned", "long", "unsigned long", "long long", "unsigned long long"
 _OF_WHOLE = "ceil", "floor", "round", "sqrt", "cbrt", "exp", "exp2", "log", "log2", "log10", "sin", "cos", "tan", "atan", "sinh", "cosh", "tanh", "erf"
 SHIM = "".join((
     '#line 1 "what rooftop declares"\n', host.INTEGERS, *(f"typedef unsigned {t} u{t}; " for t in ("int", "short", "char", "long")),
@@ -44,29 +49,35 @@ SHIM = "".join((
     *(f"template <class T> __device__ inline typename rooftop_whole<T>::type {f}(T x) {{ return {f}((double) x); }} " for f in _OF_WHOLE),
     *(f"template <class T{more}> __device__ inline typename rooftop_whole<{kind}>::type pow(T x, {u} y) {{ return pow((double) x, (double) y); }} "
       for u, kind, more in (("U", "decltype(T() * U())", ", class U"), ("float", "T", ""), ("double", "T", ""))), "\n",
-))  # fmt: skip
+))
 BEFORE_VOLTA = {  # instructions of a warp without a mask, as sources written for older GPUs have them: of all lanes
     **{f"__shfl{n}": f"template <class T> __device__ T __shfl{n}(T v, int n, int w = 32) {{ return __shfl{n}_sync(0xffffffffu, v, n, w); }}\n"
        for n in ("", "_up", "_down", "_xor")},
     **{f"__{n}": f"__device__ inline {t} __{n}(int p) {{ return __{n}_sync(0xffffffffu, p); }}\n"
        for n, t in (("any", "int"), ("all", "int"), ("ballot", "unsigned"))},
-}  # fmt: skip
+}
 HALVES = ("#include <cuda_fp16.h>\n", r"\b(?:half2?|__half\w*|__\w*half2?\w*)\b"), ("#include <cuda_bf16.h>\n", r"bfloat16")
 STD = {  # parts of C++'s library, in namespace std: what speaks of them -> their header for a GPU
     r"numeric_limits": "limits",
     r"is_same|enable_if|conditional|is_integral|is_floating|decay|remove_|\w+_constant|true_type|false_type|is_convertible|void_t": "type_traits",
     r"min\b": "__algorithm/min.h", r"max\b": "__algorithm/max.h", r"array\b": "array",
     r"(?:move|forward|swap|pair|index_sequence|integer_sequence|make_index)": "utility", r"tuple": "tuple",
-    r"(?:sqrt|exp|log|pow|abs|fabs|floor|ceil|isnan|isinf|fma|tanh?|sin|cos|erf|round|isfinite)": "cmath", r"u?int\d+_t": "cstdint", r"complex": "complex",
-}  # fmt: skip
+    r"(?:sqrt|exp|log|pow|abs|fabs|floor|ceil|isnan|isinf|fma|tanh?|sin|cos|erf|round|isfinite)": "cmath", r"u?int\d+_t": "cstdint",
+    r"complex": "complex",
+}
 CUB = "".join(f"#include <cub/{n}.cuh>\n" for n in (
-    *(f"block/block_{b}" for b in ("reduce", "scan", "load", "store", "radix_sort", "exchange", "histogram", "discontinuity", "merge_sort")),
+    *(
+        f"block/block_{b}"
+        for b in ("reduce", "scan", "load", "store", "radix_sort", "exchange", "histogram", "discontinuity", "merge_sort")
+    ),
     *(f"warp/warp_{w}" for w in ("reduce", "scan", "load", "store", "merge_sort")),
-))  # fmt: skip  # of <cub/cub.cuh>, what a kernel may use
+))  # of <cub/cub.cuh>, what a kernel may use
 _GIVEN = re.compile(r"cuda/.*|cooperative_groups(?:/.*|\.h)|cuda_(?:fp\d+|bf16|pipeline\w*|awbarrier\w*)\.h(?:pp)?|mma\.h|math_constants\.h|cub/.*|nv/target")
 _ERROR = re.compile(r"^(.*)\((\d+)\): (?:catastrophic )?error: (.*)$")
 _FROM = re.compile(r"at line (\d+)(?: of (.*))?$")
-_NAMED = re.compile(r'(?:identifier|template|class|struct|namespace|name) "?([\w:]+)"? (?:is undefined|is not)|no instance of .* "(?:\w+::)*(\w+)')
+_NAMED = re.compile(
+    r'(?:identifier|template|class|struct|namespace|name) "?([\w:]+)"? (?:is undefined|is not)|no instance of .* "(?:\w+::)*(\w+)'
+)
 _ABSENT = re.compile(r"kernel '(.*)' is not in the file: (.*)$")
 _INCLUDE = re.compile(r"[ \t]*#[ \t]*include[ \t]*[<\"]([^>\"\n]+)[>\"]")
 ROUNDS = 24
@@ -96,7 +107,8 @@ class Part:
 
 @dataclass
 class Code:
-    """What NVRTC is given of a source. `absent`: headers that are not here, as the user's file has them; `stands_in`: those that others stand for."""
+    """What NVRTC is given of a source. `absent`: headers that are not here, as the user's file has them; `stands_in`: those that others
+    stand for."""
 
     source: Source
     absent: list[str] = field(default_factory=list)
@@ -202,7 +214,8 @@ class Code:
         return more
 
     def reason(self, part: Part) -> str:
-        """Why a kernel does not compile: its own error, or that of what it uses and what is left out; with the headers that are not here."""
+        """Why a kernel does not compile: its own error, or that of what it uses and what is left out; with the headers that are not
+        here."""
         said, seen = part.error, {id(part)}
         while m := _NAMED.search(said):
             word = (m[1] or m[2]).rpartition("::")[2]
@@ -218,7 +231,8 @@ class Code:
 
 @dataclass(frozen=True)
 class Kernels:
-    """What came of a source on one target. `refused`: by kernel why not; `needs`: whether that is for something that is not here, or that nothing says."""
+    """What came of a source on one target. `refused`: by kernel why not; `needs`: whether that is for something that is not here, or that
+    nothing says."""
 
     found: list[Facts]
     refused: dict[str, str]
@@ -255,13 +269,16 @@ def facts(source: Source, device: Device, only: str | None = None) -> Kernels:
 
 
 def binary(source: Source, kernels: Sequence[str], target: str) -> Binary:
-    """The machine code of some kernels of a source, by their name expressions. Raises CompileError with the compiler's words, for the first that it refuses."""
+    """The machine code of some kernels of a source, by their name expressions. Raises CompileError with the compiler's words, for the first
+    that it refuses."""
     code = Code(source)
     made, said = _compiled(code, [Instance(k) for k in kernels], target)
     broken = {p.names[0]: code.reason(p) for p in code.parts if p.error and p.kernel}
     for k in kernels:
         if made is None or k not in made.names:
-            raise CompileError(f"{k} is not compiled: {broken.get(_base(k)) or said.get(k) or said.get(source.shown) or 'the source has no such kernel'}")
+            raise CompileError(
+                f"{k} is not compiled: {broken.get(_base(k)) or said.get(k) or said.get(source.shown) or 'the source has no such kernel'}"
+            )
     assert made is not None
     return made
 
@@ -340,7 +357,7 @@ def _facts(source: Source, device: Device, binary: Binary, symbol: str, name: st
         "counts": known.counts, "instructions": known.instructions, "loop": known.loop.counts if known.loop else {},
         "occupancy": {"percent": limit.percent, "limiter": limit.limiter, "blocks": limit.blocks, "refused": limit.refused},
         "opcodes": dict(known.opcodes), "unmet": [],
-    }  # fmt: skip
+    }
 
 
 def _threads(source: Source, name: str) -> int:
@@ -354,8 +371,13 @@ def read(path: Path, folders: Sequence[Path] = ()) -> Source:
     source = program_build.read(path, folders)
     if "__global__" not in source.whole:
         n = sum(program_text.launches(t) for t in source.texts.values())
-        calls = sorted({m[1] for m in re.finditer(r"\b((?:cublas|curand|cufft|cusolver|cudnn|thrust|nccl)\w*)(?:::\w+)?\s*[(<]", source.whole)})
-        why = f", though it has {n} launches: a header is missing, or they are another file's" if n else f"; it calls {', '.join(calls[:4])}" if calls else ""
+        calls = sorted(
+            {m[1] for m in re.finditer(r"\b((?:cublas|curand|cufft|cusolver|cudnn|thrust|nccl)\w*)(?:::\w+)?\s*[(<]", source.whole)}
+        )
+        why = (
+            f", though it has {n} launches: a header is missing, or they are another file's" if n else f"; it calls {', '.join(calls[:4])}"
+            if calls else ""
+        )
         raise NoKernelError(f"{path} has no kernel of its own{why}")
     return source
 

@@ -19,7 +19,8 @@ _MAKING = Lock()  # kernels are built by several threads at once
 def options(compiler: Path, clang: bool, flags: Sequence[str], header: Path, folder: Path) -> tuple[str, ...]:
     """What the compiler is told first of all, so that a source which begins with `header` is compiled with its precompiled form.
 
-    That is made in `folder`, whose name stands for all it depends on, for `flags`. A compiler that cannot make it reads the header as it is."""
+    That is made in `folder`, whose name stands for all it depends on, for `flags`. A compiler that cannot make it reads the header as it
+    is."""
     with _MAKING:
         return _options(compiler, clang, tuple(flags), header, folder / f"{header.name}.gch")
 

@@ -46,7 +46,8 @@ class SimulatedCrash(ValueError):
 
 @dataclass(frozen=True)
 class Parameter:
-    """One of a kernel: its size, whether it is a pointer, and to const; the type, of a pointer that which it points to, as the compiler writes it."""
+    """One of a kernel: its size, whether it is a pointer, and to const; the type, of a pointer that which it points to, as the compiler
+    writes it."""
 
     bytes: int
     pointer: bool
@@ -87,7 +88,9 @@ NUMBERS = ("ran", "total", "threads", "status", "fma", "other")  # of an answer,
 def _answer(said: dict[str, Any], blob: bytes, path: str) -> Answer:
     """An answer as it must be: whoever wrote it may have been taken over. Raises SimulatedCrash."""
     lengths, printed = said.pop("blobs", None), said.get("printed")
-    whole = isinstance(lengths, list) and len(lengths) >= 3 and all(type(n) is int and n >= 0 for n in lengths) and sum(lengths) == len(blob)
+    whole = (
+        isinstance(lengths, list) and len(lengths) >= 3 and all(type(n) is int and n >= 0 for n in lengths) and sum(lengths) == len(blob)
+    )
     texts = isinstance(printed, str) and isinstance(said.get("journal"), str)
     if not whole or not texts or set(said) != {*NUMBERS, "printed", "journal"} or not all(type(said[n]) is int for n in NUMBERS):
         raise SimulatedCrash(f"{path}: {UNREADABLE}")
@@ -111,7 +114,8 @@ def parameters(library: Library, kernel: str) -> list[Parameter]:
 
 
 def going_on(seconds: float) -> None:
-    """Called every TELL_S while a simulation is under way, with the seconds since it began. A command that has something to say of it replaces it."""
+    """Called every TELL_S while a simulation is under way, with the seconds since it began. A command that has something to say of it
+    replaces it."""
 
 
 def _asked(request: bytes, contents: int, path: str, seconds: int) -> tuple[dict[str, Any], bytes]:
@@ -203,7 +207,7 @@ def _server() -> socket.socket:
                 process = subprocess.Popen(
                     [sys.executable, "-I", "-c", start], pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
                     start_new_session=True, env=settings.bare_environment(),
-                )  # fmt: skip
+                )
             _SERVERS[own] = process, ours
             atexit.register(_stop, own)
         return _SERVERS[own][1]

@@ -35,7 +35,8 @@ _ALLOCATED = re.compile(
 
 @dataclass(frozen=True)
 class Launched:
-    """Launches that are the same in kernel, extents and arguments. `times`: how often it was made; `watched`: of these, how often it was watched."""
+    """Launches that are the same in kernel, extents and arguments. `times`: how often it was made; `watched`: of these, how often it was
+    watched."""
 
     kernel: str
     file: str
@@ -66,8 +67,8 @@ class Launched:
 
 @dataclass(frozen=True)
 class Run:
-    """What a program came to. `ended`: one of ENDED; `status`: its exit code; `denied`: what it wanted and may not have; `unkept`: files that it has
-    written, of which nothing is."""
+    """What a program came to. `ended`: one of ENDED; `status`: its exit code; `denied`: what it wanted and may not have; `unkept`: files
+    that it has written, of which nothing is."""
 
     report: Report
     launches: tuple[Launched, ...]
@@ -97,8 +98,8 @@ class NoCallerError(ValueError):
 
 
 def source_of(path: Path, folders: Sequence[Path] = (), given: Sequence[str] = ()) -> tuple[Source, str]:
-    """A file as a program, and what is assumed of its inputs: it runs its own main(), that of a file beside it, or one made for its functions
-    of arrays or of torch's tensors.
+    """A file as a program, and what is assumed of its inputs: it runs its own main(), that of a file beside it, or one made for its
+    functions of arrays or of torch's tensors.
 
     `given`: what `--arg` says of these. Raises NoCallerError where the file has none of them."""
     from rooftop.lab.simt import ordinary, program_caller
@@ -140,21 +141,22 @@ def _instances(text: str) -> list[tuple[Any, str]]:
 
 
 def run(
-    source: Source, arguments: Sequence[str] = (), *, mode: Mode = "check", seed: int = 0, repeat: int = 1, blocks: int | None = None, only: str | None = None,
+    source: Source, arguments: Sequence[str] = (), *, mode: Mode = "check", seed: int = 0, repeat: int = 1, blocks: int | None = None,
+    only: str | None = None,
     budget: float = 10.0, most: float = 0.0, files: Sequence[Path] = (), listed: bool = False,
-) -> Run:  # fmt: skip
+) -> Run:
     """Run a program in a process that may do nothing else.
 
-    `repeat`: how often a launch is watched that is made again; `only`: the kernel to be watched; `budget`: seconds of CPU time for the watched blocks of one
-    launch; `most`: for all of them (0: MOST times that); `files`: that it may read; `listed`: launches are listed with their arguments and not made, so that
-    nothing that the GPU calculates is there.
+    `repeat`: how often a launch is watched that is made again; `only`: the kernel to be watched; `budget`: seconds of CPU time for the
+    watched blocks of one launch; `most`: for all of them (0: MOST times that); `files`: that it may read; `listed`: launches are listed
+    with their arguments and not made, so that nothing that the GPU calculates is there.
 
     Raises CompileError where it does not compile, SimulatedCrash where its process ends otherwise."""
     built = program_build.built(source, mode, only)
     program = Program(
         built.pairs, [source.shown, *arguments], repeat, budget, most or MOST * budget, listed=listed, files=[f.resolve() for f in files],
         here=str(Path.cwd()),
-    )  # fmt: skip
+    )
     answered = _ask(source, built, program, mode, seed, blocks)
     raw = native.array(native.RawFinding, answered.findings)
     if mode == "check" and any(_kind(f) == "uninitialised" for f in raw) and not _matters(source, built, program, seed):
@@ -167,8 +169,8 @@ def _kind(f: native.RawFinding) -> str:
 
 
 def _matters(source: Source, built: program_build.Program, program: Program, seed: int) -> bool:
-    """Whether what comes back to the host depends on memory that was read before it was written: other contents there give other results. No launch of
-    these runs is watched."""
+    """Whether what comes back to the host depends on memory that was read before it was written: other contents there give other results.
+    No launch of these runs is watched."""
     seen = []
     for poison in POISONS[1:]:
         answered = _ask(source, built, replace(program, poison=poison, repeat=0), "check", seed, None, 1)
@@ -178,13 +180,15 @@ def _matters(source: Source, built: program_build.Program, program: Program, see
 
 def _ask(
     source: Source, built: program_build.Program, program: Program, mode: Mode, seed: int, blocks: int | None, workers: int | None = None
-) -> Answer:  # fmt: skip
+) -> Answer:
     chosen = settings.load()
     request = Request(
-        library=built.path, numbers={}, launches=(), tensors={}, values={}, variables=variables(built.path), mode=mode, stack=stack_bytes(built.path),
-        workers=workers or chosen.jobs, patience=chosen.patience, seconds=min(chosen.simt_seconds, int(LONGEST * program.most) + 1), seed=seed, blocks=blocks,
+        library=built.path, numbers={}, launches=(), tensors={}, values={}, variables=variables(built.path), mode=mode,
+        stack=stack_bytes(built.path),
+        workers=workers or chosen.jobs, patience=chosen.patience, seconds=min(chosen.simt_seconds, int(LONGEST * program.most) + 1),
+        seed=seed, blocks=blocks,
         widths=_widths(built, mode), program=program,
-    )  # fmt: skip
+    )
     return process.ask(request, {}, source.shown)
 
 
@@ -220,7 +224,9 @@ def _read(source: Source, built: program_build.Program, answered: Answer, mode: 
     tensors = {}
     for i, e in enumerate(e for e in events if "at" in e):
         shown = name(int(e["pc"]))
-        tensors[f"{shown}" if shown not in tensors else f"{shown} ({i + 1})"] = Held(int(e["at"]), int(e["bytes"]), 0, (int(e["bytes"]),), (1,), 1, "uint8")
+        tensors[f"{shown}" if shown not in tensors else f"{shown} ({i + 1})"] = Held(
+            int(e["at"]), int(e["bytes"]), 0, (int(e["bytes"]),), (1,), 1, "uint8"
+        )
     layout = Placed(tensors, variables(built.path), {int(e["at"]) for e in events if e.get("freed")})
     found = findings.read(built.path, native.array(native.RawFinding, answered.findings), layout, texts)
     seen = counts.read(built.path, native.array(native.RawCount, answered.counts), texts) if mode == "count" else counts.Counts()
@@ -233,31 +239,35 @@ def _read(source: Source, built: program_build.Program, answered: Answer, mode: 
             arguments = tuple(
                 (name(int(a["pc"])) + (f" + {a['offset']} B" if a["offset"] else "")) if isinstance(a, dict) else "null" if a is None else str(a)
                 for a in e["arguments"]
-            )  # fmt: skip
+            )
             launched[e["launch"]] = Launched(
                 e["kernel"] or _named(text_of(file, line, texts)), file, line, tuple(e["grid"]), tuple(e["block"]), int(e["shared"]),
                 bool(e["cooperative"]), arguments,
-            )  # fmt: skip
+            )
         elif "times" in e and e["times"] in launched:
-            launched[e["times"]] = replace(launched[e["times"]], times=e["seen"], watched=e["watched"], skipped=e["skipped"], late=bool(e["late"]))
+            launched[e["times"]] = replace(
+                launched[e["times"]], times=e["seen"], watched=e["watched"], skipped=e["skipped"], late=bool(e["late"])
+            )
         elif "ran" in e and e["ran"] in launched:
             before = launched[e["ran"]]
             launched[e["ran"]] = replace(before, watched_blocks=max(before.watched_blocks, int(e["watched"])), blocks=int(e["blocks"]))
     gone: dict[str, Any] = {"ended": 3, "status": 1, "digest": ""}
     end = next((e for e in events if "ended" in e), gone)
     report = Report(
-        findings=found, lines=seen.lines, fma=answered.fma + sum(seen.fma.values()), other_flops=answered.other + sum(seen.flops.values()), fma_at=seen.fma,
+        findings=found, lines=seen.lines, fma=answered.fma + sum(seen.fma.values()), other_flops=answered.other + sum(seen.flops.values()),
+        fma_at=seen.fma,
         other_at=seen.flops, divergent=seen.parted, blocks=sum(x.watched_blocks for x in launched.values()),
         grid_blocks=sum(x.blocks for x in launched.values()),
         threads=sum(x.watched_blocks * _product(x.block) for x in launched.values()), printed=answered.printed, build_seconds=built.seconds,
-    )  # fmt: skip
+    )
     denied, unkept, beside = (
         tuple(dict.fromkeys(f"line {where[int(e['pc'])][1]} {str(e[way]).strip()}" for e in events if way in e and "pc" in e))
         for way in ("denied", "unkept", "beside")
     )
     busy = next((f"line {where[int(e['host'])][1]}" for e in events if "host" in e), "")
     return Run(
-        report, tuple(launched.values()), ENDED[int(end["ended"])], int(end["status"]), denied, unkept, beside, any("over" in e for e in events), busy,
+        report, tuple(launched.values()), ENDED[int(end["ended"])], int(end["status"]), denied, unkept, beside,
+        any("over" in e for e in events), busy,
         next((int(e["cut"]) for e in events if "cut" in e), 0), str(end["digest"]), events,
     )
 

@@ -1,4 +1,5 @@
-"""A program, built to run as it is: its source twice, once as it stands and once watched, with CUDA's runtime beneath it (runtime/program.cpp)."""
+"""A program, built to run as it is: its source twice, once as it stands and once watched, with CUDA's runtime beneath it
+(runtime/program.cpp)."""
 
 from __future__ import annotations
 
@@ -28,14 +29,15 @@ OWN = {  # what the program calls of the C and C++ libraries -> what it calls in
     "_ZNSt6chrono3_V212system_clock3nowEv": "simt_own_system_clock", "_ZNSt6chrono3_V212steady_clock3nowEv": "simt_own_steady_clock",
     "_ZNSt13random_device9_M_getvalEv": "simt_own_random_device", "fopen": "simt_own_fopen", "fopen64": "simt_own_fopen",
     "_ZNSt13basic_filebufIcSt11char_traitsIcEE4openEPKcSt13_Ios_Openmode": "simt_own_filebuf_open", "system": "simt_own_system",
-    "popen": "simt_own_popen", "fork": "simt_own_fork", "socket": "simt_own_socket", "getchar": "simt_own_getchar", "sleep": "simt_own_sleep",
+    "popen": "simt_own_popen", "fork": "simt_own_fork", "socket": "simt_own_socket", "getchar": "simt_own_getchar",
+    "sleep": "simt_own_sleep",
     "usleep": "simt_own_usleep", "printf": "simt_own_printf", "vprintf": "simt_own_vprintf",
     **{
         f"_ZNSt{len(stream) + 6}basic_{stream}IcSt11char_traitsIcEE{call}E{name}St13_Ios_Openmode": f"simt_own_{stream}_{own}{text}"
         for stream in ("ofstream", "ifstream", "fstream") for call, own in (("C1", "of"), ("4open", "open"))
         for name, text in (("PKc", ""), ("RKNSt7__cxx1112basic_stringIcS1_SaIcEEE", "_text"))
     },
-}  # fmt: skip
+}
 CALLER = "the caller"  # what a main() of ours is shown as
 UNITS = 5  # times that files are added for what the others of a program call
 PLAIN = "plain."  # before the names of the plain build's functions
@@ -53,7 +55,8 @@ _BY_NAME = ("T", "t", "W", "w", "V", "v", "u")
 
 @dataclass(frozen=True)
 class Source:
-    """A program's files. `texts`: by the name that is shown, its own first; `includes`: of each, the shown names of the headers that are the user's."""
+    """A program's files. `texts`: by the name that is shown, its own first; `includes`: of each, the shown names of the headers that are
+    the user's."""
 
     path: Path
     texts: Mapping[str, str]
@@ -74,7 +77,8 @@ class Source:
 
 
 def read(path: Path, folders: Sequence[Path] = (), text: str | None = None) -> Source:
-    """A file, and the headers of the user's that it includes: beside it, in `folders`, or where such files keep them. `text`: in place of the file's own."""
+    """A file, and the headers of the user's that it includes: beside it, in `folders`, or where such files keep them. `text`: in place of
+    the file's own."""
     texts: dict[str, str] = {str(path): head_text.read(path) if text is None else text}
     places = {str(path): path.resolve()}
     includes: dict[str, dict[str, str]] = {}
@@ -124,7 +128,8 @@ def _header(name: str, quoted: bool, here: Path, top: Path, folders: Sequence[Pa
 
 
 def _may_be_read(found: Path, folders: Iterable[Path]) -> bool:
-    """A header: by its name, links followed, or since it lies in one of these folders. No other file of the user's is one, whatever an include says."""
+    """A header: by its name, links followed, or since it lies in one of these folders. No other file of the user's is one, whatever an
+    include says."""
     return found.suffix in HEADERS or any(found.is_relative_to(f.resolve()) for f in folders)
 
 
@@ -133,7 +138,8 @@ def has_main(source: Source) -> bool:
 
 
 def main_beside(source: Source, folders: Sequence[Path]) -> Source | None:
-    """The program in the file's folder: the one file there with a main(), and the others that have none. None where there is not one such file."""
+    """The program in the file's folder: the one file there with a main(), and the others that have none. None where there is not one such
+    file."""
     top = source.path.resolve()
     mains = [p for p in _units(source.path) if p.resolve() != top and _MAIN.search(without_comments(_beside(p)))]
     names = set(_defined(source.texts[source.shown]))
@@ -157,7 +163,10 @@ def _defined(text: str) -> list[str]:
         part = [t for t in tokens[at:end] if t.kind not in ("space", "newline", "comment", "directive")]
         body = None if opens else host.body(part)
         head = part[: body or 0]
-        found += [t.text for t, after in pairwise(head) if t.kind == "word" and after.text == "(" and not t.text.startswith("__") and t.text != "operator"][:1]
+        found += [
+            t.text for t, after in pairwise(head) if t.kind == "word" and after.text == "(" and not t.text.startswith("__")
+            and t.text != "operator"
+        ][:1]
         at = end
     return found
 
@@ -167,7 +176,8 @@ def _units(path: Path) -> list[Path]:
 
 
 def together(source: Source, folders: Sequence[Path], wanted: Collection[str] | None = None) -> Source:
-    """A program with the files beside it that have no main() of their own; `wanted`: of each of these functions with the first that defines it."""
+    """A program with the files beside it that have no main() of their own; `wanted`: of each of these functions with the first that defines
+    it."""
     made, open_ = source, None if wanted is None else set(wanted)
     for path in _units(source.path):
         if open_ is not None:
@@ -176,7 +186,9 @@ def together(source: Source, folders: Sequence[Path], wanted: Collection[str] | 
             open_ -= of
         if str(path) not in made.texts and not _MAIN.search(without_comments(_beside(path))):
             unit = read(path, folders, _beside(path))
-            made = replace(made, texts={**made.texts, **unit.texts}, includes={**made.includes, **unit.includes}, units=(*made.units, str(path)))
+            made = replace(
+                made, texts={**made.texts, **unit.texts}, includes={**made.includes, **unit.includes}, units=(*made.units, str(path))
+            )
     return made
 
 
@@ -209,7 +221,8 @@ def built(source: Source, mode: str, only: str | None = None, options: Sequence[
 
 
 def built_alone(source: Source, mode: str, only: str | None = None, options: Sequence[str] = ()) -> Program:
-    """The library that runs a program, `mode` as in `build.build`; `only`: the kernel to be watched. Raises CompileError, NoCompilerError."""
+    """The library that runs a program, `mode` as in `build.build`; `only`: the kernel to be watched. Raises CompileError,
+    NoCompilerError."""
     started = time.perf_counter()
     tool = build.compiler()
     texts = list(source.texts.values())
@@ -217,14 +230,20 @@ def built_alone(source: Source, mode: str, only: str | None = None, options: Seq
     kernels = {k.name.rpartition("::")[2] for text in texts for k in ordinary.kernels(text)}
     places = build.marks_of_places(tool) if mode == "count" else ()
     common = tuple(f for f in build._flags(tool) if f != "-fno-exceptions")
-    watched_flags = (*common, *DEFINES, *(f for f in build.KERNEL if f != "-fno-rtti"), *((*build.CLANG, *build.steady(tool)) if tool.clang else build.GCC))
-    plain_flags = (*common, *DEFINES, "-g1", "-gdwarf-4", "-O2", "-fno-strict-aliasing", "-fpermissive", "-fno-gnu-unique", "-fdata-sections")
+    watched_flags = (
+        *common, *DEFINES, *(f for f in build.KERNEL if f != "-fno-rtti"),
+        *((*build.CLANG, *build.steady(tool)) if tool.clang else build.GCC)
+    )
+    plain_flags = (
+        *common, *DEFINES, "-g1", "-gdwarf-4", "-O2", "-fno-strict-aliasing", "-fpermissive", "-fno-gnu-unique", "-fdata-sections"
+    )
     if re.search(r"^[ \t]*#[ \t]*include[ \t]*<omp\.h>", source.whole, re.M):
         plain_flags = (*plain_flags, "-fopenmp")
     key = build._key(
-        *source.texts, *texts, *(f"{a} {b}" for of in source.includes.values() for a, b in of.items()), source.added, only or "", *watched_flags, *places,
+        *source.texts, *texts, *(f"{a} {b}" for of in source.includes.values() for a, b in of.items()), source.added, only or "",
+        *watched_flags, *places,
         *plain_flags, *options, str(source.device), *source.units, tool.version, build._runtime_digest(),
-    )  # fmt: skip
+    )
     target = settings.load().cache / "simt" / key[:2] / f"{key}.{mode}.so"
     if build._whole(target):
         _, under_way = build._part(*build.WORKER)
@@ -268,11 +287,16 @@ def built_alone(source: Source, mode: str, only: str | None = None, options: Seq
         shared = (f"-L{worker.parent}", f"-l:{worker.name}", "-Wl,-rpath,$ORIGIN/../engine", "-Wl,-T,layout", "-Wl,--no-undefined")
         openmp = ("-fopenmp",) if "-fopenmp" in plain_flags else ()
         build._run(
-            [str(tool.path), "-shared", "-Wl,-Bsymbolic", "-o", "out.so", "kernel.o", "plain.o", *map(str, objects), *shared, "-pthread", *openmp],
+            [
+                str(tool.path), "-shared", "-Wl,-Bsymbolic", "-o", "out.so", "kernel.o", "plain.o", *map(str, objects), *shared, "-pthread",
+                *openmp
+            ],
             work, source.shown, source.whole,
-        )  # fmt: skip
+        )
         (work / "variables").write_text(link.written(nm, work / "out.so", theirs), encoding="utf-8")
-        frames = max(build._frames((work / f"{n}.su").read_text(encoding="utf-8")) for n in ("kernel",)) if (work / "kernel.su").is_file() else 0
+        frames = (
+            max(build._frames((work / f"{n}.su").read_text(encoding="utf-8")) for n in ("kernel",)) if (work / "kernel.su").is_file() else 0
+        )
         (work / "stack").write_text(str(2 * frames + build.SPARE_STACK), encoding="utf-8")
         (work / "pairs").write_text("".join(f"{a} {b}\n" for a, b in _matched(nm, work / "out.so")), encoding="utf-8")
         (work / "sum").write_text(sum_of(*(work / beside for beside in ("out.so", *build.BESIDE))), encoding="utf-8")
@@ -334,7 +358,10 @@ def _named_apart(work: Path) -> None:
 
     kernel, plain = symbols("kernel"), symbols("plain")
     undefined = [f"{n} {OWN[n]}" for kind, n in plain if kind == "U" and n in OWN]
-    own = [f"{n} {'simt_user_main' if n == 'main' else PLAIN + n}" for kind, n in plain if kind in (*_BY_NAME, "n") and not n.startswith("DW.ref")]
+    own = [
+        f"{n} {'simt_user_main' if n == 'main' else PLAIN + n}" for kind, n in plain if kind in (*_BY_NAME, "n")
+        and not n.startswith("DW.ref")
+    ]
     shared = {n for kind, n in kernel if kind in "BDVu"} & {n for kind, n in plain if kind in "BD"}
     (work / "names").write_text("".join(f"{x}\n" for x in (*own, *undefined)), encoding="utf-8")
     (work / "weak").write_text("".join(f"{n}\n" for n in sorted(shared)), encoding="utf-8")
@@ -356,4 +383,6 @@ def _matched(nm: Path, library: Path) -> list[tuple[int, int]]:
 
 
 def _pairs(library: Path) -> tuple[tuple[int, int], ...]:
-    return tuple((int(a), int(b)) for a, b in (line.split() for line in library.with_suffix(".pairs").read_text(encoding="utf-8").splitlines()))
+    return tuple(
+        (int(a), int(b)) for a, b in (line.split() for line in library.with_suffix(".pairs").read_text(encoding="utf-8").splitlines())
+    )

@@ -1,5 +1,5 @@
-"""A main() for a file that has none: it calls `extern "C" void solve(...)` or whatever functions of the host's take arrays and launch kernels, or the
-functions of torch's tensors that the file offers, with inputs of sizes that are assumed and said. `--arg` gives others."""
+"""A main() for a file that has none: it calls `extern "C" void solve(...)` or whatever functions of the host's take arrays and launch
+kernels, or the functions of torch's tensors that the file offers, with inputs of sizes that are assumed and said. `--arg` gives others."""
 
 from __future__ import annotations
 
@@ -23,7 +23,9 @@ VALUES = {"beta": "0", "eps": "1e-5f", "epsilon": "1e-5f"}  # of real numbers by
 SQUARE = 100  # the one size of a function whose source indexes rows
 _ROWS = re.compile(r"\[\s*[\w.]+\s*\*\s*\w+\s*\+")  # of a matrix: [row * n + column]
 MOST = 1 << 20  # elements of an array of assumed size
-TYPES = {"f32": "kFloat", "f16": "kHalf", "bf16": "kBFloat16", "i32": "kInt", "f64": "kDouble", "i8": "kChar", "i64": "kLong", "u8": "kByte"}
+TYPES = {
+    "f32": "kFloat", "f16": "kHalf", "bf16": "kBFloat16", "i32": "kInt", "f64": "kDouble", "i8": "kChar", "i64": "kLong", "u8": "kByte"
+}
 _TENSOR = re.compile(r"(?:torch|at)::Tensor")
 _WHOLE = re.compile(r"(?:const)?(?:unsigned|signed|int|long|short|size_t|std::size_t|u?int\d+_t|uint|ulong)(?:int|long|unsigned)*&?")
 _REAL = re.compile(r"(?:const)?(?:float|double|half|__half)&?")
@@ -82,7 +84,9 @@ def of_arrays(text: str) -> list[Function]:
 def torch_functions(text: str) -> list[Function]:
     """Those that take a tensor: the exported ones, if any are."""
     every = [f for f in functions(text) if any(_TENSOR.search(p.text) for p in f.parameters)]
-    exported = set(re.findall(r"\.def\(\s*\"[^\"]*\"\s*,\s*&?\s*(?:\w+::)*(\w+)", text)) | set(re.findall(r"\b[A-Z_]*BINDING\w*\((\w+)\)", text))
+    exported = set(re.findall(r"\.def\(\s*\"[^\"]*\"\s*,\s*&?\s*(?:\w+::)*(\w+)", text)) | set(
+        re.findall(r"\b[A-Z_]*BINDING\w*\((\w+)\)", text)
+    )
     return [f for f in every if f.name in exported] or every
 
 
@@ -131,7 +135,8 @@ class Unknown(ValueError):
 
 
 def call_of_arrays(every: Sequence[Function], given: Mapping[str, str], text: str = "") -> tuple[str, str]:
-    """C++ with a main() that calls each, and what is assumed. `text`: the source; where it copies from the host itself, arrays are both sides'.
+    """C++ with a main() that calls each, and what is assumed. `text`: the source; where it copies from the host itself, arrays are both
+    sides'.
 
     Raises Unknown where none can be called."""
     calls: list[tuple[str, str]] = []
@@ -152,7 +157,9 @@ def _call(function: Function, given: Mapping[str, str], text: str) -> tuple[str,
     lists = _lists(function)
     sizes = sizes_of(function, given, text)
     power = 2 if squares(function, text) else 1
-    counted = [max(n, 1) ** (power if n > 3 else 1) for name, n in sizes.items() if not (lists and (NDIM.search(name) or SMALL.search(name)))]
+    counted = [
+        max(n, 1) ** (power if n > 3 else 1) for name, n in sizes.items() if not (lists and (NDIM.search(name) or SMALL.search(name)))
+    ]
     product = max(math.prod(counted) * (math.prod(DIMS) if lists else 1), 64)
     product = product if any(n in given for n in sizes) else min(product, MOST)
     lines, names, said, arrays = [], [], [], []
@@ -162,7 +169,9 @@ def _call(function: Function, given: Mapping[str, str], text: str) -> tuple[str,
             kind = re.sub(r"\bconst\b|\*|\[\d*\]", "", text).strip()
             held = ", ".join(map(str, DIMS))
             lines.append(f"    {kind}* {p.name}; {allocate}(&{p.name}, {len(DIMS)} * sizeof({kind}));")
-            lines.append(f"    {{ const {kind} simt_v[] = {{{held}}}; cudaMemcpy({p.name}, simt_v, sizeof simt_v, cudaMemcpyHostToDevice); }}")
+            lines.append(
+                f"    {{ const {kind} simt_v[] = {{{held}}}; cudaMemcpy({p.name}, simt_v, sizeof simt_v, cudaMemcpyHostToDevice); }}"
+            )
             names.append(p.name)
             said.append(f"{p.name}: {held}")
         elif p.pointer:
@@ -233,11 +242,13 @@ template <class T> void fill(T* p, size_t n, int seed) {      // small whole num
 
 FLOATS = {"f32": "float", "f64": "double", "f16": "__half", "bf16": "__nv_bfloat16"}
 ARRAYS = {"half": "f16", "nv_bfloat16": "bf16", "int": "i32", "unsigned int": "u32", "unsigned": "u32", "char": "i8", "unsigned char": "u8", "long long": "i64",
-          "size_t": "u64", "short": "i16", "uint": "u32"}  # fmt: skip
+          "size_t": "u64", "short": "i16", "uint": "u32"}
 CTYPES = {**FLOATS, "bool": "bool", **{f"{s}{b}": f"{'u' if s == 'u' else ''}int{b}_t" for s in "iu" for b in (8, 16, 32, 64)}}
 
 
-def call_of_kernel(entry: str, grid: Sequence[int], block: Sequence[int], shared: int, cooperative: bool, given: Mapping[str, str]) -> tuple[str, str]:
+def call_of_kernel(
+    entry: str, grid: Sequence[int], block: Sequence[int], shared: int, cooperative: bool, given: Mapping[str, str]
+) -> tuple[str, str]:
     """C++ with a main() that launches a kernel with arguments in the order in which they are given: as `--arg` writes them."""
     return _main_of([_launch(entry, grid, block, shared, cooperative, given)]), ""
 
@@ -256,7 +267,7 @@ def _launch(entry: str, grid: Sequence[int], block: Sequence[int], shared: int, 
             for n in sizes.split("x"):
                 count *= int(n)
             fill = {"": f"simt_made::fill({name}, {count}, {i});", "random": f"simt_made::fill({name}, {count}, {i});", "empty": "",
-                    "zeros": f"cudaMemset({name}, 0, {count} * sizeof *{name});"}.get(contents)  # fmt: skip
+                    "zeros": f"cudaMemset({name}, 0, {count} * sizeof *{name});"}.get(contents)
             if fill is None:
                 raise ValueError(f"--arg {name}={text}: of this kernel the contents may be random, zeros or empty")
             lines.append(f"    {CTYPES[kind]}* {name}; cudaMalloc(&{name}, {count} * sizeof({CTYPES[kind]})); {fill}")
@@ -273,7 +284,9 @@ def _launch(entry: str, grid: Sequence[int], block: Sequence[int], shared: int, 
     return "\n".join([*lines, _shown("before", arrays, entry.replace(" ", "")) + made + _shown("after", arrays)])
 
 
-_SIDE = re.compile(r"^[ \t]*(?:#[ \t]*define|(?:static |const |constexpr )+int)[ \t]+(\w*(?:TILE|BLOCK|THREADS|Tile|BM|BS)\w*)[ \t]*=?[ \t]*(\d+)", re.M)
+_SIDE = re.compile(
+    r"^[ \t]*(?:#[ \t]*define|(?:static |const |constexpr )+int)[ \t]+(\w*(?:TILE|BLOCK|THREADS|Tile|BM|BS)\w*)[ \t]*=?[ \t]*(\d+)", re.M
+)
 SIDE = 64  # of an array of assumed size, in a kernel of which nothing says how it is launched
 
 
@@ -300,7 +313,8 @@ def call_of_kernels(source_text: str, instances: Sequence[tuple[Kernel, str]]) -
 
 
 def _assumed(kernel: Kernel, entry: str, body: str, source_text: str) -> tuple[list[int], list[int], dict[str, str]]:
-    """Grid, block and arguments of a kernel whose launch nothing says: sizes that blocks divide, and a thread an element or, where blocks are rows, a row."""
+    """Grid, block and arguments of a kernel whose launch nothing says: sizes that blocks divide, and a thread an element or, where blocks
+    are rows, a row."""
     if re.search(r"\bextern\s+(?:\w+\s+)*__shared__", body):
         raise Unknown(f"{kernel.name}, whose dynamic shared memory nothing says the size of")
     whole = [p.name for p in kernel.parameters if not p.pointer and _WHOLE.fullmatch(p.text.replace(" ", ""))]
@@ -320,7 +334,10 @@ def _assumed(kernel: Kernel, entry: str, body: str, source_text: str) -> tuple[l
     given: dict[str, str] = {}
     names = {v: n for n, v in CTYPES.items()} | ARRAYS
     head = re.search(rf"template\s*<([^;{{}}]*)>[^;{{}}]*\b{re.escape(kernel.name.rpartition('::')[2])}\s*\(", source_text)
-    types = dict(zip(re.findall(r"\w+(?=\s*(?:=|,|$))", head[1]), entry[entry.index("<") + 1 : -1].split(", "), strict=False)) if head and "<" in entry else {}
+    types = (
+        dict(zip(re.findall(r"\w+(?=\s*(?:=|,|$))", head[1]), entry[entry.index("<") + 1 : -1].split(", "), strict=False))
+        if head and "<" in entry else {}
+    )
     for p in kernel.parameters:
         kind = re.sub(r"\bconst\b|\b__restrict(?:__)?\b|[*&]|\[\d*\]", "", p.text).strip()
         kind = types.get(kind, kind)
@@ -352,7 +369,8 @@ def module(text: str) -> str | None:
 
 
 def call_of_torch(every: Sequence[Function], offered: str | None, given: Mapping[str, str]) -> tuple[str, str]:
-    """C++ with a main() that calls each function, or all that the module offers, with the first tensors that it takes; and what is assumed."""
+    """C++ with a main() that calls each function, or all that the module offers, with the first tensors that it takes; and what is
+    assumed."""
     calls = []
     for f in every:
         if offered is not None and not any(p.name in given for p in f.parameters):

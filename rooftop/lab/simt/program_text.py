@@ -1,7 +1,7 @@
 """A source with its host code, for both builds of a program: launches become calls of the runtime, functions of the host's are marked.
 
-The plain build holds everything. In the watched build functions of the host's are `inline`: the compiler leaves out those that no kernel calls, and what
-is left of them are the kernels that they launch."""
+The plain build holds everything. In the watched build functions of the host's are `inline`: the compiler leaves out those that no kernel
+calls, and what is left of them are the kernels that they launch."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ _OPEN, _CLOSE = ("(", "[", "{"), (")", "]", "}")
 
 
 def prepare(tokens: list[Token], device: Collection[str], kernels: Collection[str]) -> tuple[list[Token], bool]:
-    """`tokens` as `translate` takes them, and whether kernels are launched by their address. `device`: see `host.marks`; `kernels`: names of kernels."""
+    """`tokens` as `translate` takes them, and whether kernels are launched by their address. `device`: see `host.marks`; `kernels`: names
+    of kernels."""
     made = list(_marked(tokens, device))
     made, pointed = _launches(made, kernels)
     return made, pointed or any(t.kind == "word" and POINTED.fullmatch(t.text) for t in made)
@@ -65,7 +66,9 @@ def _opened(part: list[Token]) -> Iterator[Token]:
 def _inlined(part: list[Token], words: Sequence[str]) -> Iterator[Token]:
     main = "main" in words
     mark = "SIMT_MAIN " if main else "SIMT_HOST "
-    if not main and ("inline" in words or "__inline__" in words or "__forceinline__" in words or (words[:1] == ["template"] and not _specialised(part))):
+    if not main and (
+        "inline" in words or "__inline__" in words or "__forceinline__" in words or (words[:1] == ["template"] and not _specialised(part))
+    ):
         yield from part
         return
     code = [i for i, t in enumerate(part) if t.kind not in (*_BLANK, "directive")]
@@ -84,7 +87,8 @@ def _inlined(part: list[Token], words: Sequence[str]) -> Iterator[Token]:
 
 
 def _after_macros(code: Sequence[Token]) -> int:
-    """Where a definition begins that follows calls of macros, `NAME(...)` without a semicolon, as those are that make functions or kernels."""
+    """Where a definition begins that follows calls of macros, `NAME(...)` without a semicolon, as those are that make functions or
+    kernels."""
     at = 0
     while len(code) > at + 1 and code[at].kind == "word" and code[at + 1].text == "(":
         depth = 0
@@ -92,7 +96,9 @@ def _after_macros(code: Sequence[Token]) -> int:
             depth += (code[close].text == "(") - (code[close].text == ")")
             if not depth:
                 break
-        if close + 1 >= len(code) or code[close + 1].kind != "word" or code[close + 1].text in ("const", "noexcept", "override", "final", "try"):
+        if close + 1 >= len(code) or code[close + 1].kind != "word" or code[close + 1].text in (
+            "const", "noexcept", "override", "final", "try"
+        ):
             break
         at = close + 1
     return at
@@ -103,13 +109,16 @@ def _specialised(part: Sequence[Token]) -> bool:
 
 
 def _positions(part: Sequence[Token]) -> Iterator[Token]:
-    """`threadIdx.x` is CUDA's where it is not a member or a name of the host's. A variable of the device's is not static: both builds have it."""
+    """`threadIdx.x` is CUDA's where it is not a member or a name of the host's. A variable of the device's is not static: both builds have
+    it."""
     before = ""
     static = depth = 0
     variable = any(t.text in ("__device__", "__constant__", "__managed__") for t in part)
     for i, t in enumerate(part):
         if t.kind == "directive":
-            yield replace(t, text=re.sub(r"(?<![\w.>])(threadIdx|blockIdx|blockDim|gridDim)(?=\s*\.)", lambda m: f"(simt::{EXTENTS[m[1]]}())", t.text))
+            yield replace(
+                t, text=re.sub(r"(?<![\w.>])(threadIdx|blockIdx|blockDim|gridDim)(?=\s*\.)", lambda m: f"(simt::{EXTENTS[m[1]]}())", t.text)
+            )
             continue
         if t.kind == "word" and t.text in EXTENTS and before not in (".", "->", "::") and _next(part, i + 1) == ".":
             yield replace(t, text=f"(simt::{EXTENTS[t.text]}())")
@@ -127,7 +136,8 @@ def _next(part: Sequence[Token], at: int) -> str:
     return next((t.text for t in part[at:] if t.kind not in _BLANK), "")
 
 
-# -- launches --------------------------------------------------------------------------------------------------------------------------------
+# -- launches
+# --------------------------------------------------------------------------------------------------------------------------------
 
 
 def _launches(tokens: list[Token], kernels: Collection[str], macro: Collection[str] | None = None) -> tuple[list[Token], bool]:
@@ -159,13 +169,18 @@ def _launches(tokens: list[Token], kernels: Collection[str], macro: Collection[s
             shown = f"#{name}" if macro is not None and name in macro else _instance(name) if macro is None else _quoted(base)
             made.append(Token("word", f"simt::Launching({shown}, ", line))
             made += tokens[at + 1 : closed]
-            arguments = [Token("symbol", ", ##" if macro is not None and _plain(given) == "__VA_ARGS__" else ", ", line), *given] if _plain(given) else []
+            arguments = (
+                [Token("symbol", ", ##" if macro is not None and _plain(given) == "__VA_ARGS__" else ", ", line), *given] if _plain(given)
+                else []
+            )
             if by_pointer:
                 made += [Token("word", ").pointed(", line), *kernel, *arguments, Token("symbol", ")", line)]
             else:
                 again = [replace(t, text=" ") if t.kind in _BLANK else t for t in kernel]
                 made += [*(replace(t, text="\n" * t.text.count("\n")) for t in kernel if t.kind in _BLANK and "\n" in t.text)]
-                made += [Token("word", ").run([=](auto... simt_a) -> decltype(", line), *again, Token("word", "(simt_a...)) { ", line), *again]
+                made += [
+                    Token("word", ").run([=](auto... simt_a) -> decltype(", line), *again, Token("word", "(simt_a...)) { ", line), *again
+                ]
                 made += [Token("word", "(simt_a...); }", line), *arguments, Token("symbol", ")", line)]
             at = last + 1
         else:
@@ -296,7 +311,9 @@ def _kernel_before(made: Sequence[Token]) -> int:
             break
         joins = ("::", ".", "->", "##")
         word = pasted or (made[at].kind == "word" and made[before].text in (*joins, "template"))
-        if not word and not (made[at].text in joins and made[before].kind in ("word", "number") and made[before].text not in ("return", "else", "do")):
+        if not word and not (
+            made[at].text in joins and made[before].kind in ("word", "number") and made[before].text not in ("return", "else", "do")
+        ):
             break
         at = before
         first = at

@@ -1,6 +1,7 @@
 """Inline PTX to calls of the runtime (rooftop/lab/simt/runtime/ptx.h): the text of an asm statement, instruction by instruction.
 
-Which instructions and modifiers are known says `ptx_table`, what each becomes `ptx_instructions`. What is not known stops the kernel where it is executed."""
+Which instructions and modifiers are known says `ptx_table`, what each becomes `ptx_instructions`. What is not known stops the kernel where
+it is executed."""
 
 from __future__ import annotations
 

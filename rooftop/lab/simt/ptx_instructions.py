@@ -1,7 +1,7 @@
 """What each instruction of inline PTX becomes: `out(destination, operation<types>(in<type>(source), ...))`.
 
-`in` and `out` carry bits between the types of the asm operands and those that the instruction names. Source of the instructions' meaning: NVIDIA's PTX
-ISA 9.0. `ptx_table` lets only forms through that are told apart here. One table, in one file however long it grows."""
+`in` and `out` carry bits between the types of the asm operands and those that the instruction names. Source of the instructions' meaning:
+NVIDIA's PTX ISA 9.0. `ptx_table` lets only forms through that are told apart here. One table, in one file however long it grows."""
 
 from __future__ import annotations
 
@@ -12,26 +12,31 @@ from dataclasses import dataclass
 from rooftop.lab.simt.ptx_table import refusal
 
 TYPES = {
-    "pred": "bool", "b8": "uint8_t", "u8": "uint8_t", "s8": "int8_t", "b16": "uint16_t", "u16": "uint16_t", "s16": "int16_t", "b32": "uint32_t",
-    "u32": "uint32_t", "s32": "int32_t", "b64": "uint64_t", "u64": "uint64_t", "s64": "int64_t", "f32": "float", "f64": "double", "f16": "__half",
+    "pred": "bool", "b8": "uint8_t", "u8": "uint8_t", "s8": "int8_t", "b16": "uint16_t", "u16": "uint16_t", "s16": "int16_t",
+    "b32": "uint32_t",
+    "u32": "uint32_t", "s32": "int32_t", "b64": "uint64_t", "u64": "uint64_t", "s64": "int64_t", "f32": "float", "f64": "double",
+    "f16": "__half",
     "bf16": "__nv_bfloat16", "f16x2": "__half2", "bf16x2": "__nv_bfloat162", "tf32": "float",
-}  # fmt: skip
+}
 WIDE = {"u16": "uint32_t", "s16": "int32_t", "u32": "uint64_t", "s32": "int64_t"}
 SPECIAL = {
-    "laneid": "simt::lane_index()", "warpid": "simt::warp_index()", "clock": "uint32_t(simt::clock_now())", "clock64": "uint64_t(simt::clock_now())",
+    "laneid": "simt::lane_index()", "warpid": "simt::warp_index()", "clock": "uint32_t(simt::clock_now())",
+    "clock64": "uint64_t(simt::clock_now())",
     "globaltimer": "uint64_t(simt::clock_now())", "smid": "0u", "nsmid": "1u", "cluster_ctarank": "simt::cluster_rank()",
     "cluster_nctarank": "(simt::cluster_extent().x * simt::cluster_extent().y * simt::cluster_extent().z)",
     **{
         f"{name}.{axis}": f"{cpp}.{axis}"
         for name, cpp in (
-            ("tid", "threadIdx"), ("ctaid", "blockIdx"), ("ntid", "blockDim"), ("nctaid", "gridDim"), ("cluster_nctaid", "simt::cluster_extent()"),
+            ("tid", "threadIdx"), ("ctaid", "blockIdx"), ("ntid", "blockDim"), ("nctaid", "gridDim"),
+            ("cluster_nctaid", "simt::cluster_extent()"),
             ("cluster_ctaid", "simt::cluster_block()"), ("clusterid", "simt::cluster_index()"), ("nclusterid", "simt::clusters()"),
         )
         for axis in "xyz"
     },
-    "lanemask_eq": "(1u << simt::lane_index())", "lanemask_lt": "((1u << simt::lane_index()) - 1)", "lanemask_le": "((2u << simt::lane_index()) - 1)",
+    "lanemask_eq": "(1u << simt::lane_index())", "lanemask_lt": "((1u << simt::lane_index()) - 1)",
+    "lanemask_le": "((2u << simt::lane_index()) - 1)",
     "lanemask_gt": "~((2u << simt::lane_index()) - 1)", "lanemask_ge": "~((1u << simt::lane_index()) - 1)",
-}  # fmt: skip
+}
 
 
 @dataclass(frozen=True)
@@ -118,14 +123,17 @@ def _result(x: Line, kind: str, value: str) -> str:
 
 
 _UNARY = {
-    "ex2": "ex2", "lg2": "lg2", "rcp": "rcp", "rsqrt": "rsqrt", "sqrt": "sqrt", "sin": "sin", "cos": "cos", "tanh": "tanh", "neg": "neg", "abs": "abs",
+    "ex2": "ex2", "lg2": "lg2", "rcp": "rcp", "rsqrt": "rsqrt", "sqrt": "sqrt", "sin": "sin", "cos": "cos", "tanh": "tanh", "neg": "neg",
+    "abs": "abs",
     "not": "bit_not", "popc": "popc", "clz": "clz", "brev": "brev", "cnot": "cnot",
-}  # fmt: skip
-_BINARY = {"add": "add", "sub": "sub", "div": "div", "rem": "rem", "min": "min", "max": "max", "and": "bit_and", "or": "bit_or", "xor": "bit_xor"}
+}
+_BINARY = {
+    "add": "add", "sub": "sub", "div": "div", "rem": "rem", "min": "min", "max": "max", "and": "bit_and", "or": "bit_or", "xor": "bit_xor"
+}
 _UNORDERED = {"equ": "==", "neu": "!=", "ltu": "<", "leu": "<=", "gtu": ">", "geu": ">="}
 _COMPARE = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">=", "lo": "<", "ls": "<=", "hi": ">", "hs": ">="}
 _ATOMIC = {"add": "atomicAdd", "min": "atomicMin", "max": "atomicMax", "and": "atomicAnd", "or": "atomicOr", "xor": "atomicXor", "exch": "atomicExch",
-           "inc": "atomicInc", "dec": "atomicDec"}  # fmt: skip
+           "inc": "atomicInc", "dec": "atomicDec"}
 _IGNORED = ("prefetch", "prefetchu", "griddepcontrol", "createpolicy", "applypriority")
 
 
@@ -256,7 +264,9 @@ def _setp(x: Line) -> str:
     test = f"simt_a {(_COMPARE | _UNORDERED).get(sign, '==')} simt_b"
     if x.type in ("f16", "bf16", "f32", "f64"):
         nan = "simt::ptx::nan(simt_a, simt_b)"
-        test = nan if sign == "nan" else f"!{nan}" if sign == "num" else f"({nan} || {test})" if sign in _UNORDERED else f"(!{nan} && {test})"
+        test = (
+            nan if sign == "nan" else f"!{nan}" if sign == "num" else f"({nan} || {test})" if sign in _UNORDERED else f"(!{nan} && {test})"
+        )
     targets = x.args[0].split("|")
     joined = next((c for w, c in (("and", "&&"), ("or", "||"), ("xor", "!=")) if w in x.words), "")
     third = f" {joined} {x.value(x.args[3])}" if joined else ""
@@ -276,7 +286,9 @@ def _cvt(x: Line) -> str:
     relu = int(x.has("relu"))
     if to in ("f16x2", "bf16x2") and of == "f32":  # the first source is the upper half
         half = TYPES[to.removesuffix("x2")]
-        return _out(target, f"simt::ptx::two<{TYPES[to]}, {half}>({x.source(1, 'float')}, {x.source(2, 'float')}, {relu}, {int(x.has('rz'))})")
+        return _out(
+            target, f"simt::ptx::two<{TYPES[to]}, {half}>({x.source(1, 'float')}, {x.source(2, 'float')}, {relu}, {int(x.has('rz'))})"
+        )
     if to in ("e4m3x2", "e5m2x2"):
         both = f"{x.source(1, 'float')}, {x.source(2, 'float')}" if of == "f32" else x.source(1, "__half2")
         return _out(target, f"simt::ptx::fp8_two<{int(to == 'e5m2x2')}, {relu}>({both})")
@@ -311,7 +323,9 @@ def _shf(x: Line) -> str:
 def _shfl(x: Line) -> str:
     mode = next(w for w in x.words if w in ("bfly", "up", "down", "idx"))
     target, _, flag = x.args[0].partition("|")
-    made = "bool simt_p; " + _out(x.value(target), f"simt::ptx::shfl('{mode[0]}', {', '.join(x.source(i, 'uint32_t') for i in (1, 2, 3, 4))}, simt_p)")
+    made = "bool simt_p; " + _out(
+        x.value(target), f"simt::ptx::shfl('{mode[0]}', {', '.join(x.source(i, 'uint32_t') for i in (1, 2, 3, 4))}, simt_p)"
+    )
     return made + (f" {x.value(flag)} = simt_p;" if flag else "")
 
 
@@ -392,7 +406,9 @@ def _mma(x: Line) -> str:
         return given + call + " ".join(_out(t, f"simt_c[{i}]") for i, t in enumerate(to))
     return (
         f"uint32_t simt_a[] = {{{words(of_a)}}}, simt_b[] = {{{words(of_b)}}}, simt_c[] = {{{words(of_c)}}}; "
-        f"simt::ptx::mma<{depth}, {kinds}, {accumulator}>(simt_a, simt_b, simt_c); " + " ".join(_out(t, f"simt_c[{i}]") for i, t in enumerate(to))
+        f"simt::ptx::mma<{depth}, {kinds}, {accumulator}>(simt_a, simt_b, simt_c); " + " ".join(
+            _out(t, f"simt_c[{i}]") for i, t in enumerate(to)
+        )
     )
 
 
@@ -436,7 +452,8 @@ def _elect(x: Line) -> str:
 
 
 _TABLE: dict[str, Callable[[Line], str]] = {
-    "mul": _mul, "mad": _mul, "fma": _mul, "shl": _shift, "shr": _shift, "mov": _mov, "ld": _load, "ldu": _load, "st": _store, "atom": _atom, "red": _atom,
+    "mul": _mul, "mad": _mul, "fma": _mul, "shl": _shift, "shr": _shift, "mov": _mov, "ld": _load, "ldu": _load, "st": _store,
+    "atom": _atom, "red": _atom,
     "setp": _setp, "selp": _selp, "cvt": _cvt, "lop3": _lop3, "shf": _shf, "shfl": _shfl, "vote": _vote, "redux": _redux, "bar": _barrier,
     "barrier": _barrier, "cp": _cp, "ldmatrix": _matrix, "stmatrix": _matrix, "mma": _mma,
     "movmatrix": lambda x: _out(x.value(x.args[0]), f"simt::ptx::movmatrix({x.source(1, 'uint32_t')})"), "mbarrier": _mbarrier, "cvta": _cvta,
@@ -448,4 +465,4 @@ _TABLE: dict[str, Callable[[Line], str]] = {
     "mapa": lambda x: _out(x.value(x.args[0]), f"simt::ptx::mapa({x.source(1, 'uint32_t')}, {x.source(2, 'uint32_t')})"),
     "elect": _elect, "bra": lambda x: f"goto {x.args[0]};",
     "isspacep": _space,
-}  # fmt: skip
+}

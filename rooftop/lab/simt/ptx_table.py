@@ -1,8 +1,9 @@
-"""The instructions of PTX that the simulator knows, with their modifiers. What is not here it refuses, by name and line: this table decides.
+"""The instructions of PTX that the simulator knows, with their modifiers. What is not here it refuses, by name and line: this table
+decides.
 
-A form is what follows an instruction's name, in the order of NVIDIA's PTX ISA 9.0: one word of each group `a|b` stands there, of a group that ends in `?`
-one or none. `ptx_instructions` says what each becomes, by the words that stand there: a word that changes a result is looked at there, others say
-where data lies, how it is cached, or which rounding is meant where there is but one."""
+A form is what follows an instruction's name, in the order of NVIDIA's PTX ISA 9.0: one word of each group `a|b` stands there, of a group
+that ends in `?` one or none. `ptx_instructions` says what each becomes, by the words that stand there: a word that changes a result is
+looked at there, others say where data lies, how it is cached, or which rounding is meant where there is but one."""
 
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ _JOINED = "and|or|xor?"
 _ARITHMETIC = (_INTEGER, f"{_RND}? ftz? sat? f32", f"{_RND}? f64", f"rn? ftz? sat? {_HALVES}", f"rn? {_BRAINS}")
 _LARGER = (
     _INTEGER, "relu s32", "ftz? NaN? xorsign? abs? f32", "f64", f"ftz? NaN? xorsign? abs? {_HALVES}", f"NaN? xorsign? abs? {_BRAINS}",
-)  # fmt: skip
+)
 _SIGN = ("s16|s32|s64", "ftz? f32", "f64", f"ftz? {_HALVES}", _BRAINS)
 _APPROX = ("approx ftz? f32",)
 _ROOT = ("approx ftz? f32", f"{_RND} ftz? f32", f"{_RND} f64")
@@ -39,7 +40,7 @@ _ATOMIC = tuple(
         "add L2::cache_hint? u32|s32|u64|f32|f64", "min|max L2::cache_hint? u32|u64|s32|s64", "and|or|xor|exch L2::cache_hint? b32|b64",
         "inc|dec L2::cache_hint? u32", "cas L2::cache_hint? b16|b32|b64", "add|min|max noftz L2::cache_hint? f16|f16x2|bf16|bf16x2",
     )
-)  # fmt: skip
+)
 
 FORMS: dict[str, tuple[str, ...]] = {
     # -- arithmetic
@@ -57,20 +58,24 @@ FORMS: dict[str, tuple[str, ...]] = {
     "lop3": ("b32",), "prmt": ("b32",), "bfe": ("u32|u64|s32|s64",), "bfi": ("b32|b64",), "dp4a": ("u32 u32", "s32 s32"),
     # -- comparison, choice, moves and conversions
     "setp": (
-        f"{_ORDER}|lo|ls|hi|hs {_JOINED} {_BITS}|{_INTEGER}", f"{_FLOAT_ORDER} {_JOINED} ftz? f32|f16", f"{_FLOAT_ORDER} {_JOINED} f64|bf16",
+        f"{_ORDER}|lo|ls|hi|hs {_JOINED} {_BITS}|{_INTEGER}", f"{_FLOAT_ORDER} {_JOINED} ftz? f32|f16",
+        f"{_FLOAT_ORDER} {_JOINED} f64|bf16",
     ),
     "selp": (_MOVED.removeprefix("pred|"),), "mov": (_MOVED,),
     "cvt": (
-        "sat? u8|u16|u32|u64|s8|s16|s32|s64 u8|u16|u32|u64|s8|s16|s32|s64", "rni|rzi|rmi|rpi ftz? sat? u8|u16|u32|u64|s8|s16|s32|s64 f16|f32|f64|bf16",
+        "sat? u8|u16|u32|u64|s8|s16|s32|s64 u8|u16|u32|u64|s8|s16|s32|s64",
+        "rni|rzi|rmi|rpi ftz? sat? u8|u16|u32|u64|s8|s16|s32|s64 f16|f32|f64|bf16",
         f"{_RND} ftz? sat? f32|f64 u8|u16|u32|u64|s8|s16|s32|s64", "rn f16|bf16 u8|u16|u32|s8|s16|s32", f"{_RND} ftz? sat? f32 f64",
         "ftz? sat? f32|f64 f16|bf16|f32", "rni|rzi|rmi|rpi ftz? sat? f32 f32", "rni|rzi|rmi|rpi sat? f64 f64", "rn f16 f64",
-        f"{_RND} ftz? sat? f16 f32", "rn|rz relu? f16|bf16|f16x2|bf16x2 f32", "rna|rn relu? tf32 f32", "rn satfinite relu? e4m3x2|e5m2x2 f32|f16x2",
+        f"{_RND} ftz? sat? f16 f32", "rn|rz relu? f16|bf16|f16x2|bf16x2 f32", "rna|rn relu? tf32 f32",
+        "rn satfinite relu? e4m3x2|e5m2x2 f32|f16x2",
         "rn relu? f16x2 e4m3x2|e5m2x2",
     ),
     "cvta": (f"to? global|{_CTA} u32|u64",), "isspacep": (f"global|{_CTA}",), "mapa": ("shared::cluster? u32|u64",),
     # -- memory
     "ld": (
-        f"weak? {_SPACE} {_HINTS} {_VECTOR} {_ANY}", f"weak? {_SPACE} ca|cg|cs|lu|cv L2::cache_hint? L2::64B|L2::128B|L2::256B? {_VECTOR} {_ANY}",
+        f"weak? {_SPACE} {_HINTS} {_VECTOR} {_ANY}",
+        f"weak? {_SPACE} ca|cg|cs|lu|cv L2::cache_hint? L2::64B|L2::128B|L2::256B? {_VECTOR} {_ANY}",
         f"global ca|cg|cs? nc {_HINTS} {_VECTOR} {_ANY}", f"volatile {_SPACE} {_VECTOR} {_ANY}",
         f"relaxed|acquire {_SCOPE} {_SPACE} {_HINTS} {_VECTOR} {_ANY}",
     ),
@@ -99,10 +104,12 @@ FORMS: dict[str, tuple[str, ...]] = {
     "bar": ("sync|arrive", "cta sync|arrive", "warp sync"),
     "barrier": ("cta? sync|arrive aligned?", "cluster arrive release|relaxed? aligned?", "cluster wait acquire? aligned?"),
     "mbarrier": (
-        f"init {_CTA}? b64", f"inval {_CTA}? b64", f"arrive release? cta|cluster? {_CTA}? b64", f"arrive expect_tx release? cta|cluster? {_CTA}? b64",
+        f"init {_CTA}? b64", f"inval {_CTA}? b64", f"arrive release? cta|cluster? {_CTA}? b64",
+        f"arrive expect_tx release? cta|cluster? {_CTA}? b64",
         f"test_wait|try_wait parity? acquire? cta|cluster? {_CTA}? b64",
     ),
-    "shfl": ("sync up|down|bfly|idx b32",), "vote": ("sync all|any pred", "sync ballot b32"), "redux": ("sync add|min|max u32|s32", "sync and|or|xor b32"),
+    "shfl": ("sync up|down|bfly|idx b32",), "vote": ("sync all|any pred", "sync ballot b32"),
+    "redux": ("sync add|min|max u32|s32", "sync and|or|xor b32"),
     "activemask": ("b32",), "elect": ("sync",), "nanosleep": ("u32",), "griddepcontrol": ("wait|launch_dependents",), "trap": ("",),
     "ldmatrix": (f"sync aligned m8n8 x1|x2|x4 trans? {_CTA}? b16", f"sync aligned x1|x2|x4 trans? m8n8 {_CTA}? b16"),
     "stmatrix": (f"sync aligned m8n8 x1|x2|x4 trans? {_CTA}? b16", f"sync aligned x1|x2|x4 trans? m8n8 {_CTA}? b16"),
@@ -115,7 +122,7 @@ FORMS: dict[str, tuple[str, ...]] = {
     ),
     "movmatrix": ("sync aligned m8n8 trans b16",),
     "bra": ("uni?",),
-}  # fmt: skip
+}
 
 
 @cache

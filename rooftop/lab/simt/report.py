@@ -10,9 +10,10 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 KINDS = (  # in the order of the engine's `Kind`
-    "out-of-bounds", "misaligned", "uninitialised", "shared-race", "warp-race", "global-race", "barrier-divergence", "deadlock", "absent-lane",
+    "out-of-bounds", "misaligned", "uninitialised", "shared-race", "warp-race", "global-race", "barrier-divergence", "deadlock",
+    "absent-lane",
     "const-write", "missing-wait", "not-simulated", "assert", "launch", "host", "leak",
-)  # fmt: skip
+)
 HOSTS = ("launch", "host", "leak")  # kinds of what is found in the host's code
 NO_FAULTS = ("not-simulated", "leak")
 Index = tuple[int, int, int]
@@ -69,8 +70,9 @@ class Walk:
 class LineCounts:
     """Accesses of one source line to one kind of memory, summed over the blocks that were counted.
 
-    They are counted as compiled, where NVRTC is at hand: a line's 4-byte reads that the machine code makes as one of 16 are one request. The fields
-    `source_...` say what the source alone would make; `found_at` the other lines at which the machine code has some of these accesses or all."""
+    They are counted as compiled, where NVRTC is at hand: a line's 4-byte reads that the machine code makes as one of 16 are one request.
+    The fields `source_...` say what the source alone would make; `found_at` the other lines at which the machine code has some of these
+    accesses or all."""
 
     file: str
     line: int
@@ -125,8 +127,9 @@ class Report:
 
     @property
     def faults(self) -> tuple[Finding, ...]:
-        """The findings, but for what is not simulated and for memory that is never freed: those are no faults. Accesses out of bounds come first, then
-        the others, each in the order of the source: what follows from one (a race, memory that nobody wrote) may be met or not, as the memory lies."""
+        """The findings, but for what is not simulated and for memory that is never freed: those are no faults. Accesses out of bounds come
+        first, then the others, each in the order of the source: what follows from one (a race, memory that nobody wrote) may be met or not,
+        as the memory lies."""
         return tuple(sorted((f for f in self.findings if f.kind not in NO_FAULTS), key=lambda f: f.kind != "out-of-bounds"))
 
     @property
@@ -136,11 +139,12 @@ class Report:
     def to_json(self) -> dict[str, Any]:
         """Everything but the outputs."""
         return {
-            "findings": [asdict(f) for f in self.findings], "lines": [asdict(c) for c in self.lines], "fma": self.fma, "other_flops": self.other_flops,
+            "findings": [asdict(f) for f in self.findings], "lines": [asdict(c) for c in self.lines], "fma": self.fma,
+            "other_flops": self.other_flops,
             **{
                 name: [{"file": f, "line": n, "count": c} for (f, n), c in found.items()]
                 for name, found in (("divergent", self.divergent), ("fma_at", self.fma_at), ("other_at", self.other_at))
             },
             "threads": self.threads, "blocks": self.blocks,
             "grid_blocks": self.grid_blocks, "seconds": self.seconds, "build_seconds": self.build_seconds, "printed": self.printed,
-        }  # fmt: skip
+        }

@@ -60,11 +60,11 @@ def simulate(
     launch = Launch(
         kernel=entry, grid=tuple(grid), block=tuple(block), cluster=tuple(cluster), cooperative=cooperative, shared=shared,
         types=tuple(kind for _, kind in arguments), args={f"{i}": value for i, (value, _) in enumerate(arguments)},
-    )  # fmt: skip
+    )
     return run_launches(
         text, path, [launch], memory, uninitialised=uninitialised, arch=arch, mode=mode, seed=seed, schedules=schedules, blocks=blocks,
         folders=own if folders is None else folders,
-    )  # fmt: skip
+    )
 
 
 def source_of(source: Path | str) -> tuple[str, str, helpers.Folders]:
@@ -98,10 +98,11 @@ def run_launches(
 ) -> Report:
     """Run the launches of one call, in order, on the tensors of `memory`, which are written in place (by the first schedule).
 
-    `widen`: counting, accesses are as wide as NVRTC and ptxas make them at their line, where those can be asked; else as the source has them.
-    `constant`: tensors that must not be written; None: those that kernels have only pointers to const to.
+    `widen`: counting, accesses are as wide as NVRTC and ptxas make them at their line, where those can be asked; else as the source has
+    them. `constant`: tensors that must not be written; None: those that kernels have only pointers to const to.
 
-    `rtc`: NVRTC compiles the source on a GPU, not nvcc. `held`: what `__device__` variables hold, by the library: they begin with that, and it is put there.
+    `rtc`: NVRTC compiles the source on a GPU, not nvcc. `held`: what `__device__` variables hold, by the library: they begin with that, and
+    it is put there.
 
     Raises ValueError for less than one schedule or block."""
     for name, given in (("schedules", schedules), ("blocks", blocks)):
@@ -117,25 +118,33 @@ def run_launches(
     chosen = settings.load()
     placed = hold(tensors)
     request = Request(
-        library=library.path, numbers=library.kernels, launches=launches, tensors=placed, values={n: v for n, v in memory.items() if n not in tensors},
-        variables=variables(library.path), mode=mode, stack=stack_bytes(library.path), workers=workers or chosen.jobs, patience=chosen.patience,
-        seconds=chosen.simt_seconds, uninitialised=set(uninitialised), constant=None if constant is None else set(constant), seed=seed, schedules=schedules,
+        library=library.path, numbers=library.kernels, launches=launches, tensors=placed,
+        values={n: v for n, v in memory.items() if n not in tensors},
+        variables=variables(library.path), mode=mode, stack=stack_bytes(library.path), workers=workers or chosen.jobs,
+        patience=chosen.patience,
+        seconds=chosen.simt_seconds, uninitialised=set(uninitialised), constant=None if constant is None else set(constant), seed=seed,
+        schedules=schedules,
         blocks=blocks, widths=counts.widths(library.path, code) if mode == "count" else ((), ()),
         dynamic={x.kernel: (code.shared.get(x.kernel, 0) + 15) // 16 * 16 for x in launches}, held=(held or {}).get(library.path),
-    )  # fmt: skip
+    )
     answer = process.ask(request, tensors, path)
     if held is not None and answer.held:
         held[library.path] = answer.held
     found = findings.read(library.path, native.array(native.RawFinding, answer.findings), Layout(placed, request.variables), {path: text})
-    seen = counts.read(library.path, native.array(native.RawCount, answer.counts), {path: text}, code) if mode == "count" else counts.Counts()
+    seen = (
+        counts.read(library.path, native.array(native.RawCount, answer.counts), {path: text}, code) if mode == "count" else counts.Counts()
+    )
     return Report(
-        findings=found, lines=seen.lines, outputs=tensors, fma=answer.fma + sum(seen.fma.values()), other_flops=answer.other + sum(seen.flops.values()),
+        findings=found, lines=seen.lines, outputs=tensors, fma=answer.fma + sum(seen.fma.values()),
+        other_flops=answer.other + sum(seen.flops.values()),
         fma_at=seen.fma, other_at=seen.flops, divergent=seen.parted, threads=answer.threads, blocks=answer.ran, grid_blocks=answer.total,
         seconds=time.perf_counter() - started, build_seconds=library.seconds, printed=answer.printed,
-    )  # fmt: skip
+    )
 
 
-def run_rung(subject: Subject, case: Case, *, mode: Mode = "check", seed: int = 0, schedules: int = 1, blocks: int | None = None, arch: int = 90) -> Report:
+def run_rung(
+    subject: Subject, case: Case, *, mode: Mode = "check", seed: int = 0, schedules: int = 1, blocks: int | None = None, arch: int = 90
+) -> Report:
     """One case of an op computed by an implementation in CUDA C++: fresh inputs, all launches; `outputs` has what it wrote.
 
     Raises ValueError where the implementation cannot take the case or is not CUDA C++."""
@@ -165,13 +174,17 @@ def run_rung(subject: Subject, case: Case, *, mode: Mode = "check", seed: int = 
         return made.zero_() if name in call.zeroed else made
 
     memory = call.memory(given, {n: options[n] for n in op.runtime_options}, empty)  # type: ignore[misc]
-    fresh = [n for n in (*(n for n, _ in call.outputs), *call.scratch) if n not in call.reused and n not in call.zeroed and memory[n] is not None]
+    fresh = [
+        n for n in (*(n for n, _ in call.outputs), *call.scratch) if n not in call.reused and n not in call.zeroed and memory[n] is not None
+    ]
     report = run_launches(
         implementation.head.source, implementation.head.path, call.launches, memory, uninitialised=fresh,
         constant=[n for n in call.inputs if n not in call.mutated and memory[n] is not None],
         arch=device.arch, mode=mode, seed=seed, schedules=schedules, blocks=blocks, folders=implementation.head.folders, rtc=True,
-    )  # fmt: skip
-    return replace(report, outputs={n: memory[n] for n in (*(n for n, m in call.outputs if m is not None), *call.mutated) if memory[n] is not None})
+    )
+    return replace(
+        report, outputs={n: memory[n] for n in (*(n for n, m in call.outputs if m is not None), *call.mutated) if memory[n] is not None}
+    )
 
 
 class NotSimulatedError(RuntimeError):
@@ -192,17 +205,20 @@ _HELD: dict[Path, bytes] = {}  # what variables of a module hold on a GPU, as lo
 
 
 def run_simulator(call: Call, memory: dict[str, Any]) -> None:
-    """Run a call of CUDA C++ on CPU memory, as the checker runs it on a GPU: the source's variables keep their values from one call of a kernel to the next.
+    """Run a call of CUDA C++ on CPU memory, as the checker runs it on a GPU: the source's variables keep their values from one call of a
+    kernel to the next.
 
     Raises SimulatedFault where it does what it must not."""
     head = call.implementation.head
     assert head is not None
     inputs = [n for n in call.inputs if memory[n] is not None]
-    fresh = [n for n in (*(n for n, _ in call.outputs), *call.scratch) if n not in call.reused and n not in call.zeroed and memory[n] is not None]
+    fresh = [
+        n for n in (*(n for n, _ in call.outputs), *call.scratch) if n not in call.reused and n not in call.zeroed and memory[n] is not None
+    ]
     report = run_launches(
         head.source, head.path, call.launches, memory, uninitialised=fresh, constant=[n for n in inputs if n not in call.mutated],
         arch=call.problem.device.arch, folders=head.folders, rtc=True, held=_HELD,
-    )  # fmt: skip
+    )
     if report.faults:
         raise SimulatedFault(report, remark(call.problem, head=True, misaligned=any(f.kind == "misaligned" for f in report.faults)))
     if report.findings:

@@ -13,7 +13,9 @@ SECONDS, MEMORY = 120, 4 << 30  # that one of them may take; bytes of addresses
 
 def said(tool: Path, file: Path, *options: str, asked: str = "") -> str:
     """What `tool` prints of `file`. `asked`: its standard input. Raises CompileError where it fails, or does not come to an end."""
-    command = sandbox.tool([str(tool), *options, str(file.absolute())], readable=[file.absolute().parent], writable=(), seconds=SECONDS, memory=MEMORY)
+    command = sandbox.tool(
+        [str(tool), *options, str(file.absolute())], readable=[file.absolute().parent], writable=(), seconds=SECONDS, memory=MEMORY
+    )
     try:
         return subprocess.run(command, input=asked, capture_output=True, text=True, check=True, timeout=2 * SECONDS).stdout
     except (subprocess.TimeoutExpired, subprocess.CalledProcessError) as error:

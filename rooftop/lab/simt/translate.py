@@ -34,11 +34,15 @@ def translate(
     `marks`: the file holds code of the host's, which is left out; these words make a function the device's (see `host.marks`).
     Raises TranslateError for a declaration of shared memory or inline PTX that cannot be read."""
     try:
-        tokens = _shared_first(tokens) if tokens is not None else _shared_first(host.left_out(tokenise(text), marks) if marks is not None else tokenise(text))
+        tokens = _shared_first(tokens) if tokens is not None else _shared_first(
+            host.left_out(tokenise(text), marks) if marks is not None else tokenise(text)
+        )
     except host.UnreadableError as error:
         raise TranslateError(f"{path}:{error}") from None
     path = MARK + path
-    return f'#line 1 "{path}"\n' + "".join(_Translator(tokens, path, unroll, marks is not None or includes is not None, includes or {}).run())
+    return f'#line 1 "{path}"\n' + "".join(
+        _Translator(tokens, path, unroll, marks is not None or includes is not None, includes or {}).run()
+    )
 
 
 def cluster_dims(text: str) -> dict[str, str]:
@@ -83,7 +87,9 @@ def _shared_first(tokens: list[Token]) -> list[Token]:
     """`float __shared__ s[32]` with `__shared__` in front."""
     for at in [i for i, t in enumerate(tokens) if t.kind == "word" and t.text == "__shared__"]:
         first = at
-        while first > 0 and ((t := tokens[first - 1]).kind in ("space", "newline", "comment", "word", "number") or t.text in ("::", "<", ">", ",")):
+        while first > 0 and (
+            (t := tokens[first - 1]).kind in ("space", "newline", "comment", "word", "number") or t.text in ("::", "<", ">", ",")
+        ):
             first -= 1
         while first < at and tokens[first].kind != "word":
             first += 1
@@ -95,7 +101,9 @@ def _shared_first(tokens: list[Token]) -> list[Token]:
 
 
 class _Translator:
-    def __init__(self, tokens: list[Token], path: str, unroll: bool, ordinary: bool = False, includes: Mapping[str, str] = MappingProxyType({})) -> None:
+    def __init__(
+        self, tokens: list[Token], path: str, unroll: bool, ordinary: bool = False, includes: Mapping[str, str] = MappingProxyType({})
+    ) -> None:
         self.tokens, self.path, self.at, self.unroll, self.ordinary, self.includes = tokens, path, 0, unroll, ordinary, includes
         self.scopes: list[bool] = []  # for each open brace, whether it is a namespace's
         self.recent: list[str] = []  # the last words before a brace
@@ -282,7 +290,9 @@ class _Translator:
             if token.kind not in ("comment", "newline"):
                 sections[-1].append(token)
         if made := [t.text for t in sections[0] if t.kind in ("word", "symbol", "number")]:
-            return "do { " + ptx.not_simulated(f"inline PTX whose text the preprocessor puts together ({made[0]})") + " } while (0)" + newlines
+            return "do { " + ptx.not_simulated(
+                f"inline PTX whose text the preprocessor puts together ({made[0]})"
+            ) + " } while (0)" + newlines
         template = "".join(_unquote(t.text) for t in sections[0] if t.kind in ("string", "raw"))
         operands = [ptx.Operand(c, e) for section in sections[1:3] for c, e in _operands(section)]
         return ptx.translate(template, operands) + newlines

@@ -74,7 +74,8 @@ def _atomics(lines: Sequence[LineCounts]) -> Iterator[Sentence]:
     for c in lines:
         if c.op == "atomic" and c.contention >= CROWD:
             yield Sentence(
-                c.file, c.line, f"up to {c.contention} threads of a warp add to one address, one after the other; sum within the warp or block first", 0.5
+                c.file, c.line,
+                f"up to {c.contention} threads of a warp add to one address, one after the other; sum within the warp or block first", 0.5
             )
 
 
@@ -85,13 +86,15 @@ def _divergence(report: Report) -> Iterator[Sentence]:
             yield Sentence(file, line, f"divergence: warps parted {n:,} times here; let whole warps take the same branch", 0.0)
 
 
-# -- findings --------------------------------------------------------------------------------------------------------------------------------------
+# -- findings
+# --------------------------------------------------------------------------------------------------------------------------------------
 
 _PLACES = ("out-of-bounds", "misaligned", "uninitialised", "const-write")
 
 
 def grouped(found: Iterable[Finding]) -> tuple[Finding, ...]:
-    """Findings with one cause as one: the two sides of a race, the lines that one missing barrier leaves open, an index that several lines use."""
+    """Findings with one cause as one: the two sides of a race, the lines that one missing barrier leaves open, an index that several lines
+    use."""
     made: list[Finding] = []
     for f in found:
         cause = next((i for i, g in enumerate(made) if _same_cause(g, f)), None)

@@ -1,17 +1,19 @@
 """What clang++ makes of a source, kept as the source has it: copies of aggregates whole, accesses at their lines.
 
-clang++ copies an aggregate by `llvm.memcpy` and then takes it apart: of a float4 it reads four floats, each of which is aligned, and a copy through a
-variable of the thread's own gets the one line where the variable is read. g++ is told not to (`-fno-tree-sra`); clang++ has no such option. It moves what a
-loop reads again and again before the loop, and makes two reads in the arms of a branch one behind it, and both it then gives no line. So its text is taken
-before any optimisation (`clang++ -Xclang -disable-llvm-passes -S -emit-llvm`) and changed, and later steps keep to it:
+clang++ copies an aggregate by `llvm.memcpy` and then takes it apart: of a float4 it reads four floats, each of which is aligned, and a copy
+through a variable of the thread's own gets the one line where the variable is read. g++ is told not to (`-fno-tree-sra`); clang++ has no
+such option. It moves what a loop reads again and again before the loop, and makes two reads in the arms of a branch one behind it, and both
+it then gives no line. So its text is taken before any optimisation (`clang++ -Xclang -disable-llvm-passes -S -emit-llvm`) and changed, and
+later steps keep to it:
 
 - a copy that the GPU would make by one access becomes one load and one store of a vector; others of up to 64 bytes become several, of 4 bytes at most;
 - before the first access of a block of the code, to memory that is not the thread's own, stands an empty `asm` that might not return: no later access is
   moved before it;
 - behind the last one, where the block ends without a choice, stands an empty `asm` that might write a byte of the thread's own: no read is moved past it.
 
-Neither makes an instruction. A static variable of the source becomes one that other files might use: of one that no other file can, the optimiser makes a
-truth value where it only ever holds two, and parts where it is a struct. See https://llvm.org/docs/LangRef.html for the text."""
+Neither makes an instruction. A static variable of the source becomes one that other files might use: of one that no other file can, the
+optimiser makes a truth value where it only ever holds two, and parts where it is a struct. See https://llvm.org/docs/LangRef.html for the
+text."""
 
 from __future__ import annotations
 
@@ -29,14 +31,16 @@ _ALIGN = re.compile(r"\balign (\d+)")
 _LINE = re.compile(r", (!dbg ![\w.]+)")
 _LOCAL = re.compile(rf"({_NAME}) = (?:alloca |(?:getelementptr|bitcast) [^@]*?(?:\*|\bptr) ({_NAME}))")  # of a pointer, what it points into
 _ACCESS = re.compile(rf"(?:{_NAME} = load|store) (?!atomic|volatile).*?(?:\*|\bptr) ({_NAME}), align ")
-_INTERNAL = re.compile(r"(@(?!_ZGV|_ZZ?N[KVR]?(?:4simt|St)|_ZSt|_ZL?__|simt_|__|\.)[-\w.$]+ = )internal (global )")  # a static variable, not of the runtime's
+# a static variable, not of the runtime's
+_INTERNAL = re.compile(r"(@(?!_ZGV|_ZZ?N[KVR]?(?:4simt|St)|_ZSt|_ZL?__|simt_|__|\.)[-\w.$]+ = )internal (global )")
 _START = '  call void asm sideeffect "", ""() convergent readnone'
 _END = '  call void asm sideeffect "", "X"({pointer} nocapture %kept.here) argmemonly nounwind'
 
 
 def keep(text: str) -> str:
     """LLVM's text `text`, unoptimised, with its copies whole and its accesses where they are."""
-    pointer = "ptr" if re.search(r"\(ptr\b|, ptr %|alloca ptr", text) else "i8*"  # up to LLVM 14 a pointer has the type of what it points to
+    # up to LLVM 14 a pointer has the type of what it points to
+    pointer = "ptr" if re.search(r"\(ptr\b|, ptr %|alloca ptr", text) else "i8*"
     made: list[str] = []
     body: list[str] | None = None
     for line in text.split("\n"):

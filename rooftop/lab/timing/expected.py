@@ -71,8 +71,8 @@ class Timed:
 
 
 def timed(records: Iterable[Mapping[str, Any]], *, every: bool = False) -> list[Timed]:
-    """What bench records say of shipped kernels, whether or not they are stale: a time is one of the kernel as it was. `every`: of peers too, and of rungs
-    where an op's kernels have no record."""
+    """What bench records say of shipped kernels, whether or not they are stale: a time is one of the kernel as it was. `every`: of peers
+    too, and of rungs where an op's kernels have no record."""
     families = {f.op: f.path.parent.name for f in registry.kernel_files()}
     newest: dict[tuple[str, ...], dict[str, tuple[str, Timed]]] = {}
     for r in records:

@@ -1,4 +1,5 @@
-"""The time of an op of a model on a card, from bench records: the roof of its work, over the share of the roof that the records of the nearest work reached."""
+"""The time of an op of a model on a card, from bench records: the roof of its work, over the share of the roof that the records of the
+nearest work reached."""
 
 from __future__ import annotations
 
@@ -25,13 +26,18 @@ PEERS: Mapping[str, tuple[str, str]] = {
     "native_layer_norm": ("layer_norm", "torch"), "native_layer_norm_backward": ("layer_norm_bwd", "torch"),
     "silu": ("silu", "torch"), "silu_backward": ("silu_bwd", "torch"), "gelu": ("gelu", "torch"), "gelu_backward": ("gelu_bwd", "torch"),
     **dict.fromkeys(("sum", "mean"), ("reduce", "torch")),
-}  # fmt: skip
+}
 GROUPS: Mapping[str, tuple[str, ...]] = {  # of torch's ops, in the table
     "matrix products": ("mm", "addmm", "bmm", "baddbmm", "_grouped_mm", "linear", "matmul", "mv", "addmv"),
     "copies": ("_to_copy", "copy", "copy_", "clone", "cat", "contiguous", "slice_backward", "select_backward", "constant_pad_nd", "stack"),
     "sums": ("sum", "mean", "amax", "amin", "cumsum", "all", "any", "count_nonzero"),
-    "softmax and loss": ("_softmax", "_log_softmax", "_softmax_backward_data", "_log_softmax_backward_data", "nll_loss_forward", "nll_loss_backward"),
-    "rows by index": ("embedding", "embedding_dense_backward", "index", "index_select", "gather", "index_put_", "_index_put_impl_", "index_add_", "scatter_"),
+    "softmax and loss": (
+        "_softmax", "_log_softmax", "_softmax_backward_data", "_log_softmax_backward_data", "nll_loss_forward", "nll_loss_backward"
+    ),
+    "rows by index": (
+        "embedding", "embedding_dense_backward", "index", "index_select", "gather", "index_put_", "_index_put_impl_", "index_add_",
+        "scatter_"
+    ),
     "selection": ("topk", "sort", "argsort"),
     "norms": ("native_layer_norm", "native_layer_norm_backward", "_fused_rms_norm", "_fused_rms_norm_backward"),
 }
@@ -83,7 +89,8 @@ class Costs:
         return self.ceilings.seconds(t.work.read, t.work.write, t.work.ops) / t.seconds
 
     def _nearest(self, key: tuple[str, str], done: Done) -> list[tuple[float, expected.Timed]]:
-        """Of the records of an op those whose bytes and operations are nearest, with how far they are, of the same dtype where there are such."""
+        """Of the records of an op those whose bytes and operations are nearest, with how far they are, of the same dtype where there are
+        such."""
         if not self._timed:
             for t in expected.timed(self.records, every=True):
                 self._timed.setdefault((t.op, t.peer), []).append(t)

@@ -1,4 +1,5 @@
-"""What a training step of a model consists of, and what each part of `rooftop.patch` saves of it: predicted from bench records, measured on a GPU."""
+"""What a training step of a model consists of, and what each part of `rooftop.patch` saves of it: predicted from bench records, measured on
+a GPU."""
 
 from __future__ import annotations
 
@@ -77,7 +78,7 @@ class Profile:
         return [
             {"what": "gains", "of": of, "variant": g.part, "figures": {"ms": g.measured * 1e3, "predicted ms": g.predicted * 1e3}}
             for g in self.gains if g.measured is not None
-        ]  # fmt: skip
+        ]
 
 
 def profile(model: nn.Module, ids: Tensor, costs: Costs, real: Callable[[], nn.Module] | None = None) -> Profile:
@@ -106,7 +107,8 @@ def profile(model: nn.Module, ids: Tensor, costs: Costs, real: Callable[[], nn.M
 
 
 def _saved(model: nn.Module, seconds: Callable[[], float]) -> Iterator[tuple[str, float]]:
-    """(part, seconds that it saves) of those that the model has, and of all of them in the end. `seconds`: of a step of the model as it is then."""
+    """(part, seconds that it saves) of those that the model has, and of all of them in the end. `seconds`: of a step of the model as it is
+    then."""
     off = dict.fromkeys(patching.PARTS, False)
     for part in patching.PARTS:
         beside = {"rms_norm": True} if part == "residual" else {}
@@ -181,7 +183,10 @@ def _by_group(run: Callable[[], None]) -> dict[str, float]:
 
 def screen(p: Profile, of: str) -> str:
     """The tables."""
-    how = f"measured here, predicted from the records of {p.device}" if p.measured else f"predicted from the records of {p.device}; nothing was measured"
+    how = (
+        f"measured here, predicted from the records of {p.device}" if p.measured
+        else f"predicted from the records of {p.device}; nothing was measured"
+    )
     lines = [f"{of}: forward and backward, {how}"]
     totals = [f"predicted {p.predicted * 1e3:.1f} ms", *([f"measured {p.measured * 1e3:.1f} ms"] if p.measured else [])]
     for title, rows, total in (("as it is", p.eager, p.predicted), ("patched", p.patched, sum(r.seconds for r in p.patched))):
@@ -189,14 +194,14 @@ def screen(p: Profile, of: str) -> str:
         table = [
             [r.op, str(r.times), f"{r.seconds * 1e3:.2f}", f"{r.seconds / total:.0%}", f"{r.roof * 1e3:.2f}", r.bound,
              *([f"{r.measured * 1e3:.2f}"] if r.measured is not None else [])] for r in rows if r.seconds >= 0.001 * total
-        ]  # fmt: skip
+        ]
         lines += ["", *_aligned([heads, *table])]
     heads = ["part of rooftop.patch", "saves ms", "of the step", *(["measured ms", "predicted / measured"] if p.measured else [])]
     table = [
         [g.part, f"{g.predicted * 1e3:.2f}", f"{g.predicted / p.predicted:.0%}",
          *([f"{g.measured * 1e3:.2f}", f"{g.predicted / g.measured:.2f}" if g.hit(p.step) is not None else ""] if g.measured is not None else [])]
         for g in p.gains
-    ]  # fmt: skip
+    ]
     lines += ["", *_aligned([heads, *table]), "", f"a step: {', '.join(totals)}"]
     judged = [g.hit(p.step) for g in p.gains if g.hit(p.step) is not None]
     if judged:

@@ -1,6 +1,7 @@
 """The ops of one step of a model, with the bytes and operations of each, found without computing: tensors have shapes and no values.
 
-Integers keep their values, as far as they are few: masks, positions and labels decide which ops run. What they cannot decide (rows by expert) stays unknown."""
+Integers keep their values, as far as they are few: masks, positions and labels decide which ops run. What they cannot decide (rows by
+expert) stays unknown."""
 
 from __future__ import annotations
 
@@ -24,7 +25,10 @@ from rooftop.core.spec import Work
 FEW = 1 << 22  # elements of an integer tensor that has values
 UNITS = {torch.bfloat16: "tensor-bf16", torch.float16: "tensor-f16", torch.float32: "fma32"}
 DTYPES = {torch.bfloat16: "bf16", torch.float16: "f16", torch.float32: "f32"}
-NOTHING = ("detach", "alias", "_unsafe_view", "_reshape_alias", "device", "promote_types", "lift_fresh", "empty", "empty_like", "new_empty", "sym_size")
+NOTHING = (
+    "detach", "alias", "_unsafe_view", "_reshape_alias", "device", "promote_types", "lift_fresh", "empty", "empty_like", "new_empty",
+    "sym_size"
+)
 GATHERS = ("embedding", "index", "index_select", "gather", "nll_loss_forward")  # read as much of their first tensor as they return
 WRITES = ("nll_loss_backward",)  # read next to nothing of it
 

@@ -1,8 +1,9 @@
-"""A file without a head, timed on a GPU: the launches of its host code are listed by the stand-in for CUDA's runtime (rooftop/lab/simt/program.py), which makes
-none of them, and made on the GPU, of kernels that NVRTC compiles. So no toolkit is needed, and a file is timed at its own sizes.
+"""A file without a head, timed on a GPU: the launches of its host code are listed by the stand-in for CUDA's runtime
+(rooftop/lab/simt/program.py), which makes none of them, and made on the GPU, of kernels that NVRTC compiles. So no toolkit is needed, and a
+file is timed at its own sizes.
 
-What the host calculates from the GPU's results is not there when launches are listed, and memory holds random numbers when they are timed: real ones where a
-kernel's parameter is a pointer to them, zeros elsewhere."""
+What the host calculates from the GPU's results is not there when launches are listed, and memory holds random numbers when they are timed:
+real ones where a kernel's parameter is a pointer to them, zeros elsewhere."""
 
 from __future__ import annotations
 
@@ -21,9 +22,10 @@ if TYPE_CHECKING:
 WHOLE = {4: "u32", 8: "u64"}  # bytes of a number -> its type in a launch
 REAL = {4: ("f32", "<f", "<I"), 8: ("f64", "<d", "<Q")}
 ELEMENTS = {  # what a pointer points to -> torch's type of the random numbers there
-    **{f"float{n}": "float32" for n in ("", "2", "4")}, **{f"double{n}": "float64" for n in ("", "2")}, "half": "float16", "half2": "float16",
+    **{f"float{n}": "float32" for n in ("", "2", "4")}, **{f"double{n}": "float64" for n in ("", "2")}, "half": "float16",
+    "half2": "float16",
     "__half": "float16", "__half2": "float16", "__nv_bfloat16": "bfloat16", "nv_bfloat16": "bfloat16", "__nv_bfloat162": "bfloat16",
-}  # fmt: skip
+}
 
 
 @dataclass(frozen=True)
@@ -41,7 +43,8 @@ class Step:
 
 @dataclass(frozen=True)
 class Plan:
-    """`memory`: bytes by allocation; `elements`: torch's type of what lies in it, where a kernel says so; `order`: indices of steps, as they are made."""
+    """`memory`: bytes by allocation; `elements`: torch's type of what lies in it, where a kernel says so; `order`: indices of steps, as
+    they are made."""
 
     steps: tuple[Step, ...]
     memory: Mapping[str, int]
@@ -76,7 +79,9 @@ def plan(source: Source, words: Sequence[str] = ()) -> Plan:
                 target = re.sub(r"\bconst\b|\bvolatile\b|__restrict(?:__)?|[*&\s]", "", parameters[i].text) if i < len(parameters) else ""
                 if target in ELEMENTS:
                     elements[str(a["at"])] = ELEMENTS[target]
-        launch = Launch(made.kernel.strip(), made.grid, given, types=tuple(types), block=made.block, shared=made.shared, cooperative=made.cooperative)
+        launch = Launch(
+            made.kernel.strip(), made.grid, given, types=tuple(types), block=made.block, shared=made.shared, cooperative=made.cooperative
+        )
         key = launch.kernel, launch.grid, launch.block, launch.shared, tuple(given.values()), made.line
         before = steps.get(key)
         steps[key] = Step(launch, f"{made.file}:{made.line}", before.times + 1 if before else 1)
@@ -103,7 +108,9 @@ def _argument(a: Mapping[str, Any], what: str) -> tuple[Any, str]:
         return bits & (1 << 8 * size) - 1 if size else 0, WHOLE.get(size, "u64")
     if a["kind"] == "number" and size == 1 and bits < 2:
         return bool(bits), "bool"
-    raise ValueError(f"{what} is {'a struct' if a['kind'] == 'struct' else 'a number'} of {size} bytes: it cannot be given to a launch from here")
+    raise ValueError(
+        f"{what} is {'a struct' if a['kind'] == 'struct' else 'a number'} of {size} bytes: it cannot be given to a launch from here"
+    )
 
 
 Peer = tuple[Any, Sequence[tuple[tuple[int, ...], str]]]  # a function of Python, and the shapes and torch's types of its tensors
@@ -118,7 +125,9 @@ def peers(source: Source, like: str, given: Sequence[str]) -> dict[str, Peer]:
 
     text = source.texts[source.shown]
     texts = {n.strip(): v.strip() for n, _, v in (g.partition("=") for g in given)}
-    offered: list[Any] = [*program_caller.of_arrays(text)] or [k for k in ordinary.kernels(text) if {p.name for p in k.parameters} >= set(texts)]
+    offered: list[Any] = [*program_caller.of_arrays(text)] or [
+        k for k in ordinary.kernels(text) if {p.name for p in k.parameters} >= set(texts)
+    ]
     if len(offered) != 1:
         raise ValueError(f"--like {like}: {source.shown} has {len(offered)} functions of arrays; it goes with one")
     tensors = []
@@ -163,7 +172,8 @@ def _touched(plan: Plan) -> int:
 
 
 def compiled(source: Source, plan: Plan, target: str) -> Any:
-    """The machine code of the plan's kernels (rooftop.core.compile.Binary). Raises ValueError with the compiler's words for one that it refuses."""
+    """The machine code of the plan's kernels (rooftop.core.compile.Binary). Raises ValueError with the compiler's words for one that it
+    refuses."""
     from rooftop.lab.simt import own_file
 
     return own_file.binary(source, list(dict.fromkeys(s.launch.kernel for s in plan.steps)), target)

@@ -26,7 +26,8 @@ Call: TypeAlias = Callable[[], object]
 ROTATION = 3  # the rotated input sets hold more than this many times L2
 MOST_SETS = 1024  # making more takes longer than timing them
 REPLAY_S = 1e-3  # a graph lasts at least this long: starting one took 2.2 us on an H100, in no kernel's time
-LEAD_BELOW_S = 5e-3  # warm-up replay: a shorter sample follows an untimed one, so that it does not pay for the lines that the one before left dirty in L2
+# warm-up replay: a shorter sample follows an untimed one, so that it does not pay for the lines that the one before left dirty in L2
+LEAD_BELOW_S = 5e-3
 MOST_NODES = 4096  # calls in one graph, at most
 COLD_SETS = 4  # input sets that the cold clock goes through
 HOST_BATCH = 24  # eager calls between two synchronisations: far fewer than the launch queue holds (about a thousand)

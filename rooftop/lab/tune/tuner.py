@@ -246,7 +246,9 @@ class Tuner:
 
         from rooftop.lab.inputs import make
 
-        bench = Bench(BenchGroup(job.subject.op, job.case, [job.subject]), self.device, self.timer, self.case_s, ("kernel",), BenchSummary())
+        bench = Bench(
+            BenchGroup(job.subject.op, job.case, [job.subject]), self.device, self.timer, self.case_s, ("kernel",), BenchSummary()
+        )
         call = job.subject.call(job.case, self.device)
         problem, seen = call.called, call.problem
         size = max(sum(m.nbytes for _, m in problem.tensors if m is not None), 1)

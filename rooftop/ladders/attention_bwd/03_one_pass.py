@@ -36,7 +36,7 @@ def _delta(dout, out, dlse, delta, SQ, H, gb, gs, gh, ob, os, oh, DV: tl.constex
 @triton.jit
 def _keys(q, k, v, dout, lse, delta, sums, dk, dv, scale, SQ, SK, H, GROUP, qb, qs, qh, kb, ks, kh, vb, vs, vh, gb, gs, gh, yb, ys, yh, wb, ws, wh,
           D: tl.constexpr, DV: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, SIZE: tl.constexpr, SIZE_V: tl.constexpr,
-          CAUSAL: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
+          CAUSAL: tl.constexpr):  # type: ignore[no-untyped-def]
     """dk and dv of a tile of keys, and what it adds to dq: `sums` [B, H, SQ, D] in float32."""
     column = (tl.program_id(0)) * BN
     key_head = tl.program_id(1).to(tl.int64)
@@ -147,12 +147,12 @@ def launches(p: Problem, config: Config) -> list[Launch]:
     delta = {
         "dout": "dout", "out": "out", "dlse": "dlse" if p.get("dlse") else None, "delta": "delta", "SQ": queries, "H": heads, **strides("g", "dout"),
         **strides("o", "out"), **wide, "BM": 64,
-    }  # fmt: skip
+    }
     args = {
         "q": "q", "k": "k", "v": "v", "dout": "dout", "lse": "lse", "delta": "delta", "scale": "scale", "SQ": queries, "SK": keys, "H": heads,
         "GROUP": heads // key_heads, **strides("q", "q"), **strides("k", "k"), **strides("v", "v"), **strides("g", "dout"), "D": size, "SIZE": _width(size),
         **wide, "CAUSAL": p.option("right") == 0,
-    }  # fmt: skip
+    }
     to_keys = {"dk": "dk", "dv": "dv", **strides("y", "dk"), **strides("w", "dv"), "BM": config.BM, "BN": config.BN, "sums": "sums"}
     rounded = {"sums": "sums", "dq": "dq", "scale": "scale", "SQ": queries, "H": heads, **strides("x", "dq"), "D": size, "SIZE": _width(size), "BM": 64}
     return [

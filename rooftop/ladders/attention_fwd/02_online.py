@@ -17,7 +17,7 @@ LIMIT = "Every tile is masked and every tile is visited, half of them for nothin
 
 @triton.jit
 def _forward(q, k, v, out, lse, scale, SQ, SK, H, GROUP, qb, qs, qh, kb, ks, kh, vb, vs, vh, ob, os, oh, D: tl.constexpr, DV: tl.constexpr, BM: tl.constexpr,
-             BN: tl.constexpr, SIZE: tl.constexpr, SIZE_V: tl.constexpr, CAUSAL: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
+             BN: tl.constexpr, SIZE: tl.constexpr, SIZE_V: tl.constexpr, CAUSAL: tl.constexpr):  # type: ignore[no-untyped-def]
     row = tl.program_id(0) * BM
     head = tl.program_id(1).to(tl.int64)
     batch = tl.program_id(2).to(tl.int64)
@@ -90,5 +90,5 @@ def launches(p: Problem, config: Config) -> list[Launch]:
     strides = {f"{letter}{s}": m.strides[i] for letter, m in tensors.items() for i, s in enumerate("bsh")}
     args = {"q": "q", "k": "k", "v": "v", "out": "out", "lse": "lse", "scale": "scale", "SQ": queries, "SK": keys, "H": heads, "GROUP": heads // key_heads,
             **strides, "D": size, "DV": size_v, "BM": config.BM, "BN": config.BN, "SIZE": _width(size), "SIZE_V": _width(size_v),
-            "CAUSAL": p.option("right") == 0}  # fmt: skip
+            "CAUSAL": p.option("right") == 0}
     return [Launch(_forward, (-(-queries // config.BM), heads, batch), args, config.warps, config.stages)]

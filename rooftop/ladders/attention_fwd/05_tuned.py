@@ -17,7 +17,7 @@ LIMIT = "Products and exponentials alternate: while a warp group computes expone
 
 @triton.jit
 def _walk(acc, top, total, mine, k, v, begin, end, rows, SQ, SK, factor, ks, vs, D: tl.constexpr, DV: tl.constexpr, BN: tl.constexpr, SIZE: tl.constexpr,
-          SIZE_V: tl.constexpr, CAUSAL: tl.constexpr, MASKED: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
+          SIZE_V: tl.constexpr, CAUSAL: tl.constexpr, MASKED: tl.constexpr):  # type: ignore[no-untyped-def]
     """Tiles of keys from `begin` to `end`, multiples of BN. MASKED: not every query sees every key of them."""
     d = tl.arange(0, SIZE)
     dv = tl.arange(0, SIZE_V)
@@ -50,7 +50,7 @@ def _walk(acc, top, total, mine, k, v, begin, end, rows, SQ, SK, factor, ks, vs,
 
 @triton.jit
 def _forward(q, k, v, out, lse, scale, SQ, SK, H, GROUP, qb, qs, qh, kb, ks, kh, vb, vs, vh, ob, os, oh, D: tl.constexpr, DV: tl.constexpr, BM: tl.constexpr,
-             BN: tl.constexpr, SIZE: tl.constexpr, SIZE_V: tl.constexpr, CAUSAL: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
+             BN: tl.constexpr, SIZE: tl.constexpr, SIZE_V: tl.constexpr, CAUSAL: tl.constexpr):  # type: ignore[no-untyped-def]
     row = (tl.num_programs(0) - 1 - tl.program_id(0)) * BM if CAUSAL else tl.program_id(0) * BM
     head = tl.program_id(1).to(tl.int64)
     batch = tl.program_id(2).to(tl.int64)
@@ -116,5 +116,5 @@ def launches(p: Problem, config: Config) -> list[Launch]:
     strides = {f"{letter}{s}": m.strides[i] for letter, m in tensors.items() for i, s in enumerate("bsh")}
     args = {"q": "q", "k": "k", "v": "v", "out": "out", "lse": "lse", "scale": "scale", "SQ": queries, "SK": keys, "H": heads, "GROUP": heads // key_heads,
             **strides, "D": size, "DV": size_v, "BM": config.BM, "BN": config.BN, "SIZE": _width(size), "SIZE_V": _width(size_v),
-            "CAUSAL": p.option("right") == 0}  # fmt: skip
+            "CAUSAL": p.option("right") == 0}
     return [Launch(_forward, (-(-queries // config.BM), heads, batch), args, config.warps, config.stages)]

@@ -44,7 +44,7 @@ def launches(p: Problem, config: Config) -> list[Launch]:
             args = {
                 "made": "made", "dst": "parts", "flags": "flags", "at_made": made, "at": (reader * ranks + rank) * count, "at_flags": flags,
                 "need": -(-n // config.BN), "M": rows, "N": n, "programs": config.carriers, "BM": config.BM, "WIDE": WIDE,
-            }  # fmt: skip
+            }
             found += [_remote_stores.product(p, config, rank, reader, "made", made, flags), Launch(_remote_stores.carry, (config.carriers,), args, 8)]
     return [*found, *_remote_stores.totals(p)]
 

@@ -90,5 +90,5 @@ def launches(p: Problem, config: Config) -> list[Launch]:
     args = {
         "a_desc": _boxes("a", a, config.BM, config.BK), "b_desc": _boxes("b", b, config.BN, config.BK), "out": "out", "M": m, "N": n, "K": k,
         "ldo": out.strides[0],
-    }  # fmt: skip
+    }
     return [Launch(kernel=hgemm, grid=(-(-m // config.BM) * -(-n // config.BN),), args=args, warps=8)]

@@ -79,7 +79,7 @@ def hgemm(a_desc, b_desc, out, M, N, K, ldo, STAGES: gl.constexpr, GROUPS: gl.co
     gl.warp_specialize([
         (consume, (0, a_desc, b_desc, a_ring, b_ring, full, empty, out, ldo, row, column, M, N, K, STAGES, GROUPS)),
         (load, (a_desc, b_desc, a_ring, b_ring, full, empty, row, column, K, STAGES, GROUPS)),
-    ], [1], [40])  # fmt: skip
+    ], [1], [40])
 
 
 
@@ -122,5 +122,5 @@ def launches(p: Problem, config: Config) -> list[Launch]:
     args = {
         "a_desc": _boxes("a", a, config.BM // config.GROUPS, config.BK), "b_desc": _boxes("b", b, config.BN, config.BK), "out": "out", "M": m, "N": n,
         "K": k, "ldo": out.strides[0], "STAGES": config.STAGES, "GROUPS": config.GROUPS,
-    }  # fmt: skip
+    }
     return [Launch(kernel=hgemm, grid=(-(-m // config.BM) * -(-n // config.BN),), args=args, warps=4)]

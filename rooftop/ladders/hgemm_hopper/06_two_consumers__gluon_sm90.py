@@ -78,7 +78,7 @@ def hgemm(a_desc, b_desc, out, M, N, K, ldo, STAGES: gl.constexpr, GROUPS: gl.co
         (consume, (0, a_desc, b_desc, a_ring, b_ring, full, empty, out, ldo, row, column, M, N, K, STAGES, GROUPS)),
         (consume, (1, a_desc, b_desc, a_ring, b_ring, full, empty, out, ldo, row, column, M, N, K, STAGES, GROUPS)),
         (load, (a_desc, b_desc, a_ring, b_ring, full, empty, row, column, K, STAGES, GROUPS)),
-    ], [4, 1], [232, 40])  # fmt: skip
+    ], [4, 1], [232, 40])
 
 
 
@@ -121,5 +121,5 @@ def launches(p: Problem, config: Config) -> list[Launch]:
     args = {
         "a_desc": _boxes("a", a, config.BM // config.GROUPS, config.BK), "b_desc": _boxes("b", b, config.BN, config.BK), "out": "out", "M": m, "N": n,
         "K": k, "ldo": out.strides[0], "STAGES": config.STAGES, "GROUPS": config.GROUPS,
-    }  # fmt: skip
+    }
     return [Launch(kernel=hgemm, grid=(-(-m // config.BM) * -(-n // config.BN),), args=args, warps=4)]

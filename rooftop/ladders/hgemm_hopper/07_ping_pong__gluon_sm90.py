@@ -96,7 +96,7 @@ def hgemm(a_desc, b_desc, out, M, N, K, ldo, STAGES: gl.constexpr):
         (consume, (0, a_desc, b_desc, a_ring, b_ring, full, empty, turns, out, ldo, M, N, K, STAGES)),
         (consume, (1, a_desc, b_desc, a_ring, b_ring, full, empty, turns, out, ldo, M, N, K, STAGES)),
         (load, (a_desc, b_desc, a_ring, b_ring, full, empty, M, N, K, STAGES)),
-    ], [4, 1], [232, 40])  # fmt: skip
+    ], [4, 1], [232, 40])
 
 
 
@@ -139,5 +139,5 @@ def launches(p: Problem, config: Config) -> list[Launch]:
     args = {
         "a_desc": _boxes("a", a, config.BM, config.BK), "b_desc": _boxes("b", b, config.BN, config.BK), "out": "out", "M": m, "N": n, "K": k,
         "ldo": out.strides[0], "STAGES": config.STAGES,
-    }  # fmt: skip
+    }
     return [Launch(kernel=hgemm, grid=(min(p.device.sms, tiles),), args=args, warps=4)]

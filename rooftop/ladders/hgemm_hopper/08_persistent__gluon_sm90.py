@@ -94,7 +94,7 @@ def hgemm(a_desc, b_desc, out_desc, M, N, K, STAGES: gl.constexpr):
         (consume, (0, a_desc, b_desc, a_ring, b_ring, c_ring, full, empty, out_desc, M, N, K, STAGES)),
         (consume, (1, a_desc, b_desc, a_ring, b_ring, c_ring, full, empty, out_desc, M, N, K, STAGES)),
         (load, (a_desc, b_desc, a_ring, b_ring, full, empty, M, N, K, STAGES)),
-    ], [4, 1], [232, 40])  # fmt: skip
+    ], [4, 1], [232, 40])
 
 
 
@@ -139,5 +139,5 @@ def launches(p: Problem, config: Config) -> list[Launch]:
     args = {
         "a_desc": _boxes("a", a, config.BM // 2, config.BK), "b_desc": _boxes("b", b, config.BN, config.BK), "M": m, "N": n, "K": k,
         "out_desc": _boxes("out", out, config.BM // 2, config.BN // 4), "STAGES": config.STAGES,
-    }  # fmt: skip
+    }
     return [Launch(kernel=hgemm, grid=(min(p.device.sms, tiles),), args=args, warps=4)]

@@ -38,4 +38,4 @@ def steps(p: Problem, config: Config) -> Sequence[Step]:
         count(p), product(logits, matrix(p, "x"), turned(matrix(p, "weight"))), losses_of(p, logits, 0), gradient_of(p, logits, 0), copied(slopes, logits),
         product(dense("unit_x", rows, width), slopes, matrix(p, "weight")), product(dense("unit_weight", columns, width), turned(slopes), matrix(p, "x")),
         total(p, "losses"),
-    ]  # fmt: skip
+    ]

@@ -25,7 +25,7 @@ def _place(pid, down, across):
 
 def product(
     a, b, out, depth, M: ct.Constant[int], N: ct.Constant[int], K: ct.Constant[int], A_TURNED: ct.Constant[bool], B_TURNED: ct.Constant[bool],
-):  # fmt: skip
+):
     i, j = _place(ct.bid(0), ct.num_tiles(out, axis=0, shape=(M, N)), ct.num_tiles(out, axis=1, shape=(M, N)))
     sum = ct.zeros((M, N), ct.float32)
     for k in range(ct.cdiv(depth, K)):
@@ -72,6 +72,6 @@ def launches(p: Problem, config: Config) -> list[Launch]:
     (a, a_turned), (b, b_turned) = _matrix("a", p["a"]), _matrix("b", p["b"])
     args = {
         "a": a, "b": b, "out": "out", "depth": p["a"].shape[1], "M": config.M, "N": config.N, "K": config.K, "A_TURNED": a_turned, "B_TURNED": b_turned,
-    }  # fmt: skip
+    }
     rows, columns = p["out"].shape
     return [Launch(product, (-(-rows // config.M) * -(-columns // config.N),), args)]

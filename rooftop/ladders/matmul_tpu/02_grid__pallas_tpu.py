@@ -42,5 +42,5 @@ def run(given: Mapping[str, Any], p: Problem, c: Mapping[str, int], on: On) -> d
         _kernel, on, name="grid", order=("parallel", "parallel"), grid=(a.shape[0] // c["m"], b.shape[1] // c["n"]),
         in_specs=[pl.BlockSpec((c["m"], c["k"]), lambda i, j: (i, 0)), pl.BlockSpec((c["k"], c["n"]), lambda i, j: (0, j))],
         out_specs=pl.BlockSpec((c["m"], c["n"]), lambda i, j: (i, j)), out_shape=like(a, a.dtype, a.shape[0], b.shape[1]),
-    )(a, b)  # fmt: skip
+    )(a, b)
     return {"out": out[:m, :n]}

@@ -54,5 +54,5 @@ def run(given: Mapping[str, Any], p: Problem, c: Mapping[str, int], on: On) -> d
         in_specs=[pl.BlockSpec((c["m"], c["k"]), lambda i, j, k: (i, k)), pl.BlockSpec((c["k"], c["n"]), lambda i, j, k: (k, j))],
         out_specs=pl.BlockSpec((c["m"], c["n"]), lambda i, j, k: (i, j)), out_shape=like(a, a.dtype, a.shape[0], b.shape[1]),
         scratch_shapes=[pltpu.VMEM((c["m"], c["n"]), jnp.float32)],
-    )(a, b)  # fmt: skip
+    )(a, b)
     return {"out": out[:m, :n]}

@@ -50,7 +50,7 @@ def _kernel(a: Any, b: Any, out: Any, acc: Any, *, m: int, n: int, k: int) -> No
         partial(_step, acc=acc, steps=steps), grid=(a.shape[0] // m, b.shape[1] // n, steps),
         in_specs=[pl.BlockSpec((m, k), lambda i, j, k: (i, k)), pl.BlockSpec((k, n), lambda i, j, k: (k, j))],
         out_specs=[pl.BlockSpec((m, n), lambda i, j, k: (i, j))],
-    )(a, b, out)  # fmt: skip
+    )(a, b, out)
 
 
 def run(given: Mapping[str, Any], p: Problem, c: Mapping[str, int], on: On) -> dict[str, Any]:
@@ -61,5 +61,5 @@ def run(given: Mapping[str, Any], p: Problem, c: Mapping[str, int], on: On) -> d
     out = call(
         partial(_kernel, **c), on, name="pipelined", in_specs=[hbm, hbm], out_specs=hbm, out_shape=like(a, a.dtype, a.shape[0], b.shape[1]),
         scratch_shapes=[pltpu.VMEM((c["m"], c["n"]), jnp.float32)],
-    )(a, b)  # fmt: skip
+    )(a, b)
     return {"out": out[:m, :n]}

@@ -58,5 +58,5 @@ def launches(p: Problem, config: Config) -> list[Launch]:
     args = {
         "a": "a", "b": "b", "out": "out", "M": m, "N": n, "K": k, "ma": a.strides[0], "ka": a.strides[1], "kb": b.strides[0], "nb": b.strides[1],
         "ldo": out.strides[0], "BM": config.BM, "BN": config.BN, "BK": config.BK,
-    }  # fmt: skip
+    }
     return [Launch(_matmul, (-(-n // config.BN), -(-m // config.BM)), args, 4, 1)]

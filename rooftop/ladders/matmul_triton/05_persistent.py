@@ -79,7 +79,7 @@ def configs(p: Problem) -> list[Config]:
         Config(bm, bn, bk, group, warps, stages)
         for bm, bn, warps in ((128, 256, 8), (256, 128, 8), (128, 128, 8), (128, 128, 4), (128, 64, 4), (64, 128, 4), (64, 64, 4))
         for bk in (32, 64) for group in (4, 8, 16) for stages in (2, 3, 4, 5)
-    ]  # fmt: skip
+    ]
     return [c for c in found if (c.BM + c.BN) * c.BK * 2 * c.stages <= room]
 
 
@@ -91,7 +91,7 @@ def launches(p: Problem, config: Config) -> list[Launch]:
         "a": "a", "b": "b", "out": "out", "M": m, "N": n, "K": k, "ma": a.strides[0], "ka": a.strides[1], "kb": b.strides[0], "nb": b.strides[1],
         "ldo": out.strides[0], "GROUP": config.GROUP, "BM": config.BM, "BN": config.BN,
         "BK": config.BK,
-    }  # fmt: skip
+    }
     programs = min(p.device.sms, -(-n // config.BN) * -(-m // config.BM))
     args["programs"] = programs
     return [Launch(_matmul, (programs,), args, config.warps, config.stages)]

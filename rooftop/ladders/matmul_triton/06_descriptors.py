@@ -19,7 +19,7 @@ LIMIT = "All 8 warps wait for the slices, multiply, and store: while they store 
 
 @triton.jit
 def _matmul(a, b, out, M, N, K, GROUP, programs, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, A_COLUMNS: tl.constexpr,
-            B_COLUMNS: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
+            B_COLUMNS: tl.constexpr):  # type: ignore[no-untyped-def]
     """X_COLUMNS: the descriptor is of the transposed operand, whose columns are contiguous in memory."""
     tiles = tl.cdiv(M, BM) * tl.cdiv(N, BN)
     for tile in range(tl.program_id(0), tiles, programs):
@@ -92,7 +92,7 @@ def choose(p: Problem) -> Config:
 
 def configs(p: Problem) -> list[Config]:
     return [Config(bm, bn, 64, group, warps, stages) for bm, bn, warps in ((128, 256, 8), (256, 128, 8), (128, 128, 8), (128, 128, 4)) for group in (8, 16)
-            for stages in (2, 3, 4) if (bm + bn) * 128 * stages + bm * bn <= p.device.shared_per_block]  # fmt: skip
+            for stages in (2, 3, 4) if (bm + bn) * 128 * stages + bm * bn <= p.device.shared_per_block]
 
 
 
@@ -110,5 +110,5 @@ def launches(p: Problem, config: Config) -> list[Launch]:
         "a": boxes("a", a, config.BM, config.BK), "b": boxes("b", b, config.BK, config.BN), "out": Descriptor("out", (config.BM, config.BN // 2)), "M": m,
         "N": n, "K": k, "GROUP": config.GROUP, "programs": programs, "BM": config.BM, "BN": config.BN, "BK": config.BK, "A_COLUMNS": not _rows(a),
         "B_COLUMNS": not _rows(b),
-    }  # fmt: skip
+    }
     return [Launch(_matmul, (programs,), args, config.warps, config.stages)]

@@ -30,4 +30,4 @@ def work(p: Problem) -> Work:
 OP = Op(
     reference, outputs=outputs, work=work, wrong={"a half": lambda a, b: (a.float() @ b.float().T * 0.5).to(a.dtype)},
     cases=[case(name, tags="edge bench", a=Input((m, k), "bf16"), b=Input((n, k), "bf16")) for name, (m, n, k) in SHAPES.items()],
-)  # fmt: skip
+)

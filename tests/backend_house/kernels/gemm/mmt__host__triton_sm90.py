@@ -38,5 +38,5 @@ def launches(p: Problem, config: dict[str, Any]) -> list[Launch]:
     rows, columns = p["c"].shape
     args = {
         "a": Descriptor("a", (m, k)), "b": Descriptor("b", (n, k)), "c": Descriptor("c", (m, n)), "K": p["a"].shape[1], "M_TILE": m, "N_TILE": n, "K_TILE": k,
-    }  # fmt: skip
+    }
     return [Launch(_mmt, (-(-columns // n), -(-rows // m)), args, warps=4, stages=3, options={"maxnreg": 168})]
