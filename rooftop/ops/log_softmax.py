@@ -27,7 +27,8 @@ def log_softmax(x: Tensor, dim: int = -1, *, implementation: str | None = None) 
 
     Raises TypeError for anything but a floating tensor of these dtypes, IndexError for a `dim` out of range, ValueError for no dimensions
     or where a named implementation cannot take `x`."""
-    return OP(x, validate("log_softmax", x, dim), implementation=implementation)
+    dim = validate("log_softmax", x, dim)
+    return OP(x, dim, implementation=implementation)
 
 
 def reference(x: Tensor, dim: int) -> Tensor:

@@ -32,7 +32,8 @@ def softmax(x: Tensor, dim: int = -1, *, implementation: str | None = None) -> T
     or where a named implementation cannot take `x`.
 
     Source: Milakov & Gimelshein 2018 (arXiv 1805.02867)."""
-    return OP(x, validate("softmax", x, dim), implementation=implementation)
+    dim = validate("softmax", x, dim)
+    return OP(x, dim, implementation=implementation)
 
 
 def validate(name: str, x: Tensor, dim: int) -> int:

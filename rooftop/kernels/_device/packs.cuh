@@ -3,7 +3,9 @@
 #pragma once
 #include "words.cuh"
 
-/// One vector load; kernels with a row in registers call it a vector. `together`: its address is a multiple of 16; else it is N accesses of one element.
+// A pack: one vector load. Kernels that hold a row in registers call it a vector.
+
+/// `together`: the address is a multiple of 16, and the pack is one access; otherwise it is N accesses of one element.
 template <typename T>
 struct Pack {
     static constexpr int N = 16 / sizeof(T), WORDS = Word<T>::N;
@@ -52,10 +54,7 @@ struct Pack {
         const unsigned off = reinterpret_cast<unsigned long long>(p) % 16;
         const T* q = p - off / sizeof(T);
         if (together || q < begin || q + 2 * N > end) return load(p, together);
-        return amid(*reinterpret_cast<const uint4*>(q), *reinterpret_cast<const uint4*>(q + N), off);
-    }
-    /// The 16 bytes that start `off` bytes (below 16, whole elements) after the start of a, of two packs that are neighbours.
-    __device__ static uint4 amid(const uint4& a, const uint4& b, unsigned off) {
+        const uint4 a = *reinterpret_cast<const uint4*>(q), b = *reinterpret_cast<const uint4*>(q + N);
         unsigned w[8] = {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
 #pragma unroll
         for (int i = 0; i < 6; ++i) w[i] = off & 8 ? w[i + 2] : w[i];

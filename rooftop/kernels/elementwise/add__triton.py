@@ -23,11 +23,10 @@ def _add(x, y, out, n, rest, BLOCK: tl.constexpr, REST: tl.constexpr, CHAINED: t
     inside = at < n
     total = tl.load(x + at, inside) + tl.load(y + at, inside)
     tl.store(out + at, total, inside)
-    if REST:
-        if tl.program_id(0) == 0:
-            last = tl.arange(0, 16)
-            left = last < rest
-            tl.store(out + n + last, tl.load(x + n + last, left) + tl.load(y + n + last, left), left)
+    if REST and tl.program_id(0) == 0:
+        last = tl.arange(0, 16)
+        left = last < rest
+        tl.store(out + n + last, tl.load(x + n + last, left) + tl.load(y + n + last, left), left)
 
 
 @dataclass(frozen=True)

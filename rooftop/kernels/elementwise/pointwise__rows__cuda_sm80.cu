@@ -82,6 +82,18 @@ struct GegluBwd {
     }
 };
 
+/// The 16 bytes that start `off` bytes (below 16, whole elements) after the start of a, of two packs that are neighbours.
+__device__ inline uint4 amid(const uint4& a, const uint4& b, unsigned off) {
+    unsigned w[8] = {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
+#pragma unroll
+    for (int i = 0; i < 6; ++i) w[i] = off & 8 ? w[i + 2] : w[i];
+#pragma unroll
+    for (int i = 0; i < 5; ++i) w[i] = off & 4 ? w[i + 1] : w[i];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) w[i] = __funnelshift_r(w[i], w[i + 1], off % 4 * 8);
+    return make_uint4(w[0], w[1], w[2], w[3]);
+}
+
 /// A tensor that is read: its first element, how far its rows are apart, and the bounds of the memory that its elements, or those of the other half of its
 /// rows, are in.
 template <typename T>
@@ -117,7 +129,7 @@ __device__ void one(const Source<T> (&from)[F::IN], T* to, unsigned row, int pac
         }
         float f[IN][N], result[N];
 #pragma unroll
-        for (int i = 0; i < IN; ++i) P::widen(P::amid(a[i], b[i], off[i]), f[i]);
+        for (int i = 0; i < IN; ++i) P::widen(amid(a[i], b[i], off[i]), f[i]);
 #pragma unroll
         for (int j = 0; j < N; ++j) {
             float v[IN];
