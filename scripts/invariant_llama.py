@@ -163,7 +163,7 @@ def prove(tiny: bool, device: str, length: int, seed: int, free: bool) -> dict[s
         "device": torch.cuda.get_device_name() if device != "cpu" else "cpu", "torch": torch.__version__, "model": SIZES[tiny],
         "dtype": str(model.dtype).removeprefix("torch."), "lengths": lengths, "seed": seed, "invariant": not free, "ways": rows,
         "seconds": round(time.monotonic() - started, 1),
-    }  # fmt: skip
+    }
 
 
 def main(argv: list[str] | None = None) -> int:

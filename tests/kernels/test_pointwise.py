@@ -253,7 +253,7 @@ ODD: dict[str, tuple[str, str, dict[str, Any]]] = {
         name: (name, f"{name}__triton", {"x": X, "bias": Input((2051,), "bf16"), "residual": None, "mask": MASK, "scale": 1.25, "p": 0.0, "seed": 0})
         for name in ("bias_mask_scale_add", "bias_mask_scale_add_bwd")
     },
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("how", ODD)

@@ -15,7 +15,7 @@ FORMULAS: Mapping[str, tuple[str, tuple[str, ...], tuple[str, ...]]] = {
     "square": ("Square", ("x",), ("y",)), "square_bwd": ("SquareBwd", ("dy", "x"), ("dx",)),
     "swiglu": ("Swiglu", ("a", "b"), ("y",)), "swiglu_bwd": ("SwigluBwd", ("dy", "a", "b"), ("da", "db")),
     "geglu": ("Geglu", ("a", "b"), ("y",)), "geglu_bwd": ("GegluBwd", ("dy", "a", "b"), ("da", "db")),
-}  # fmt: skip
+}
 FORMS = ("gelu", "geglu")  # exact, and by tanh
 
 

@@ -40,7 +40,7 @@ def drawn(seed: int, gpu: bool) -> Iterator[dict[str, Any]]:
 
 
 def sequences(sizes: Mapping[str, Any], dtype: str = "bf16", *, backend: str = "auto", arch: int = 90, seed: int = 0,
-              implementation: str | Implementation | None = None) -> Compared:  # fmt: skip
+              implementation: str | Implementation | None = None) -> Compared:
     """Causal attention of sequences of these lengths, in every arrangement. Raises InvarianceError where the mode refuses it."""
     import torch
 

@@ -35,7 +35,7 @@ def ops(names: Sequence[str] = ()) -> list[Contract]:
 def run(
     names: Sequence[str], *, seed: int, seconds: float | None = None, rounds: int | None = None, gpu: bool = False,
     say: Callable[[str], None] = lambda text: None,
-) -> Found:  # fmt: skip
+) -> Found:
     """Rounds of one length for each op, until the time or their number is over. Raises ValueError where no op can be drawn."""
     begin, found, done = time.monotonic(), Found(), 0
     todo = ops(names)
