@@ -100,7 +100,7 @@ def timed(op: Contract, case: Case, timer: Timer, device: Any) -> dict[str, Any]
 
     tensors, options = make(op, case, "cuda", 1)
     touched = sum(t.numel() * t.element_size() for t in tensors.values() if t is not None)
-    sets = [tensors] + [{n: None if t is None else t.clone() for n, t in tensors.items()} for _ in range(min(sets_needed(touched, device.l2_bytes), 64) - 1)]
+    sets = [tensors] + [{n: None if t is None else t.clone() for n, t in tensors.items()} for _ in range(sets_needed(touched, device.l2_bytes) - 1)]
     values: list[Any] = [options[n] for n in op.runtime_options]
     found: dict[str, Plan] = {}
     with torch.no_grad():
