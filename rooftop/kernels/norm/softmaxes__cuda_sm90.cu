@@ -49,7 +49,8 @@ args = [
 "C * bytes(y) <= 900000" = "a row of dy and of y must fit the shared memory of sixteen blocks, two on a multiprocessor"
 
 [[launch]]
-kernel  = "{op}<{T}, {threads}, {cluster}, {blocks}>"
+kernel  = """softmax{'_bwd' if op == 'softmax_bwd' or op == 'log_softmax_bwd' else ''}<{T}, {threads}, {cluster}, {blocks}, \
+  {op == 'log_softmax' or op == 'log_softmax_bwd'}>"""
 grid    = ["R * cluster"]
 block   = ["threads"]
 chained = true
@@ -85,8 +86,8 @@ constexpr float LOWEST = -3.402823466e38f;
 extern __shared__ __align__(128) uint4 held[];  // this block's packs, of y before those of dy; each thread reads only what it copied itself
 
 /// Softmax, or its logarithm.
-template <typename T, int THREADS, int CLUSTER, bool LOG>
-__device__ void forward(int C, const T* __restrict__ x, long long xs, T* __restrict__ y, long long ys) {
+template <typename T, int THREADS, int CLUSTER, int BLOCKS, bool LOG>
+__global__ void __launch_bounds__(THREADS, BLOCKS) softmax(int C, const T* __restrict__ x, long long xs, T* __restrict__ y, long long ys) {
     constexpr int N = Word<T>::N, PACK = 16 / sizeof(T), WARPS = THREADS / 32, PAIRS = WARPS * CLUSTER;
     __shared__ float2 pairs[PAIRS];  // (max, sum) of every warp of the cluster; every block has all of them
     const auto cluster = cg::this_cluster();
@@ -175,19 +176,10 @@ __device__ void forward(int C, const T* __restrict__ x, long long xs, T* __restr
     if (tid < share.singles) y[share.single(tid)] = T(LOG ? single - m - scale : quotient<T>(exponential<T>(single - m), s, scale));
 }
 
-template <typename T, int THREADS, int CLUSTER, int BLOCKS>
-__global__ void __launch_bounds__(THREADS, BLOCKS) softmax(int C, const T* __restrict__ x, long long xs, T* __restrict__ y, long long ys) {
-    forward<T, THREADS, CLUSTER, false>(C, x, xs, y, ys);
-}
-
-template <typename T, int THREADS, int CLUSTER, int BLOCKS>
-__global__ void __launch_bounds__(THREADS, BLOCKS) log_softmax(int C, const T* __restrict__ x, long long xs, T* __restrict__ y, long long ys) {
-    forward<T, THREADS, CLUSTER, true>(C, x, xs, y, ys);
-}
-
 /// dx = y (dy - sum of dy y), or, of the logarithm, dx = dy - e^y sum of dy.
-template <typename T, int THREADS, int CLUSTER, bool LOG>
-__device__ void backward(int C, const T* __restrict__ dy, long long gs, const T* __restrict__ y, long long ys, T* __restrict__ dx, long long xs) {
+template <typename T, int THREADS, int CLUSTER, int BLOCKS, bool LOG>
+__global__ void __launch_bounds__(THREADS, BLOCKS)
+softmax_bwd(int C, const T* __restrict__ dy, long long gs, const T* __restrict__ y, long long ys, T* __restrict__ dx, long long xs) {
     constexpr int N = Word<T>::N, PACK = 16 / sizeof(T), WARPS = THREADS / 32, PARTS = WARPS * CLUSTER;
     __shared__ float parts[PARTS];  // of every warp of the cluster; every block has all of them
     const auto cluster = cg::this_cluster();
@@ -272,16 +264,4 @@ __device__ void backward(int C, const T* __restrict__ dy, long long gs, const T*
         }
     }
     if (has_single) dx[share.single(tid)] = T(LOG ? single_dy - exponential<T>(single_y) * s : single_y * (single_dy - s));
-}
-
-template <typename T, int THREADS, int CLUSTER, int BLOCKS>
-__global__ void __launch_bounds__(THREADS, BLOCKS)
-softmax_bwd(int C, const T* __restrict__ dy, long long gs, const T* __restrict__ y, long long ys, T* __restrict__ dx, long long xs) {
-    backward<T, THREADS, CLUSTER, false>(C, dy, gs, y, ys, dx, xs);
-}
-
-template <typename T, int THREADS, int CLUSTER, int BLOCKS>
-__global__ void __launch_bounds__(THREADS, BLOCKS)
-log_softmax_bwd(int C, const T* __restrict__ dy, long long gs, const T* __restrict__ y, long long ys, T* __restrict__ dx, long long xs) {
-    backward<T, THREADS, CLUSTER, true>(C, dy, gs, y, ys, dx, xs);
 }
