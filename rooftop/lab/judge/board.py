@@ -14,7 +14,7 @@ from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from rooftop.core.forms import FormError, formed
 from rooftop.lab.judge import counts, score
@@ -36,8 +36,8 @@ MIGRATIONS = (  # statements that bring a file from one version to the next
     (  # of rooftop serve: serve/queue.py
         "CREATE TABLE tokens (hash TEXT PRIMARY KEY, user TEXT NOT NULL, made TEXT NOT NULL, expires TEXT NOT NULL)",
         "CREATE TABLE jobs (number INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT NOT NULL UNIQUE, at TEXT NOT NULL, user TEXT NOT NULL, "
-        "op TEXT NOT NULL, file TEXT NOT NULL, function TEXT NOT NULL, target TEXT NOT NULL, source TEXT NOT NULL, "
-        "state TEXT NOT NULL DEFAULT 'waiting', tries INTEGER NOT NULL DEFAULT 0, began TEXT NOT NULL DEFAULT '', said TEXT NOT NULL DEFAULT '')",
+        "op TEXT NOT NULL, file TEXT NOT NULL, function TEXT NOT NULL, target TEXT NOT NULL, source TEXT NOT NULL, state TEXT NOT NULL "
+        "DEFAULT 'waiting', tries INTEGER NOT NULL DEFAULT 0, began TEXT NOT NULL DEFAULT '', said TEXT NOT NULL DEFAULT '')",
         "CREATE INDEX turns ON jobs (state, target, number)", "CREATE INDEX handed_in ON jobs (user, at)",
     ),
 )
@@ -96,8 +96,8 @@ def of_verdict(verdict: Verdict, user: str, now: datetime | None = None, name: s
     amount = verdict.seconds if verdict.basis == "time" else verdict.cost
     device = verdict.device if verdict.basis == "time" else "counts"
     return Entry(
-        name or uuid.uuid4().hex, at, user, OWN, verdict.basis, device, verdict.op, verdict.case, verdict.file, verdict.digest, verdict.kind,
-        verdict.score, amount, json.loads(json.dumps(verdict.to_json())),
+        name or uuid.uuid4().hex, at, user, OWN, verdict.basis, device, verdict.op, verdict.case, verdict.file, verdict.digest,
+        verdict.kind, verdict.score, amount, json.loads(json.dumps(verdict.to_json())),
     ).checked()
 
 
@@ -164,7 +164,7 @@ class Board:
     def close(self) -> None:
         self._base.close()
 
-    def __enter__(self) -> Board:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -197,8 +197,8 @@ class Board:
     # -- reading ---------------------------------------------------------------------------------------------------
 
     def entries(
-        self, *, op: str | None = None, device: str | None = None, user: str | None = None, basis: str | None = None, name: str | None = None,
-        right: bool = True,
+        self, *, op: str | None = None, device: str | None = None, user: str | None = None, basis: str | None = None,
+        name: str | None = None, right: bool = True,
     ) -> list[Entry]:
         """The best first; without `right` also those that are not right, which have no score."""
         wanted = {"op": op, "device": device, "user": user, "basis": basis, "id": name, "kind": "right" if right else None}

@@ -1,15 +1,11 @@
-"""The application: its pages, what may be handed in by whom, and every refusal as a page with its status code."""
+"""The application: its pages, and what may be handed in by whom."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import re
-from collections import Counter, defaultdict, deque
-from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
-from time import monotonic
+from collections.abc import AsyncIterator
 from typing import Any
 
 from markupsafe import Markup
@@ -23,220 +19,97 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from rooftop.core import registry
-from rooftop.lab.judge.board import BoardError, FullError, tables
+from rooftop.core.names import RegistryError, UnknownName
+from rooftop.lab.judge.board import BoardError, tables
 from rooftop.lab.judge.forms import MOST
 from rooftop.lab.judge.serve import pages
-from rooftop.lab.judge.serve.guard import Guard, Log
-from rooftop.lab.judge.serve.queue import Job, LimitError, Limits, NoUserError, Queue
-from rooftop.lab.judge.serve.worker import Worker, form_of
+from rooftop.lab.judge.serve.guard import Guard
+from rooftop.lab.judge.serve.queue import Job, LimitError, NoUserError
+from rooftop.lab.judge.serve.service import COOKIE, RefusedError, Service, known, owner, page, refusal, refused, said, service_of, signed_in
+from rooftop.lab.judge.serve.worker import form_of
 from rooftop.lab.judge.verdict import Verdict
 
-COOKIE = "rooftop"
-TRIALS, WITHIN = 20, 60.0  # unknown tokens of one address in so many seconds; then none is looked up
 STREAMS = 8  # pages of one user that follow a job at once
 LOOK = 0.5  # seconds between two looks at a job that is followed
-RECOGNISING = 2  # processes that recognise what is handed in, at once
-TITLES = {
-    400: "This request cannot be read", 401: "Sign in", 403: "Not for you", 404: "Not here", 405: "Not so", 408: "Too slow", 413: "Too large",
-    422: "No submission", 429: "Too often", 500: "A fault of the server", 503: "Not now", 507: "The disk is full",
-}  # fmt: skip
-
-
-class RefusedError(Exception):
-    """A request is refused with this status."""
-
-    def __init__(self, status: int, text: str, seconds: int = 0) -> None:
-        super().__init__(text)
-        self.status, self.seconds = status, seconds
-
-
-@dataclass
-class Service:
-    """What the pages stand on. `stopping`: the server ends, and streams with it."""
-
-    board: Path
-    workers: Sequence[Worker]
-    log: Log
-    prefix: str = ""
-    limits: Limits = field(default_factory=Limits)
-    stopping: bool = False
-    following: Counter[str] = field(default_factory=Counter)
-    trials: defaultdict[str, deque[float]] = field(default_factory=lambda: defaultdict(deque))
-
-    def __post_init__(self) -> None:
-        self.targets = tuple(w.target for w in self.workers)
-        self.pages = pages.Pages(self.prefix, self.targets)
-        self.recognising = asyncio.Semaphore(RECOGNISING)
-
-    def queue(self) -> Queue:
-        return Queue(self.board)
-
-    def worker(self, target: str) -> Worker | None:
-        return next((w for w in self.workers if w.target == target), None)
 
 
 def application(service: Service) -> ASGIApp:
     routes = [
         Route("/", _ladders), Route("/ladder/{name}", _ladder), Route("/board", _board), Route("/user", _user), Route("/healthz", _health),
-        Route("/hand-in", _form), Route("/hand-in", _hand_in, methods=["POST"]), Route("/job/{name}", _job), Route("/job/{name}/events", _events),
+        Route("/hand-in", _form), Route("/hand-in", _hand_in, methods=["POST"]),
+        Route("/job/{name}", _job), Route("/job/{name}/events", _events),
         Route("/job/{name}/verdict.json", _verdict), Route("/sign-in", _sign_in_form), Route("/sign-in", _sign_in, methods=["POST"]),
         Route("/sign-out", _sign_out, methods=["POST"]), Route("/static/{name}", _static),
     ]  # fmt: skip
-    refusals: dict[Any, Any] = {
-        kind: _refusal for kind in (RefusedError, HTTPException, NoUserError, LimitError, BoardError, registry.RegistryError, Exception)
-    }
+    kinds = (RefusedError, HTTPException, NoUserError, LimitError, BoardError, RegistryError, Exception)
+    refusals: dict[Any, Any] = dict.fromkeys(kinds, refusal)
     made = Starlette(routes=routes, exception_handlers=refusals)
     made.state.service = service
     return Guard(made, service.log, lambda scope, status, text: said(service, status, text), service.prefix)
 
 
-# -- answers --------------------------------------------------------------------------------------------------------------
-
-
-def said(service: Service, status: int, text: str, user: str = "", headers: dict[str, str] | None = None) -> HTMLResponse:
-    """A page that says why there is no other."""
-    if status == 401:
-        return HTMLResponse(service.pages.html("sign_in.html.j2", said=text), 401, {"www-authenticate": "Bearer", **(headers or {})})
-    made = service.pages.html("said.html.j2", status=status, title=TITLES.get(status, str(status)), said=text, user=user)
-    return HTMLResponse(made, status, headers)
-
-
-def _refused(error: Exception) -> tuple[int, str, int]:
-    """Status, text and seconds after which to try again."""
-    match error:
-        case RefusedError():
-            return error.status, str(error), error.seconds
-        case HTTPException():
-            return error.status_code, {404: "there is no such page", 405: "this page is not used so"}.get(error.status_code, str(error.detail)), 0
-        case NoUserError():
-            return 401, str(error), 0
-        case LimitError():
-            return 503 if error.full else 429, str(error), error.seconds
-        case registry.RegistryError():
-            return 404, str(error.args[0]), 0
-        case FullError():
-            return 507, "there is no room on the server's disk; nothing of this was kept, and nothing that was kept before is lost: try again later", 60
-        case BoardError():
-            return 503, "the board cannot be used now; nothing that was kept is lost: try again later", 60
-    return 500, "the server has made a fault; its log says which", 0
-
-
-def _refusal(request: Request, error: Exception) -> Response:
-    status, text, seconds = _refused(error)
-    if status >= 500:
-        _service(request).log("error", status=status, kind=type(error).__name__, said=str(error)[:500])
-    return said(_service(request), status, text, request.scope["state"].get("user", ""), {"retry-after": str(seconds)} if seconds else None)
-
-
-def _service(request: Request) -> Service:
-    found: Service = request.app.state.service
-    return found
-
-
-def _page(request: Request, template: str, **about: Any) -> HTMLResponse:
-    return HTMLResponse(_service(request).pages.html(template, user=about.pop("user", "") or _known(request), **about))
-
-
-# -- users ----------------------------------------------------------------------------------------------------------------
-
-
-def _token(request: Request) -> str:
-    word, _, given = request.headers.get("authorization", "").partition(" ")
-    return given.strip() if word.lower() == "bearer" else request.cookies.get(COOKIE, "")
-
-
-def _owner(request: Request, token: str) -> str:
-    """Whose token it is. Raises NoUserError, and RefusedError where an address tries too many."""
-    service = _service(request)
-    tried, now = service.trials[request.client.host if request.client else ""], monotonic()
-    while tried and tried[0] < now - WITHIN:
-        tried.popleft()
-    if len(tried) >= TRIALS:
-        raise RefusedError(429, f"{TRIALS} unknown tokens within a minute came from your address; try again later", int(WITHIN))
-    with service.queue() as queue:
-        try:
-            user = queue.user_of(token)
-        except NoUserError:
-            tried.append(now)
-            raise
-    request.scope["state"]["user"] = user
-    return user
-
-
-def _signed_in(request: Request) -> str:
-    """The user. Raises NoUserError where nobody is, or a token does not hold."""
-    token = _token(request)
-    if not token:
-        raise NoUserError("this page needs your token")
-    return _owner(request, token)
-
-
-def _known(request: Request) -> str:
-    """The user, or "": for pages that everybody may read."""
-    try:
-        return request.scope["state"].get("user", "") or (_owner(request, token) if (token := _token(request)) else "")
-    except (NoUserError, RefusedError):
-        return ""
+# -- signing in -----------------------------------------------------------------------------------------------------
 
 
 def _sign_in_form(request: Request) -> Response:
-    return _page(request, "sign_in.html.j2", said="")
+    return page(request, "sign_in.html.j2", said="")
 
 
 async def _sign_in(request: Request) -> Response:
     async with request.form(max_files=0, max_fields=4) as form:
         token = str(form.get("token", "")).strip()
-    user = await run_in_threadpool(_owner, request, token)
-    service = _service(request)
+    user = await run_in_threadpool(owner, request, token)
+    service = service_of(request)
     answer = RedirectResponse(service.pages.profile(user), 303)
     answer.set_cookie(
-        COOKIE, token, max_age=30 * 86400, path=service.prefix or "/", secure=request.url.scheme == "https", httponly=True, samesite="strict"
+        COOKIE, token, max_age=30 * 86400, path=service.prefix or "/", secure=request.url.scheme == "https", httponly=True,
+        samesite="strict",
     )
     return answer
 
 
 def _sign_out(request: Request) -> Response:
-    service = _service(request)
+    service = service_of(request)
     answer = RedirectResponse(service.pages.at("/"), 303, {"clear-site-data": '"cookies"'})
     answer.delete_cookie(COOKIE, path=service.prefix or "/", httponly=True, samesite="strict")
     return answer
 
 
-# -- what everybody may read ----------------------------------------------------------------------------------------------
+# -- what everybody may read -----------------------------------------------------------------------------------------
 
 
 def _ladders(request: Request) -> Response:
-    return _page(request, "climbs.html.j2", ladders=pages.ladders())
+    return page(request, "climbs.html.j2", ladders=pages.ladders())
 
 
 def _ladder(request: Request) -> Response:
     ladder = registry.ladder(request.path_params["name"])
-    with _service(request).queue() as queue:
+    with service_of(request).queue() as queue:
         devices, rungs = pages.rungs(ladder, queue.entries(op=ladder.op))
-    return _page(request, "climb.html.j2", ladder=ladder, devices=devices, rungs=rungs)
+    return page(request, "climb.html.j2", ladder=ladder, devices=devices, rungs=rungs)
 
 
 def _board(request: Request) -> Response:
-    service, op = _service(request), request.query_params.get("op", "")
+    service, op = service_of(request), request.query_params.get("op", "")
     if op and op not in registry.op_names():
-        raise registry.UnknownName("op", op[:60], registry.op_names())
+        raise UnknownName("op", op[:60], registry.op_names())
     with service.queue() as queue:
         ops, shown = queue.ops(), tables(queue.entries(op=op), service.pages.profile) if op else ""
-    return _page(request, "standing.html.j2", op=op, ops=ops, tables=Markup(shown))
+    return page(request, "standing.html.j2", op=op, ops=ops, tables=Markup(shown))
 
 
 def _user(request: Request) -> Response:
-    name, user = request.query_params.get("name", ""), _known(request)
-    with _service(request).queue() as queue:
+    name, user = request.query_params.get("name", ""), known(request)
+    with service_of(request).queue() as queue:
         entries, jobs = queue.history(name), queue.jobs(name) if name == user else []
         if not entries and not jobs and name != user:
             raise RefusedError(404, f"nobody called {name[:60]!r} has handed anything in")
-    return _page(request, "user.html.j2", name=name, entries=entries, jobs=jobs, drawn=pages.history(entries), user=user)
+    return page(request, "user.html.j2", name=name, entries=entries, jobs=jobs, drawn=pages.history(entries), user=user)
 
 
 def _health(request: Request) -> Response:
     """200 where the board can be read and every device has somebody who judges; else 503, and what is wrong."""
-    service = _service(request)
+    service = service_of(request)
     with service.queue() as queue:
         counts = queue.counts()
     wrong = {w.target: w.trouble or "its thread has ended" for w in service.workers if w.trouble or not w.is_alive()}
@@ -250,24 +123,24 @@ def _static(request: Request) -> Response:
     return Response(found[0], media_type=found[1], headers={"cache-control": "public, max-age=31536000, immutable"})
 
 
-# -- handing in -----------------------------------------------------------------------------------------------------------
+# -- handing in ------------------------------------------------------------------------------------------------------
 
 
 def _form(request: Request) -> Response:
-    user, op = _signed_in(request), request.query_params.get("op", "")
-    return HTMLResponse(_hand_in_page(_service(request), user, op, "", "cu", "", ""))
+    user, op = signed_in(request), request.query_params.get("op", "")
+    return HTMLResponse(_hand_in_page(service_of(request), user, op, "", "cu", "", ""))
 
 
 def _hand_in_page(service: Service, user: str, op: str, source: str, language: str, target: str, text: str, function: str = "") -> str:
     return service.pages.html(
-        "hand_in.html.j2", user=user, op=op, ops=registry.op_names(), source=Markup.escape(source), language=language, target=target, said=text,
-        function=function,
+        "hand_in.html.j2", user=user, op=op, ops=registry.op_names(), source=Markup.escape(source), written=language, target=target,
+        said=text, function=function,
     )
 
 
 async def _hand_in(request: Request) -> Response:
     """A job, and where it is; else the form again, with what was given and why it is refused."""
-    service, user = _service(request), await run_in_threadpool(_signed_in, request)
+    service, user = service_of(request), await run_in_threadpool(signed_in, request)
     async with request.form(max_files=1, max_fields=8, max_part_size=2 * MOST) as form:
         given = {n: str(form.get(n, "")) for n in ("op", "target", "language", "function")}
         file = form.get("file")
@@ -286,7 +159,7 @@ async def _hand_in(request: Request) -> Response:
             raise RefusedError(422, why)
         job = await run_in_threadpool(_keep, service, user, name, text, function if language == "py" else "", given)
     except (RefusedError, LimitError, BoardError) as error:
-        status, why, seconds = _refused(error)
+        status, why, seconds = refused(error)
         service.log("refused", user=user, status=status, said=str(error)[:300])
         page = _hand_in_page(service, user, given["op"], shown.replace("\r\n", "\n"), language, given["target"], why, function)
         return HTMLResponse(page, status, {"retry-after": str(seconds)} if seconds else None)
@@ -299,14 +172,16 @@ async def _hand_in(request: Request) -> Response:
 def _keep(service: Service, user: str, name: str, text: str, function: str, given: dict[str, str]) -> Job:
     with service.queue() as queue:
         return queue.hand_in(
-            user, op=given["op"], file=name, source=text, target=given["target"] or service.targets[0], function=function, limits=service.limits
+            user, op=given["op"], file=name, source=text, target=given["target"] or service.targets[0], function=function,
+            limits=service.limits,
         )
 
 
 def _text(service: Service, held: bytes, given: dict[str, str]) -> str:
     """The source. Raises RefusedError for what is none, and for what cannot be asked of this server."""
     if given["op"] not in registry.op_names():
-        raise RefusedError(422, registry.UnknownName("op", given["op"][:60], registry.op_names()).args[0] if given["op"] else "say what it computes")
+        unknown = UnknownName("op", given["op"][:60], registry.op_names()).args[0]
+        raise RefusedError(422, unknown if given["op"] else "say what it computes")
     if given["target"] and given["target"] not in service.targets:
         raise RefusedError(422, f"there is no device {given['target'][:60]!r} here; there are {', '.join(service.targets)}")
     if len(held) > MOST:
@@ -330,12 +205,12 @@ def _name(given: str) -> str:
     return f"{stem[:80]}.{ending}"
 
 
-# -- jobs -----------------------------------------------------------------------------------------------------------------
+# -- jobs ------------------------------------------------------------------------------------------------------------
 
 
 def _own(request: Request) -> tuple[Service, Job]:
     """The job, for its user alone. Raises RefusedError, NoUserError."""
-    user, service = _signed_in(request), _service(request)
+    user, service = signed_in(request), service_of(request)
     with service.queue() as queue:
         try:
             job = queue.job(request.path_params["name"])
@@ -368,7 +243,7 @@ def _job(request: Request) -> Response:
             if entry.score is not None:
                 beside = [e.id for e in queue.entries(op=entry.op, device=entry.device, basis=entry.basis) if e.item == entry.item]
                 place, places = beside.index(entry.id) + 1, len(beside)
-    return _page(
+    return page(
         request, "job.html.j2", job=job, verdict=verdict, place=place, places=places, progress=_progress(service, job)["text"],
         costly=pages.costly(job.source, verdict) if verdict else [], stretches=pages.stretches(job.source, verdict, job.file),
     )

@@ -1,4 +1,4 @@
-"""What stands before and after every request: limits of size and time, no requests from other sites, security headers, a line of the log."""
+"""What stands before and after every request: limits of size and time, no forms of other sites, security headers, a line of the log."""
 
 from __future__ import annotations
 
@@ -22,14 +22,18 @@ from rooftop.lab.judge.forms import MOST
 BODY = 2 * MOST + (64 << 10)  # bytes of a request: a source, whose lines a browser ends by two, and the other fields
 DRAINED = 32 << 20  # bytes of a larger one that are read and dropped, so that its sender reads the answer
 PATIENCE = 30.0  # seconds for a request's body
-_NOTHING = "accelerometer autoplay camera clipboard-read clipboard-write cross-origin-isolated display-capture encrypted-media fullscreen geolocation " \
-    "gyroscope magnetometer microphone midi payment picture-in-picture publickey-credentials-get screen-wake-lock sync-xhr usb web-share xr-spatial-tracking"  # fmt: skip
+_NOTHING = (
+    "accelerometer", "autoplay", "camera", "clipboard-read", "clipboard-write", "cross-origin-isolated", "display-capture",
+    "encrypted-media", "fullscreen", "geolocation", "gyroscope", "magnetometer", "microphone", "midi", "payment", "picture-in-picture",
+    "publickey-credentials-get", "screen-wake-lock", "sync-xhr", "usb", "web-share", "xr-spatial-tracking",
+)  # fmt: skip
 HEADERS = {  # OWASP's list of secure headers; TLS, and Strict-Transport-Security where it is spoken, are the proxy's
-    "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; form-action 'self'; "
-    "base-uri 'none'; frame-ancestors 'none'",
+    "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+    "form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
     "x-content-type-options": "nosniff", "x-frame-options": "DENY", "referrer-policy": "no-referrer",
-    "permissions-policy": ", ".join(f"{name}=()" for name in _NOTHING.split()),
-    "cross-origin-opener-policy": "same-origin", "cross-origin-resource-policy": "same-origin", "cross-origin-embedder-policy": "require-corp",
+    "permissions-policy": ", ".join(f"{name}=()" for name in _NOTHING),
+    "cross-origin-opener-policy": "same-origin", "cross-origin-resource-policy": "same-origin",
+    "cross-origin-embedder-policy": "require-corp",
     "x-permitted-cross-domain-policies": "none", "x-dns-prefetch-control": "off", "cache-control": "no-store",
 }  # fmt: skip
 SECURE = "max-age=31536000; includeSubDomains"

@@ -48,7 +48,9 @@ def begin(job: Mapping[str, Any]) -> dict[str, Any]:
         return {"begun": board.begin(store.read(settings.load().results))}
 
 
-ANSWERS: Mapping[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {"form": recognise, "judgement": judge, "beginning": begin, "device": device}
+ANSWERS: Mapping[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
+    "form": recognise, "judgement": judge, "beginning": begin, "device": device,
+}
 
 
 def main() -> None:

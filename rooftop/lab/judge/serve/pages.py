@@ -74,12 +74,12 @@ def _shown(value: Any) -> Any:
     return printable(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
-# -- a verdict ------------------------------------------------------------------------------------------------------------
+# -- a verdict -------------------------------------------------------------------------------------------------------
 
 
 def stretches(source: str, verdict: Verdict | None, file: str) -> list[tuple[str, int, str]]:
-    """The source in stretches of lines of one colour: class, number of the first line, text. Lines are coloured by their share of the cycles, and
-    the lines that the finding names."""
+    """The source in stretches of lines of one colour: class, number of the first line, text. Lines are coloured by their share of the
+    cycles, and where the finding names them."""
     lines = source.removesuffix("\n").split("\n")
     kinds = ["same"] * len(lines)
     if verdict is not None:
@@ -103,7 +103,7 @@ def costly(source: str, verdict: Verdict) -> list[tuple[int, float, str]]:
     return [(n, cycles / total, lines[n - 1].strip()) for n, cycles in most if 0 < n <= len(lines)]
 
 
-# -- a history ------------------------------------------------------------------------------------------------------------
+# -- a history -------------------------------------------------------------------------------------------------------
 
 
 def history(entries: Sequence[Entry]) -> Markup:

@@ -1,7 +1,7 @@
 """The queue of what was handed in and the users' tokens, in the board's file.
 
-A job is `waiting`, `judging`, then `done` (its entry is on the board, with the job's id) or `refused` (`said` is the reason, and there is no
-entry). What ends it is one transaction with the entry: a server that is killed has judged a job or has not, and then begins it again."""
+A job is `waiting`, `judging`, then `done` (its entry is on the board, with the job's id) or `refused` (`said` is the reason, and there is
+no entry). What ends it is one transaction with the entry: a server that is killed has judged a job or has not, and then begins it again."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class Queue(Board):
     def add_user(self, name: str, days: int) -> tuple[str, datetime]:
         """A new token of a user, and when it expires; it is shown once and kept hashed. Tokens that the user has stay valid."""
         if not name.strip() or len(name) > LONGEST or not name.isprintable() or name in ("rungs", "peers"):
-            raise ValueError(f"{name!r} cannot be a user: a name has 1 to {LONGEST} characters that can be printed, and is not rungs or peers")
+            raise ValueError(f"{name!r} cannot be a user: a name has 1 to {LONGEST} printable characters, and is not rungs or peers")
         if not 1 <= days <= DAYS:
             raise ValueError(f"--days {days}: a token holds 1 to {DAYS} days")
         token, until = secrets.token_urlsafe(32), now() + timedelta(days=days)
@@ -134,7 +134,8 @@ class Queue(Board):
             if len(since) >= limits.hourly:
                 free = datetime.fromisoformat(since[-limits.hourly][0]) + timedelta(hours=1)
                 seconds = max(1, int((free - at).total_seconds()))
-                raise LimitError(f"you have handed in {len(since)} within an hour, which is the most; try again in {seconds // 60 + 1} min", seconds)
+                wait = f"try again in {seconds // 60 + 1} min"
+                raise LimitError(f"you have handed in {len(since)} within an hour, which is the most; {wait}", seconds)
             name = uuid.uuid4().hex
             self._base.execute(
                 "INSERT INTO jobs (id, at, user, op, file, function, target, source) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
@@ -155,13 +156,13 @@ class Queue(Board):
         if not found:
             raise LookupError(f"there is no job {name[:40]}")
         state, number, target, said = found[0]
-        before = self._one("SELECT count(*) FROM jobs WHERE state IN ('waiting', 'judging') AND target = ? AND number < ?", (target, number))[0]
-        return state, before, said
+        counted = "SELECT count(*) FROM jobs WHERE state IN ('waiting', 'judging') AND target = ? AND number < ?"
+        return state, self._one(counted, (target, number))[0], said
 
     def jobs(self, user: str, most: int = 100) -> list[Job]:
         """The last of a user, the newest first, without their sources."""
-        rows = self._all(f"SELECT {_FIELDS.replace(' source,', ' NULL,')} FROM jobs WHERE user = ? ORDER BY number DESC LIMIT ?", (user, most))
-        return [replace(Job(*row), source="") for row in rows]
+        fields = _FIELDS.replace(" source,", " '',")
+        return [Job(*row) for row in self._all(f"SELECT {fields} FROM jobs WHERE user = ? ORDER BY number DESC LIMIT ?", (user, most))]
 
     def entry(self, name: str) -> Entry | None:
         """The entry of a job that is done."""
@@ -178,8 +179,8 @@ class Queue(Board):
     # -- judging ---------------------------------------------------------------------------------------------------
 
     def resume(self, target: str) -> int:
-        """What a server that is gone was judging on a device waits again, at its place; how many. Whoever calls it has the device's lock. What
-        was begun TRIES times is refused."""
+        """What a server that is gone was judging on a device waits again, at its place; how many. Whoever calls it has the device's lock.
+        What was begun TRIES times is refused."""
         with self.changing():
             self._base.execute(
                 "UPDATE jobs SET state = 'refused', said = ? WHERE state = 'judging' AND target = ? AND tries >= ?",

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import logging
 import re
+import signal
 from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
 
 import uvicorn
 
-from rooftop.lab.judge.serve.app import Service, application
+from rooftop.lab.judge.serve.app import application
 from rooftop.lab.judge.serve.guard import Log
 from rooftop.lab.judge.serve.queue import Limits, Queue
+from rooftop.lab.judge.serve.service import Service
 from rooftop.lab.judge.serve.worker import CHILD, Worker
 
 GRACE = 10  # seconds that open requests have at the end
@@ -53,6 +55,8 @@ def serve(
     )  # fmt: skip
     server = Server(config)
     server.service = service
+    for number in (signal.SIGTERM, signal.SIGINT):  # uvicorn has its own meanwhile, and raises the signal again when it has ended
+        signal.signal(number, lambda *_: setattr(server, "should_exit", True))
     for worker in workers:
         worker.start()
     say("started", host=host, port=port, prefix=prefix, devices=list(targets), board=str(board))

@@ -61,7 +61,8 @@ def handed_in(file: str, source: str) -> Iterator[Path]:
 
 
 def device_of(target: str | None) -> str:
-    """"cpu", or the short name of the card that is here. Raises NoGpuError for one that is not. A process says it: this one needs no torch."""
+    """"cpu", or the short name of the card that is here. Raises NoGpuError for one that is not. A process says it, so that this one needs
+    no torch."""
     if target == "cpu":
         return target
     process = Process(Path(sys.executable), CHILD, {}, what="the judge")
@@ -98,7 +99,7 @@ class Worker(threading.Thread):
         super().__init__(name=f"judge of {target}", daemon=True)
         self.target, self.trouble = target, ""
         self._board, self._say, self._child, self._seconds, self._begin = board, say, child, seconds, begin
-        self._stop, self._wake = threading.Event(), threading.Event()
+        self._ending, self._wake = threading.Event(), threading.Event()
         self._process: Process | None = None
         self._now: tuple[str, Path] | None = None
 
@@ -108,7 +109,7 @@ class Worker(threading.Thread):
 
     def stop(self) -> None:
         """End at once; the job that is being judged waits again."""
-        self._stop.set()
+        self._ending.set()
         self._wake.set()
         if (process := self._process) is not None:
             process.kill()
@@ -124,7 +125,7 @@ class Worker(threading.Thread):
 
     def run(self) -> None:
         lock = self._board.with_name(f"{self._board.name}.{self.target}.lock")
-        while not self._stop.is_set():
+        while not self._ending.is_set():
             try:
                 with lock.open("w") as held:
                     fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)  # two servers on one board: the second one waits
@@ -134,7 +135,7 @@ class Worker(threading.Thread):
             except (BoardError, OSError) as error:
                 self.trouble = str(error)
                 self._say("trouble", target=self.target, said=str(error))
-            self._stop.wait(AGAIN)
+            self._ending.wait(AGAIN)
 
     def _turns(self) -> None:
         with Queue(self._board) as queue:
@@ -143,7 +144,7 @@ class Worker(threading.Thread):
             if self._begin:
                 self._begin = False
                 self._asked({"what": "beginning", "board": str(self._board)}, Begun)
-            while not self._stop.is_set():
+            while not self._ending.is_set():
                 self._wake.clear()
                 job = queue.take(self.target)
                 self.trouble = ""
@@ -152,12 +153,12 @@ class Worker(threading.Thread):
                     continue
                 said = self._judged(job)
                 while said is not None and not self._kept(queue, job, said):  # a full disk: the verdict is not lost meanwhile
-                    if self._stop.wait(AGAIN):
+                    if self._ending.wait(AGAIN):
                         return
 
     def _kept(self, queue: Queue, job: Job, said: Verdict | str) -> bool:
         try:
-            if isinstance(said, str) and self._stop.is_set():
+            if isinstance(said, str) and self._ending.is_set():
                 queue.back(job)
             elif isinstance(said, str):
                 queue.refuse(job, said)
@@ -191,7 +192,7 @@ class Worker(threading.Thread):
         """The answer of a process of its own, or a text: why there is none."""
         self._process = process = Process(Path(sys.executable), self._child, {}, what="the judge")
         try:
-            if self._stop.is_set():
+            if self._ending.is_set():
                 return "the server ends"
             said = process.ask(job, self._seconds, form, Refused)
         except ChildError as error:
