@@ -20,7 +20,7 @@ from starlette.types import ASGIApp
 
 from rooftop.core import registry
 from rooftop.core.names import RegistryError, UnknownName
-from rooftop.lab.judge.board import BoardError, tables
+from rooftop.lab.judge.board import RECORD, BoardError, tables
 from rooftop.lab.judge.forms import MOST
 from rooftop.lab.judge.serve import pages
 from rooftop.lab.judge.serve.guard import Guard
@@ -94,8 +94,10 @@ def _board(request: Request) -> Response:
     if op and op not in registry.op_names():
         raise UnknownName("op", op[:60], registry.op_names())
     with service.queue() as queue:
-        ops, shown = queue.ops(), tables(queue.entries(op=op), service.pages.profile) if op else ""
-    return page(request, "standing.html.j2", op=op, ops=ops, tables=Markup(shown))
+        ops, entries = queue.ops(), queue.entries(op=op) if op else []
+    users = {(e.device, e.item) for e in entries if e.source != RECORD}
+    entries.sort(key=lambda e: (e.device, e.item) not in users)  # where somebody has handed in comes first
+    return page(request, "standing.html.j2", op=op, ops=ops, tables=Markup(tables(entries, service.pages.profile)))
 
 
 def _user(request: Request) -> Response:

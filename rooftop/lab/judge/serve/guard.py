@@ -25,7 +25,7 @@ PATIENCE = 30.0  # seconds for a request's body
 _NOTHING = (
     "accelerometer", "autoplay", "camera", "clipboard-read", "clipboard-write", "cross-origin-isolated", "display-capture",
     "encrypted-media", "fullscreen", "geolocation", "gyroscope", "magnetometer", "microphone", "midi", "payment", "picture-in-picture",
-    "publickey-credentials-get", "screen-wake-lock", "sync-xhr", "usb", "web-share", "xr-spatial-tracking",
+    "publickey-credentials-get", "screen-wake-lock", "sync-xhr", "usb", "xr-spatial-tracking",
 )  # fmt: skip
 HEADERS = {  # OWASP's list of secure headers; TLS, and Strict-Transport-Security where it is spoken, are the proxy's
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "

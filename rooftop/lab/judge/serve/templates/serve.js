@@ -8,7 +8,11 @@
       const on = area.value.length < MOST;
       editor.classList.toggle("on", on);
       shown.textContent = "";
-      if (on) { shown.append(window.rooftop.coloured(area.value + "\n")); }
+      if (on) {
+        const all = document.createElement("span"); // the style makes a line of each child
+        all.append(window.rooftop.coloured(area.value + "\n"));
+        shown.append(all);
+      }
       follow();
     }
     function follow() { shown.scrollTop = area.scrollTop; shown.scrollLeft = area.scrollLeft; }
