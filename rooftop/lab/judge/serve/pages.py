@@ -49,6 +49,7 @@ class Pages:
 
     def __init__(self, prefix: str, targets: Sequence[str]) -> None:
         self._prefix = prefix
+        ladders()  # parsed here, in one thread: Python 3.11 fails to in several at once
         self._environment = env = site.environment()
         env.loader = jinja2.FileSystemLoader([TEMPLATES, site.TEMPLATES])
         env.finalize = _shown
