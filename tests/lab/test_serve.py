@@ -18,9 +18,9 @@ import pytest
 from _serve import SOURCE, VERDICT, Place, TestClient, made
 from _support import command
 
-from rooftop.core import settings
+from rooftop.core import sandbox, settings
 from rooftop.lab.judge import board as boards
-from rooftop.lab.judge.serve import app, guard, pages, service
+from rooftop.lab.judge.serve import app, guard, job_child, pages, service
 from rooftop.lab.judge.serve.queue import Limits, NoUserError, Queue
 from rooftop.lab.judge.serve.worker import form_of
 
@@ -186,6 +186,7 @@ def test_tokens_are_kept_hashed_and_end(place: Place, tmp_path: Path) -> None:
 def test_an_address_may_not_try_tokens_without_end(place: Place) -> None:
     status = [place.client.post("/sign-in", data={"token": f"t{i}"}).status_code for i in range(service.TRIALS + 1)]
     assert status == [401] * service.TRIALS + [429]
+    assert place.client.post("/sign-in", data={"token": place.tokens["ann"]}).status_code == 303, "others of the same address go on"
 
 
 def test_a_form_of_another_site_is_refused(place: Place) -> None:
@@ -244,8 +245,34 @@ def test_a_wrong_form_is_told_by_a_process_that_does_not_run_it(tmp_path: Path) 
     ):
         answer = place.hand_in(file=(file, content.encode()))
         assert answer.status_code == 422 and says in answer.text and "rooftop-serve-" not in answer.text
-    assert form_of("c.py", module + "def add(x, y): return x + y\n", "add", "")[0] == "a Python function"
+    whole = module + "def add(x, y): return x + y\n"
+    if not sandbox.missing():
+        assert form_of("c.py", whole, "add", "", "cpu", False) == ("a Python function", "")
+    assert form_of("c.py", whole, "add", "", "cpu", True) == ("a Python function", "")
     assert not mark.exists() and jobs(place) == 0
+
+
+def test_what_would_run_with_the_servers_rights_is_taken_of_trusted_users_alone(tmp_path: Path) -> None:
+    place, text = made(tmp_path), "def supports(p): return None\ndef launches(p, config): return []\n"
+    answer = place.hand_in(file=("add__mine__triton.py", text.encode()))
+    assert answer.status_code == 422 and "run with the server&#39;s own rights; rooftop serve --trusted takes it" in answer.text
+    place.service.workers[0].trusted = True
+    assert place.hand_in(file=("add__mine__triton.py", text.encode())).status_code == 303
+
+
+def test_where_the_system_isolates_nothing_nothing_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "k.cu").write_text(SOURCE)
+    job = {"kernel": str(tmp_path / "k.cu"), "op": "add", "target": "cpu", "trusted": False}
+    monkeypatch.setattr(sandbox, "missing", lambda: ["Landlock"])
+    with pytest.raises(ValueError, match="this machine has no seccomp or Landlock, without which it would run with the server's own rights"):
+        job_child.recognise(job)
+    assert job_child.recognise({**job, "trusted": True})["form"]
+    monkeypatch.setattr(sandbox, "missing", list)
+    monkeypatch.setattr(settings, "tool_path", lambda name: None)
+    assert job_child.recognise({**job, "target": "h200"})["form"], "a kernel has a card's context, and no files"
+    (tmp_path / "k.py").write_text("def add(x, y): return x + y\n")
+    with pytest.raises(ValueError, match="this machine has no bubblewrap"):
+        job_child.recognise({**job, "kernel": str(tmp_path / "k.py"), "target": "h200"})
 
 
 def test_the_servers_process_has_nothing_that_runs_what_is_handed_in() -> None:

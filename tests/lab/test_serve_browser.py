@@ -14,16 +14,13 @@ import pytest
 from _browser import BROWSER
 from _devtools import Browser, Tab
 from lab.test_judge import SOFTMAX
-from lab.test_serve_process import port, until, up
+from lab.test_serve_process import begun, port, until, up
 
 from rooftop.core import settings
 from rooftop.lab import simt
 from rooftop.lab.judge.serve.queue import Queue
 
-pytestmark = [
-    pytest.mark.sampled("serve"), pytest.mark.skipif(BROWSER is None, reason="there is no browser (chromium)"),
-    pytest.mark.skipif(simt.unavailable() is not None, reason=str(simt.unavailable())),
-]
+pytestmark = pytest.mark.skipif(BROWSER is None, reason="there is no browser (chromium)")
 EXPLOITS = settings.CHECKOUT / "tests" / "exploit"
 WRONG = """__global__ void k(const float* a, const float* b, float* c, int n) {
     int i = blockIdx.x * 256 + threadIdx.x;
@@ -83,6 +80,30 @@ def judged(tab: Tab, job: str, kind: str, picture: Path) -> None:
     tab.picture(picture)
 
 
+@pytest.mark.sampled("slow")
+def test_a_kernel_is_handed_in_and_followed(tmp_path: Path) -> None:
+    """By a stub that judges."""
+    board, at = tmp_path / "board.sqlite", port()
+    with Queue(board) as queue:
+        token, _ = queue.add_user("ann", 1)
+    process = begun(board, at)
+    try:
+        until(lambda: up(at), 60)
+        with Browser(tmp_path / "profile") as browser:
+            tab = browser.tab(390)
+            tab.open(f"http://127.0.0.1:{at}/sign-in")
+            tab.fill(token=token)
+            tab.send()
+            job = hand_in(tab, f"http://127.0.0.1:{at}", "add", WRONG)
+            judged(tab, job, "right", tmp_path / "right.png")
+            assert [e for e in browser.events if e["method"] == "Runtime.exceptionThrown"] == []
+    finally:
+        process.terminate()
+        assert process.wait(30) == 0
+
+
+@pytest.mark.sampled("serve")
+@pytest.mark.skipif(simt.unavailable() is not None, reason=str(simt.unavailable()))
 def test_two_users_hand_in_kernels_and_see_verdicts_board_and_place(server: tuple[Path, str, dict[str, str]], tmp_path: Path) -> None:
     board, url, tokens = server
     with Browser(tmp_path / "profile") as browser:

@@ -19,6 +19,9 @@ def serve(
         list[str] | None,
         typer.Option(help="What is judged on: a card that is here, as h200, or cpu. Several: give it again. Default: what is here."),
     ] = None,
+    trusted: Annotated[
+        bool, typer.Option("--trusted", help="Also judge what would run with your rights: kernel modules, and Python where nothing isolates it.")
+    ] = False,
     log: Annotated[Path | None, typer.Option(help="The file of the log, lines of JSON. Default: stdout.")] = None,
     waiting: Annotated[int, typer.Option(help="Most jobs that wait.", min=1)] = 200,
     own: Annotated[int, typer.Option(help="Most jobs of one user that wait.", min=1)] = 10,
@@ -45,7 +48,7 @@ def serve(
     targets = list(dict.fromkeys(map(worker.device_of, target or (None,))))
     echo(f"http://{host}:{port}{prefix}/ judges on {', '.join(targets)}", err=True)
     if not server.serve(
-        settings.load().board, targets, host=host, port=port, prefix=prefix, log=log, limits=Limits(waiting, own, hourly)
+        settings.load().board, targets, host=host, port=port, prefix=prefix, log=log, limits=Limits(waiting, own, hourly), trusted=trusted
     ):
         echo(f"rooftop: {host}:{port} cannot be listened at; --host and --port name another", err=True)
         raise typer.Exit(ENVIRONMENT)

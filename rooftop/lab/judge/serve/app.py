@@ -156,10 +156,11 @@ async def _hand_in(request: Request) -> Response:
         shown, name = text, _name(name)
         language = name[-2:]
         async with service.recognising:
-            form_, why = await run_in_threadpool(form_of, name, text, given["op"], function if language == "py" else "")
+            called, target = function if language == "py" else "", given["target"] or service.targets[0]
+            form_, why = await run_in_threadpool(form_of, name, text, given["op"], called, target, service.workers[0].trusted)
         if not form_:
             raise RefusedError(422, why)
-        job = await run_in_threadpool(_keep, service, user, name, text, function if language == "py" else "", given)
+        job = await run_in_threadpool(_keep, service, user, name, text, called, given["op"], target)
     except (RefusedError, LimitError, BoardError) as error:
         status, why, seconds = refused(error)
         service.log("refused", user=user, status=status, said=str(error)[:300])
@@ -171,12 +172,9 @@ async def _hand_in(request: Request) -> Response:
     return RedirectResponse(service.pages.at(f"/job/{job.id}"), 303)
 
 
-def _keep(service: Service, user: str, name: str, text: str, function: str, given: dict[str, str]) -> Job:
+def _keep(service: Service, user: str, name: str, text: str, function: str, op: str, target: str) -> Job:
     with service.queue() as queue:
-        return queue.hand_in(
-            user, op=given["op"], file=name, source=text, target=given["target"] or service.targets[0], function=function,
-            limits=service.limits,
-        )
+        return queue.hand_in(user, op=op, file=name, source=text, target=target, function=function, limits=service.limits)
 
 
 def _text(service: Service, held: bytes, given: dict[str, str]) -> str:

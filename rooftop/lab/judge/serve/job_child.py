@@ -13,9 +13,20 @@ from rooftop.core.child import Jobs
 
 
 def recognise(job: Mapping[str, Any]) -> dict[str, Any]:
+    """Its form. Refused is what would run with the rights of who started the server, unless they trust its users."""
+    from rooftop.core import sandbox, settings
     from rooftop.lab.judge import forms
 
-    return {"form": forms.SHOWN[forms.recognise(job["kernel"], job["op"]).form]}
+    found = forms.recognise(job["kernel"], job["op"])
+    lacks = ""
+    if sandbox.missing():
+        lacks = "seccomp or Landlock"
+    elif found.form in ("function", "model") and job["target"] != "cpu" and settings.tool_path("bwrap") is None:
+        lacks = "bubblewrap"
+    if not job["trusted"] and (lacks or found.form == "module"):
+        what = f"this machine has no {lacks}, without which it" if lacks else f"{forms.SHOWN[found.form]}"
+        raise forms.SubmissionError(f"{what} would run with the server's own rights; rooftop serve --trusted takes it")
+    return {"form": forms.SHOWN[found.form]}
 
 
 def judge(job: Mapping[str, Any]) -> dict[str, Any]:
@@ -23,6 +34,7 @@ def judge(job: Mapping[str, Any]) -> dict[str, Any]:
     from rooftop.core import whole_file
     from rooftop.lab.judge import judging
 
+    recognise(job)
     lock = open(job["lock"], "w")  # noqa: SIM115
     fcntl.flock(lock, fcntl.LOCK_EX)
     progress = Path(job["progress"])

@@ -40,12 +40,12 @@ def prefixed(text: str) -> str:
 
 def serve(
     board: Path, targets: Sequence[str], *, host: str, port: int, prefix: str = "", log: Path | None = None, limits: Limits | None = None,
-    child: str = CHILD,
+    trusted: bool = False, child: str = CHILD,
 ) -> bool:
     """Serve until a signal ends it; a job that is being judged then waits for the next start. False where the port cannot be had."""
     say = Log(log)
     Queue(board).close()  # what is wrong with the file is said before the port is open
-    workers = [Worker(board, t, say, child=child, begin=i == 0) for i, t in enumerate(targets)]
+    workers = [Worker(board, t, say, trusted=trusted, child=child, begin=i == 0) for i, t in enumerate(targets)]
     service = Service(board, workers, say, prefixed(prefix), limits or Limits())
     logging.getLogger("uvicorn").addHandler(say)
     logging.getLogger("uvicorn").propagate = False

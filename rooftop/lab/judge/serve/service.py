@@ -22,7 +22,8 @@ from rooftop.lab.judge.serve.queue import LimitError, Limits, NoUserError, Queue
 from rooftop.lab.judge.serve.worker import Worker
 
 COOKIE = "rooftop"
-TRIALS, WITHIN = 20, 60.0  # unknown tokens of one address in so many seconds; then none is looked up
+TRIALS, WITHIN = 20, 60.0  # tokens that do not hold, of one address in so many seconds
+ADDRESSES = 10_000  # that are remembered for it
 RECOGNISING = 2  # processes that recognise what is handed in, at once
 TITLES = {
     400: "This request cannot be read", 401: "Sign in", 403: "Not for you", 404: "Not here", 405: "Not so", 408: "Too slow",
@@ -55,6 +56,18 @@ class Service:
         self.targets = tuple(w.target for w in self.workers)
         self.pages = pages.Pages(self.prefix, self.targets)
         self.recognising = asyncio.Semaphore(RECOGNISING)
+
+    def tried(self, address: str) -> None:
+        """A token that does not hold came from an address. Raises RefusedError where there were too many."""
+        now = monotonic()
+        if address not in self.trials and len(self.trials) >= ADDRESSES:
+            self.trials.clear()
+        tried = self.trials[address]
+        while tried and tried[0] < now - WITHIN:
+            tried.popleft()
+        if len(tried) >= TRIALS:
+            raise RefusedError(429, f"{TRIALS} tokens that do not hold came from your address within a minute; try again later", int(WITHIN))
+        tried.append(now)
 
     def queue(self) -> Queue:
         return Queue(self.board)
@@ -120,18 +133,13 @@ def _token(request: Request) -> str:
 
 
 def owner(request: Request, token: str) -> str:
-    """Whose token it is. Raises NoUserError, and RefusedError where an address tries too many."""
+    """Whose token it is. Raises NoUserError, and RefusedError where an address tries too many; a token that holds passes even then."""
     service = service_of(request)
-    tried, now = service.trials[request.client.host if request.client else ""], monotonic()
-    while tried and tried[0] < now - WITHIN:
-        tried.popleft()
-    if len(tried) >= TRIALS:
-        raise RefusedError(429, f"{TRIALS} unknown tokens within a minute came from your address; try again later", int(WITHIN))
     with service.queue() as queue:
         try:
             user = queue.user_of(token)
         except NoUserError:
-            tried.append(now)
+            service.tried(request.client.host if request.client else "")
             raise
     request.scope["state"]["user"] = user
     return user

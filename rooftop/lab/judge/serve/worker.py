@@ -75,12 +75,13 @@ def device_of(target: str | None) -> str:
     return str(said.device)
 
 
-def form_of(file: str, source: str, op: str, function: str) -> tuple[str, str]:
-    """(form, why it is none), asked of a process: to parse a text of somebody's can take long, or end the process."""
+def form_of(file: str, source: str, op: str, function: str, target: str, trusted: bool) -> tuple[str, str]:
+    """(form, why it is not taken), asked of a process: to parse a text of somebody's can take long, or end the process."""
     with handed_in(file, source) as path:
         process = Process(Path(sys.executable), CHILD, {}, what="the judge")
         try:
-            said = process.ask({"what": "form", "kernel": word(path, function), "op": op}, RECOGNISED, Recognised, Refused)
+            job = {"what": "form", "kernel": word(path, function), "op": op, "target": target, "trusted": trusted}
+            said = process.ask(job, RECOGNISED, Recognised, Refused)
         except ChildError as error:
             return "", str(error)
         finally:
@@ -93,11 +94,14 @@ def word(path: Path, function: str) -> str:
 
 
 class Worker(threading.Thread):
-    """Judges the jobs of a device. `say(event, **fields)` is told what happens. `child`: the module that judges."""
+    """Judges the jobs of a device. `say(event, **fields)` is told what happens. `trusted`: what runs with this process's rights is judged
+    too. `begin`: fill the board with the records first. `child`: the module that judges."""
 
-    def __init__(self, board: Path, target: str, say: Say, *, child: str = CHILD, seconds: float = SECONDS, begin: bool = False) -> None:
+    def __init__(
+        self, board: Path, target: str, say: Say, *, trusted: bool = False, begin: bool = False, child: str = CHILD, seconds: float = SECONDS
+    ) -> None:
         super().__init__(name=f"judge of {target}", daemon=True)
-        self.target, self.trouble = target, ""
+        self.target, self.trusted, self.trouble = target, trusted, ""
         self._board, self._say, self._child, self._seconds, self._begin = board, say, child, seconds, begin
         self._ending, self._wake = threading.Event(), threading.Event()
         self._process: Process | None = None
@@ -178,7 +182,7 @@ class Worker(threading.Thread):
             lock = self._board.with_name(f"{self._board.name}.{self.target}.judging")
             said = self._asked(
                 {"what": "judgement", "kernel": word(path, job.function), "op": job.op, "target": job.target, "lock": str(lock),
-                 "progress": str(self._now[1])}, Judged,
+                 "progress": str(self._now[1]), "trusted": self.trusted}, Judged,
             )  # fmt: skip
             self._now = None
         if isinstance(said, str):
