@@ -52,14 +52,15 @@ class Browser:
         told = {"id": self._number, "method": method, "params": given, **({"sessionId": session} if session else {})}
         os.write(self._to, json.dumps(told).encode() + b"\0")
         while True:
-            said = self._next()
+            said = self.next()
             if said.get("id") == self._number:
                 assert "error" not in said, (method, said["error"])
                 found: dict[str, Any] = said["result"]
                 return found
             self.events.append(said)
 
-    def _next(self) -> dict[str, Any]:
+    def next(self) -> dict[str, Any]:
+        """The next thing that it says."""
         while b"\0" not in self._held:
             assert select.select([self._from], [], [], PATIENCE)[0], "the browser says nothing"
             part = os.read(self._from, 1 << 20)
@@ -110,6 +111,16 @@ class Tab:
         self.value("window.old = true")
         self.ask("Page.navigate", url=url)
         self.until("!window.old && document.readyState === 'complete'")
+
+    def loaded(self, url: str) -> float:
+        """Seconds until the page's load event."""
+        events = self._browser.events
+        events.clear()
+        start = time.perf_counter()
+        self.ask("Page.navigate", url=url)
+        while not any(e["method"] == "Page.loadEventFired" for e in events):
+            events.append(self._browser.next())
+        return time.perf_counter() - start
 
     def fill(self, **values: str) -> None:
         """Fields of a form, by their names."""

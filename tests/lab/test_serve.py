@@ -21,7 +21,7 @@ from _support import command
 from rooftop.core import sandbox, settings
 from rooftop.lab.judge import board as boards
 from rooftop.lab.judge.serve import app, guard, job_child, pages, service
-from rooftop.lab.judge.serve.queue import Limits, NoUserError, Queue
+from rooftop.lab.judge.serve.queue import TRIES, Limits, NoUserError, Queue
 from rooftop.lab.judge.serve.worker import form_of
 
 
@@ -334,6 +334,26 @@ def test_a_full_disk_is_said_and_nothing_is_lost(place: Place, monkeypatch: pyte
             queue.judged(job, replace(VERDICT, notes=("x" * 50_000,)))
         assert queue.job(job.id).state == "judging" and queue.entry(job.id) is None, "neither half of it is kept"
     assert place.service.board == place.path
+
+
+def test_a_verdict_that_no_board_keeps_is_said_and_holds_nobody_up(place: Place) -> None:
+    where = place.hand_in().headers["location"]
+    with Queue(place.path) as queue:
+        job = queue.take("cpu")
+        assert job is not None and place.service.workers[0]._kept(queue, job, replace(VERDICT, score=2.0))
+        assert queue.entry(job.id) is None
+    assert "what no board keeps: the score is 0 to 1" in place.ann.get(where).text
+
+
+def test_what_ends_the_server_each_time_is_given_up(place: Place) -> None:
+    where = place.hand_in().headers["location"]
+    with Queue(place.path) as queue:
+        for n in range(TRIES):
+            job = queue.take("cpu")
+            assert job is not None and job.tries == n + 1
+            assert queue.resume("cpu") == (n + 1 < TRIES)
+        assert queue.take("cpu") is None
+    assert f"the server ended {TRIES} times while it was judged" in place.ann.get(where).text
 
 
 def test_a_board_that_cannot_be_used_is_a_page(place: Place) -> None:

@@ -136,8 +136,8 @@ class Worker(threading.Thread):
                     self._turns()
             except BlockingIOError:
                 self.trouble = f"another server judges for {self.target} on this board"
-            except (BoardError, OSError) as error:
-                self.trouble = str(error)
+            except Exception as error:  # the others of the queue go on; what it was about is begun again, a few times
+                self.trouble = f"{type(error).__name__}: {error}"
                 self._say("trouble", target=self.target, said=str(error))
             self._ending.wait(AGAIN)
 
@@ -172,6 +172,8 @@ class Worker(threading.Thread):
             self.trouble = str(error)
             self._say("trouble", target=self.target, job=job.id, said=str(error))
             return False
+        except FormError as error:
+            return self._kept(queue, job, f"the judge says what no board keeps: {error}")
         self._say("judged", target=self.target, job=job.id, user=job.user, kind=said if isinstance(said, str) else said.kind)
         return True
 
