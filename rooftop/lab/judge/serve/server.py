@@ -50,7 +50,8 @@ def serve(
     logging.getLogger("uvicorn").addHandler(say)
     logging.getLogger("uvicorn").propagate = False
     config = uvicorn.Config(
-        application(service), host=host, port=port, log_config=None, access_log=False, server_header=False, forwarded_allow_ips="127.0.0.1", lifespan="off", ws="none",
+        application(service), host=host, port=port, log_config=None, access_log=False, server_header=False,
+        forwarded_allow_ips="127.0.0.1", lifespan="off", ws="none",
         http="h11", loop="asyncio", limit_concurrency=MOST, timeout_graceful_shutdown=GRACE,
     )  # fmt: skip
     server = Server(config)
