@@ -1,7 +1,12 @@
-"""`rooftop serve` without a port, for the tests of its pages."""
+"""`rooftop serve` for its tests: without a port, and as a process by a stub that judges."""
 
 from __future__ import annotations
 
+import os
+import socket
+import subprocess
+import sys
+import time
 import warnings
 from pathlib import Path
 from types import SimpleNamespace
@@ -9,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from rooftop.core import settings
 from rooftop.lab.judge.serve.queue import Limits, Queue
 from rooftop.lab.judge.verdict import Verdict
 
@@ -69,3 +75,47 @@ def made(folder: Path, prefix: str = "", limits: Limits | None = None, users: tu
         return found
 
     return Place(path=path, service=service, ann=client(users[0]), ben=client(users[1]), client=client(), tokens=tokens)
+
+
+# -- as a process ----------------------------------------------------------------------------------------------------
+
+SERVER = """
+import sys
+from pathlib import Path
+from rooftop.lab.judge.serve import server
+board, port = Path(sys.argv[1]), int(sys.argv[2])
+server.serve(board, ["cpu"], host="127.0.0.1", port=port, log=board.with_name("log"), child="_judge_stub")
+"""
+
+
+def port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])
+
+
+def begun(board: Path, at: int) -> subprocess.Popen[bytes]:
+    tests = str(settings.CHECKOUT / "tests")
+    own = settings.environment({"PYTHONPATH": f"{settings.python_path()}{os.pathsep}{tests}"})
+    return subprocess.Popen([sys.executable, "-c", SERVER, str(board), str(at)], env=own, stdout=subprocess.DEVNULL)
+
+
+def until(true: Any, seconds: float = 30.0) -> None:
+    end = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < end, "it did not happen"
+        time.sleep(0.05)
+
+
+def health(at: int) -> str:
+    """What the server says, "" where there is none yet."""
+    import httpx
+
+    try:
+        return httpx.get(f"http://127.0.0.1:{at}/healthz").text
+    except httpx.TransportError:
+        return ""
+
+
+def up(at: int) -> bool:
+    return '"ok":true' in health(at)

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 from _browser import BROWSER
 from _devtools import Browser, Tab
+from _serve import begun, port, until, up
 from lab.test_judge import SOFTMAX
-from lab.test_serve_process import begun, port, until, up
 
 from rooftop.core import settings
 from rooftop.lab import simt

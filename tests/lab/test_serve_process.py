@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import random
 import signal
 import socket
@@ -12,61 +11,20 @@ import sys
 import time
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
 import pytest
-from _serve import SOURCE
+from _serve import SERVER, SOURCE, begun, health, port, until, up
 from _support import command
 
 from rooftop.core import settings
 from rooftop.lab.judge.serve.queue import Limits, Queue
 
-SERVER = """
-import sys
-from pathlib import Path
-from rooftop.lab.judge.serve import server
-board, port = Path(sys.argv[1]), int(sys.argv[2])
-server.serve(board, ["cpu"], host="127.0.0.1", port=port, log=board.with_name("log"), child="_judge_stub")
-"""
 MANY = Limits(100_000, 100_000, 100_000)
-
-
-def port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])
-
-
-def begun(board: Path, at: int) -> subprocess.Popen[bytes]:
-    tests = str(settings.CHECKOUT / "tests")
-    own = settings.environment({"PYTHONPATH": f"{settings.python_path()}{os.pathsep}{tests}"})
-    return subprocess.Popen([sys.executable, "-c", SERVER, str(board), str(at)], env=own, stdout=subprocess.DEVNULL)
-
-
-def until(true: Any, seconds: float = 30.0) -> None:
-    end = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < end, "it did not happen"
-        time.sleep(0.05)
 
 
 def over(board: Path) -> int:
     with Queue(board) as queue:
         return queue.counts().get("done", 0)
-
-
-def health(at: int) -> str:
-    """What the server says, "" where there is none yet."""
-    import httpx
-
-    try:
-        return httpx.get(f"http://127.0.0.1:{at}/healthz").text
-    except httpx.TransportError:
-        return ""
-
-
-def up(at: int) -> bool:
-    return '"ok":true' in health(at)
 
 
 def fill(board: Path, count: int, name: str = "k") -> None:

@@ -20,7 +20,7 @@ def serve(
         typer.Option(help="What is judged on: a card that is here, as h200, or cpu. Several: give it again. Default: what is here."),
     ] = None,
     trusted: Annotated[
-        bool, typer.Option("--trusted", help="Also judge what would run with your rights: kernel modules, and Python where nothing isolates it.")
+        bool, typer.Option("--trusted", help="Also judge what would run with your rights: kernel modules, and Python on a card.")
     ] = False,
     log: Annotated[Path | None, typer.Option(help="The file of the log, lines of JSON. Default: stdout.")] = None,
     waiting: Annotated[int, typer.Option(help="Most jobs that wait.", min=1)] = 200,

@@ -14,19 +14,20 @@ from rooftop.core.child import Jobs
 
 def recognise(job: Mapping[str, Any]) -> dict[str, Any]:
     """Its form. Refused is what would run with the rights of who started the server, unless they trust its users."""
-    from rooftop.core import sandbox, settings
+    from rooftop.core import sandbox
     from rooftop.lab.judge import forms
 
     found = forms.recognise(job["kernel"], job["op"])
-    lacks = ""
+    shown, what = forms.SHOWN[found.form], ""
     if sandbox.missing():
-        lacks = "seccomp or Landlock"
-    elif found.form in ("function", "model") and job["target"] != "cpu" and settings.tool_path("bwrap") is None:
-        lacks = "bubblewrap"
-    if not job["trusted"] and (lacks or found.form == "module"):
-        what = f"this machine has no {lacks}, without which it" if lacks else f"{forms.SHOWN[found.form]}"
-        raise forms.SubmissionError(f"{what} would run with the server's own rights; rooftop serve --trusted takes it")
-    return {"form": forms.SHOWN[found.form]}
+        what = "this machine has no seccomp or no Landlock, without which it may"
+    elif found.form == "module":
+        what = f"{shown} would"
+    elif found.form in ("function", "model") and job["target"] != "cpu":  # in bubblewrap where that can be, else in a plain process
+        what = f"{shown} may, on a card,"
+    if what and not job["trusted"]:
+        raise forms.SubmissionError(f"{what} run with the server's own rights; rooftop serve --trusted takes it")
+    return {"form": shown}
 
 
 def judge(job: Mapping[str, Any]) -> dict[str, Any]:
