@@ -30,7 +30,7 @@ class Browser:
         to_read, self._to = os.pipe()
         self._from, to_write = os.pipe()
         words = [BROWSER, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--remote-debugging-pipe",
-                 f"--user-data-dir={profile}", "about:blank"]  # fmt: skip
+                 f"--user-data-dir={profile}", "about:blank"]
         line = [sys.executable, "-c", _PIPE, str(to_read), str(to_write), *words]
         self._process = subprocess.Popen(line, pass_fds=(to_read, to_write), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         os.close(to_read)

@@ -33,7 +33,7 @@ SOURCE = '__global__ void k(float* x) { x[0] = 1; }\nextern "C" void solve(float
 VERDICT = Verdict(
     "k.cu", "0" * 64, "CUDA C++", "add", "right", trials=24, place="simulator", isolation="apart", case="round f32", basis="counts",
     cost=100.0, score=0.5, lines=((1, 90.0), (3, 10.0)), between=("add/01", "add/02"), lacking="add/02: wider loads", bound="global memory",
-)  # fmt: skip
+)
 
 
 class Place(SimpleNamespace):

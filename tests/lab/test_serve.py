@@ -52,7 +52,7 @@ def everything(place: Place) -> list[Any]:
     ladder = pages.ladders()[0]
     get = ("/", f"/ladder/{ladder.name}", "/board", "/board?op=add", "/user?name=ann", "/hand-in", "/hand-in?op=add", "/sign-in", waiting,
            done, wrong, "/nosuch", "/board?op=nosuch", "/ladder/nosuch", "/job/nosuch", "/user?name=nobody", "/healthz",
-           f"{done}/verdict.json")  # fmt: skip
+           f"{done}/verdict.json")
     answers = [place.ann.get(path) for path in get]
     answers += [place.ben.get(done), place.client.get("/hand-in"), place.ann.put("/"), place.ann.post("/board")]
     answers.append(place.hand_in(target="h100"))

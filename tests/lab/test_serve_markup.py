@@ -18,7 +18,7 @@ CORES = (
     "</title><x>", "\"><a href=javascript:alert(1)>", "' onmouseover='x", "{{ 7 * 7 }}", "{% raw %}", "&lt;b&gt;&amp;", "</script><!--",
     "<!-- x -->", "]]><![CDATA[x", "javascript:alert(1)", "%3Cscript%3E", "\u202e<b>", "\x1b[31m<i>", "<\u200bscript>",
     '"/></form><form action=//evil>',
-)  # fmt: skip
+)
 PAYLOADS = [p.replace("%s", core) for core in CORES for p in ("%s", "a%sb", "%s%s", '"%s"', "k.cu:1: %s")]
 
 
@@ -63,7 +63,7 @@ def kept_in(place: Place, texts: Sequence[str]) -> list[list[tuple[str, ...]]]:
 def said_of(place: Place, text: str) -> list[list[tuple[str, ...]]]:
     """The elements of the pages that say what is wrong with a text."""
     answers = [place.client.get("/user", params={"name": f"{text}."}), place.client.get("/board", params={"op": text}),
-               place.hand_in(target=text, source=text, function=text)]  # fmt: skip
+               place.hand_in(target=text, source=text, function=text)]
     assert [a.status_code for a in answers] == [404, 404, 422]
     return [Tags(a.text).found for a in answers]
 

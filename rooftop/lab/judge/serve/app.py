@@ -40,7 +40,7 @@ def application(service: Service) -> ASGIApp:
         Route("/job/{name}", _job), Route("/job/{name}/events", _events),
         Route("/job/{name}/verdict.json", _verdict), Route("/sign-in", _sign_in_form), Route("/sign-in", _sign_in, methods=["POST"]),
         Route("/sign-out", _sign_out, methods=["POST"]), Route("/static/{name}", _static),
-    ]  # fmt: skip
+    ]
     kinds = (RefusedError, HTTPException, NoUserError, LimitError, BoardError, RegistryError, Exception)
     refusals: dict[Any, Any] = dict.fromkeys(kinds, refusal)
     made = Starlette(routes=routes, exception_handlers=refusals)

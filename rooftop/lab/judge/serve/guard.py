@@ -26,7 +26,7 @@ _NOTHING = (
     "accelerometer", "autoplay", "camera", "clipboard-read", "clipboard-write", "cross-origin-isolated", "display-capture",
     "encrypted-media", "fullscreen", "geolocation", "gyroscope", "magnetometer", "microphone", "midi", "payment", "picture-in-picture",
     "publickey-credentials-get", "screen-wake-lock", "sync-xhr", "usb", "xr-spatial-tracking",
-)  # fmt: skip
+)
 HEADERS = {  # OWASP's list of secure headers; TLS, and Strict-Transport-Security where it is spoken, are the proxy's
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
     "form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
@@ -35,7 +35,7 @@ HEADERS = {  # OWASP's list of secure headers; TLS, and Strict-Transport-Securit
     "cross-origin-opener-policy": "same-origin", "cross-origin-resource-policy": "same-origin",
     "cross-origin-embedder-policy": "require-corp",
     "x-permitted-cross-domain-policies": "none", "x-dns-prefetch-control": "off", "cache-control": "no-store",
-}  # fmt: skip
+}
 SECURE = "max-age=31536000; includeSubDomains"
 
 
@@ -93,7 +93,7 @@ class Guard:
             self._log(
                 "request", method=scope["method"], path=scope["path"][:200], client=(scope.get("client") or ("",))[0],
                 user=scope["state"].get("user", ""), ms=round(1000 * (time.perf_counter() - began), 1), **sent,
-            )  # fmt: skip
+            )
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = Headers(scope=scope)

@@ -53,7 +53,7 @@ def serve(
         application(service), host=host, port=port, log_config=None, access_log=False, server_header=False,
         forwarded_allow_ips="127.0.0.1", lifespan="off", ws="none",
         http="h11", loop="asyncio", limit_concurrency=MOST, timeout_graceful_shutdown=GRACE,
-    )  # fmt: skip
+    )
     server = Server(config)
     server.service = service
     for number in (signal.SIGTERM, signal.SIGINT):  # uvicorn has its own meanwhile, and raises the signal again when it has ended

@@ -28,7 +28,7 @@ RECOGNISING = 2  # processes that recognise what is handed in, at once
 TITLES = {
     400: "This request cannot be read", 401: "Sign in", 403: "Not for you", 404: "Not here", 405: "Not so", 408: "Too slow",
     413: "Too large", 422: "No submission", 429: "Too often", 500: "A fault of the server", 503: "Not now", 507: "The disk is full",
-}  # fmt: skip
+}
 
 
 class RefusedError(Exception):

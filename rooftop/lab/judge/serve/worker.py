@@ -185,7 +185,7 @@ class Worker(threading.Thread):
             said = self._asked(
                 {"what": "judgement", "kernel": word(path, job.function), "op": job.op, "target": job.target, "lock": str(lock),
                  "progress": str(self._now[1]), "trusted": self.trusted}, Judged,
-            )  # fmt: skip
+            )
             self._now = None
         if isinstance(said, str):
             return said
