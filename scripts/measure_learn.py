@@ -9,8 +9,6 @@ to its first question. The browser is driven through a pipe with the DevTools pr
 from __future__ import annotations
 
 import argparse
-import base64
-import json
 import os
 import platform
 import shutil
@@ -20,7 +18,6 @@ import tempfile
 import time
 from pathlib import Path
 from statistics import median
-from types import TracebackType
 from typing import Any
 
 from rooftop.core import registry, settings
@@ -29,71 +26,6 @@ from rooftop.lab.records import store
 from rooftop.lab.report import learn_page
 
 WIDTHS = (390, 1440)
-
-
-class Browser:
-    """A tab of a headless browser."""
-
-    def __init__(self, program: str) -> None:
-        theirs, ours = os.pipe(), os.pipe()
-        line = [program, "--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--remote-debugging-pipe", "about:blank"]
-        self.process = subprocess.Popen(["sh", "-c", f'exec "$@" 3<&{theirs[0]} 4>&{ours[1]}', "sh", *line], pass_fds=(theirs[0], ours[1]),
-                                        stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        os.close(theirs[0])
-        os.close(ours[1])
-        self.to, self.of, self.number, self.rest = theirs[1], ours[0], 0, b""
-        targets = self("Target.getTargets")["targetInfos"]
-        page = next(t["targetId"] for t in targets if t["type"] == "page")
-        self.session = self("Target.attachToTarget", targetId=page, flatten=True)["sessionId"]
-        self("Page.enable")
-        self("Network.enable")
-        self("Network.setCacheDisabled", cacheDisabled=True)
-
-    session = ""
-
-    def __call__(self, method: str, **about: Any) -> dict[str, Any]:
-        """What the browser answers. Raises OSError where it ended, RuntimeError where it refuses."""
-        self.number += 1
-        said = {"id": self.number, "method": method, "params": about} | ({"sessionId": self.session} if self.session else {})
-        os.write(self.to, json.dumps(said).encode() + b"\0")
-        while (found := self._next()).get("id") != self.number:
-            pass
-        if "error" in found:
-            raise RuntimeError(f"{method}: {found['error']['message']}")
-        return dict(found["result"])
-
-    def _next(self) -> dict[str, Any]:
-        while b"\0" not in self.rest:
-            more = os.read(self.of, 1 << 16)
-            if not more:
-                raise OSError("the browser ended")
-            self.rest += more
-        first, _, self.rest = self.rest.partition(b"\0")
-        return dict(json.loads(first))
-
-    def wide(self, width: int, height: int = 900) -> None:
-        self("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=width < 600)
-
-    def open(self, page: Path) -> float:
-        """Seconds until its load event."""
-        start = time.perf_counter()
-        self("Page.navigate", url=page.absolute().as_uri())
-        while self._next().get("method") != "Page.loadEventFired":
-            pass
-        return time.perf_counter() - start
-
-    def picture(self) -> bytes:
-        """The whole page as PNG."""
-        return base64.b64decode(self("Page.captureScreenshot", captureBeyondViewport=True)["data"])
-
-    def __enter__(self) -> Browser:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self.process.kill()
-        self.process.wait()
-        os.close(self.to)
-        os.close(self.of)
 
 
 def rooftop(*words: str, until: bytes = b"") -> float:
@@ -112,14 +44,19 @@ def rooftop(*words: str, until: bytes = b"") -> float:
     return seconds or time.perf_counter() - start
 
 
-def measured(program: str, site: Path, repeats: int) -> list[dict[str, Any]]:
+def measured(site: Path, repeats: int) -> list[dict[str, Any]]:
+    sys.path.insert(0, str(settings.CHECKOUT / "tests"))
+    from _devtools import Browser
+
     rows: list[dict[str, Any]] = []
-    with Browser(program) as browser:
+    with tempfile.TemporaryDirectory() as profile, Browser(Path(profile)) as browser:
         for width in WIDTHS:
-            browser.wide(width)
+            tab = browser.tab(width)
+            tab.ask("Network.setCacheDisabled", cacheDisabled=True)
             for name in (pages.FILE, *(pages.file_of(n) for n in puzzles.ladders())):
-                browser.open(site / name)  # the tab's own first time, and that of the disk
-                seconds = median(browser.open(site / name) for _ in range(repeats))
+                url = (site / name).absolute().as_uri()
+                tab.loaded(url)  # the tab's own first time, and that of the disk
+                seconds = median(tab.loaded(url) for _ in range(repeats))
                 rows.append({"what": "page", "of": name, "width": width, "bytes": (site / name).stat().st_size, "seconds": seconds})
     for name in puzzles.ladders():
         rung = registry.ladder(name).rungs[1].name
@@ -140,7 +77,7 @@ def main() -> None:
         os.environ.update(ROOFTOP_LEARN=f"{folder}/learn.sqlite", ROOFTOP_DIARY="off")
         if given.site is None:
             rooftop("report", "--out", folder, "--records", str(settings.load().results))
-        rows = measured(program, given.site or Path(folder), given.repeats)
+        rows = measured(given.site or Path(folder), given.repeats)
     version = subprocess.run([program, "--version"], capture_output=True, text=True, check=True).stdout.split()[:2]
     about = store.host()
     device = {"name": about["cpu"], "machine": platform.machine(), "cores": about["cores"]}

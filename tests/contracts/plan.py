@@ -5,7 +5,8 @@ run, up to `LONGEST` elements and, of each kernel, one case beyond, while the bu
 Both budgets count elements over all kernels together and are shared out by a seed that is another in each commit. So the time of a run does not grow with the
 number of ops; `make test-all` runs every case.
 
-Tests marked `sampled(group, kernels...)` are chosen likewise, within SAMPLES; "slow": those of the workbench that take seconds."""
+Tests marked `sampled(group, kernels...)` are chosen likewise, within SAMPLES; "slow": those of the workbench that take seconds; "serve": minutes, with
+`--all` alone."""
 
 from __future__ import annotations
 
@@ -35,7 +36,7 @@ PRICE = 1 << 12  # elements whose time a case takes whatever its size: inputs, r
 SAMPLES = {
     "kernels": (40, 70), "binaries": (40, 60), "counters": (2, 4), "fuzz": (8, 10), "warm": (8, 12), "corpus": (90, 120), "slow": (25, 40), "models": (70, 100),
     "programs": (6, 10), "targets": (6, 9), "cpu": (5, 8), "patched": (8, 20), "compiled": (2, 5),
-    "exploits": (4, 6), "puzzles": (1, 2), "questions": (3, 5), "compiled_questions": (1, 1),
+    "exploits": (4, 6), "serve": (0, 0), "puzzles": (1, 2), "questions": (3, 5), "compiled_questions": (1, 1),
 }
 FEW = 12  # kernels' files that a commit touches: all tests of these kernels run, beyond the bounds
 ENGINES = {  # group -> what its tests are about beside kernels: they have changed where one of these files has

@@ -14,6 +14,7 @@ from _support import command, flat
 from rooftop.core.spec import Input
 from rooftop.lab import simt
 from rooftop.lab.judge import counts, cuda, forms, judging, python, score, tasks
+from rooftop.lab.judge.verdict import Verdict
 
 needs_compiler = pytest.mark.skipif(simt.unavailable() is not None, reason=str(simt.unavailable()))
 SOFTMAX = """
@@ -158,6 +159,8 @@ def test_a_solve_is_judged_scored_and_placed(tmp_path: Path) -> None:
     found = judging.judge(_write(tmp_path, "mine.cu", SOFTMAX), "softmax", target="cpu")
     assert found.right and found.trials >= 6 and found.place == "simulator" and "no file, network" in found.isolation
     assert found.basis == "counts" and found.score is not None and 0 < found.score < 1 and found.cost
+    assert sum(cycles for _, cycles in found.lines) == pytest.approx(found.cost, rel=0.01) and {n for n, _ in found.lines} <= set(range(4, 16))
+    assert Verdict.of_json(json.loads(json.dumps(found.to_json()))) == found
     slower, faster = found.between
     assert slower.startswith("softmax_cuda/") and faster.startswith("softmax_cuda/") and found.lacking.startswith(f"{faster}: ")
     assert "% of its cycles" in found.bound and found.took < 60

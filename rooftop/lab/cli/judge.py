@@ -14,6 +14,7 @@ from rooftop.lab.cli.app import ENVIRONMENT, JUDGE, SHOW, WRONG, AsJson, DTypeNa
 
 if TYPE_CHECKING:
     from rooftop.lab.judge.board import Board, Entry
+    from rooftop.lab.judge.serve.queue import Queue
 
 
 @app.command(rich_help_panel=JUDGE)
@@ -41,26 +42,62 @@ def judge(
     [bold]rooftop judge new.py --reference problem.py[/bold]"""
     from dataclasses import replace
 
-    from rooftop.lab.judge import board as boards
     from rooftop.lab.judge import judging
 
     verdict = judging.judge(file, op, reference=reference, target=target, dtype=dtype)
     if board:
         with _opened() as kept:
             kept.begin(kept_records() if verdict.basis == "time" else ())
-            entry = boards.of_verdict(verdict, user or getpass.getuser())
-            verdict = replace(verdict, percentile=kept.percentile(entry))
-            kept.add(replace(entry, verdict=json.loads(json.dumps(verdict.to_json()))))
+            entry = kept.placed(verdict, user or getpass.getuser())
+            kept.add(entry)
+            verdict = replace(verdict, percentile=entry.verdict["percentile"])
     if as_json:
         echo(json.dumps(verdict.to_json(), indent=2))
-    for line in [] if as_json else verdict.lines():
+    for line in [] if as_json else verdict.text():
         echo(line)
     if not verdict.right:
         raise typer.Exit(ENVIRONMENT if verdict.kind == "not judged" else WRONG)
 
 
-@app.command("board", rich_help_panel=SHOW)
+board_app = typer.Typer(invoke_without_command=True)
+app.add_typer(board_app, name="board", rich_help_panel=SHOW)
+user_app = typer.Typer(no_args_is_help=True, help="Users of rooftop serve.")
+board_app.add_typer(user_app, name="user")
+
+
+@user_app.command("add")
+def add_user(
+    name: Annotated[str, typer.Argument(help="The user; one that is there gets another token.")],
+    days: Annotated[int, typer.Option(help="Days after which the token expires.")] = 180,
+) -> None:
+    """Make a token with which a user signs in at rooftop serve. It is printed once; the board keeps a hash of it."""
+    with _queue() as kept:
+        token, until = kept.add_user(name, days)
+    echo(f"{name} has this token until {until:%Y-%m-%d}; it is not shown again", err=True)
+    echo(token)
+
+
+@user_app.command("remove")
+def remove_user(name: Annotated[str, typer.Argument(help="The user.")]) -> None:
+    """End a user's tokens. Entries stay on the board."""
+    with _queue() as kept:
+        ended = kept.remove_user(name)
+    if not ended:
+        raise ValueError(f"{name} has no token; rooftop board user list shows who has")
+    echo(f"{name}: {ended} token{'s' if ended > 1 else ''} ended")
+
+
+@user_app.command("list")
+def list_users(as_json: AsJson = False) -> None:
+    """Who has a token, and until when."""
+    with _queue() as kept:
+        rows = [{"user": user, "made": made, "expires": expires} for user, made, expires in kept.users()]
+    table(rows, {"user": "user", "made": "made", "expires": "expires"}, as_json)
+
+
+@board_app.callback()
 def show_board(
+    context: typer.Context,
     op: Annotated[str | None, typer.Option(help="Only this op.")] = None,
     device: Annotated[str | None, typer.Option(help="Only this card, as h200; counts: the board without a GPU.")] = None,
     user: Annotated[str | None, typer.Option(help="The history of a user: all entries, right or not.")] = None,
@@ -79,6 +116,8 @@ def show_board(
     from rooftop.core.whole_file import regular, write
     from rooftop.lab.judge import board as boards
 
+    if context.invoked_subcommand is not None:
+        return
     with _opened() as kept:
         if take is not None:
             new = kept.add(boards.imported(regular(take, 1 << 26).decode("utf-8", "replace")))
@@ -133,6 +172,12 @@ def _file() -> Path:
     from rooftop.core import settings
 
     return settings.load().board
+
+
+def _queue() -> Queue:
+    from rooftop.lab.judge.serve.queue import Queue
+
+    return Queue(_file())
 
 
 def _opened() -> Board:

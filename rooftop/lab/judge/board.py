@@ -9,12 +9,12 @@ import json
 import math
 import sqlite3
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from rooftop.core.forms import FormError, formed
 from rooftop.lab.judge import counts, score
@@ -33,6 +33,13 @@ MIGRATIONS = (  # statements that bring a file from one version to the next
         "CREATE INDEX users ON entries (user, at)",
     ),
     ("ALTER TABLE entries ADD COLUMN signer TEXT NOT NULL DEFAULT ''",),
+    (  # of rooftop serve: serve/queue.py
+        "CREATE TABLE tokens (hash TEXT PRIMARY KEY, user TEXT NOT NULL, made TEXT NOT NULL, expires TEXT NOT NULL)",
+        "CREATE TABLE jobs (number INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT NOT NULL UNIQUE, at TEXT NOT NULL, user TEXT NOT NULL, "
+        "op TEXT NOT NULL, file TEXT NOT NULL, function TEXT NOT NULL, target TEXT NOT NULL, source TEXT NOT NULL, state TEXT NOT NULL "
+        "DEFAULT 'waiting', tries INTEGER NOT NULL DEFAULT 0, began TEXT NOT NULL DEFAULT '', said TEXT NOT NULL DEFAULT '')",
+        "CREATE INDEX turns ON jobs (state, target, number)", "CREATE INDEX handed_in ON jobs (user, at)",
+    ),
 )
 VERSION = len(MIGRATIONS)
 WAIT = 60.0  # seconds for other writers
@@ -40,6 +47,10 @@ WAIT = 60.0  # seconds for other writers
 
 class BoardError(ValueError):
     """The file cannot be used as it is; the text says why and what to do."""
+
+
+class FullError(BoardError):
+    """There is no room on the disk for what was to be kept."""
 
 
 @dataclass(frozen=True)
@@ -79,14 +90,14 @@ class Entry:
         return self
 
 
-def of_verdict(verdict: Verdict, user: str, now: datetime | None = None) -> Entry:
-    """An entry of a judgement, with an id of its own."""
+def of_verdict(verdict: Verdict, user: str, now: datetime | None = None, name: str = "") -> Entry:
+    """An entry of a judgement. `name`: its id; "": one of its own."""
     at = (now or datetime.now(UTC)).astimezone(UTC).isoformat(timespec="seconds")
     amount = verdict.seconds if verdict.basis == "time" else verdict.cost
     device = verdict.device if verdict.basis == "time" else "counts"
     return Entry(
-        uuid.uuid4().hex, at, user, OWN, verdict.basis, device, verdict.op, verdict.case, verdict.file, verdict.digest, verdict.kind,
-        verdict.score, amount, json.loads(json.dumps(verdict.to_json())),
+        name or uuid.uuid4().hex, at, user, OWN, verdict.basis, device, verdict.op, verdict.case, verdict.file, verdict.digest,
+        verdict.kind, verdict.score, amount, json.loads(json.dumps(verdict.to_json())),
     ).checked()
 
 
@@ -135,15 +146,25 @@ class Board:
         self._base.execute("BEGIN IMMEDIATE")
         try:
             yield
+            self._base.execute("COMMIT")
         except BaseException:
-            self._base.execute("ROLLBACK")
+            if self._base.in_transaction:  # SQLite has given it up itself where the disk is full
+                self._base.execute("ROLLBACK")
             raise
-        self._base.execute("COMMIT")
+
+    @contextmanager
+    def changing(self) -> Iterator[None]:
+        """One transaction: all of it is kept, or none. Raises BoardError, FullError where the disk is full."""
+        try:
+            with self._writing():
+                yield
+        except sqlite3.Error as error:
+            raise _kept_before(self.path, error) from None
 
     def close(self) -> None:
         self._base.close()
 
-    def __enter__(self) -> Board:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -155,18 +176,16 @@ class Board:
         """Keep entries, all or none of them; how many were new. One whose id is there stays as it is, or with `renew` becomes the new
         one."""
         listed = [entries] if isinstance(entries, Entry) else list(entries)
+        with self.changing():
+            return self._insert(listed, renew)
+
+    def _insert(self, listed: Sequence[Entry], renew: bool = False) -> int:
         names = [f for f in Entry.__dataclass_fields__ if f != "verdict"] + ["verdict"]
         marks = ", ".join("?" * len(names))
         rows = [tuple(json.dumps(v) if n == "verdict" else v for n in names for v in [getattr(e.checked(), n)]) for e in listed]
-        try:
-            with self._writing():
-                before = self._base.total_changes
-                self._base.executemany(
-                    f"INSERT OR {'REPLACE' if renew else 'IGNORE'} INTO entries ({', '.join(names)}) VALUES ({marks})", rows
-                )
-                return self._base.total_changes - before
-        except sqlite3.Error as error:
-            raise BoardError(f"{self.path}: {error}; what was kept before is still there") from None
+        before = self._base.total_changes
+        self._base.executemany(f"INSERT OR {'REPLACE' if renew else 'IGNORE'} INTO entries ({', '.join(names)}) VALUES ({marks})", rows)
+        return self._base.total_changes - before
 
     def begin(self, records: Sequence[Record] = ()) -> int:
         """The rungs by counts, and of `records` every rung and peer at a case of a scale, as entries: so that a first entry
@@ -178,10 +197,11 @@ class Board:
     # -- reading ---------------------------------------------------------------------------------------------------
 
     def entries(
-        self, *, op: str | None = None, device: str | None = None, user: str | None = None, basis: str | None = None, right: bool = True
+        self, *, op: str | None = None, device: str | None = None, user: str | None = None, basis: str | None = None,
+        name: str | None = None, right: bool = True,
     ) -> list[Entry]:
         """The best first; without `right` also those that are not right, which have no score."""
-        wanted = {"op": op, "device": device, "user": user, "basis": basis, "kind": "right" if right else None}
+        wanted = {"op": op, "device": device, "user": user, "basis": basis, "id": name, "kind": "right" if right else None}
         given = {n: v for n, v in wanted.items() if v is not None}
         where = " AND ".join(f"{n} = ?" for n in given) or "1"
         names = ", ".join(Entry.__dataclass_fields__)
@@ -199,6 +219,11 @@ class Board:
         """All that a user has handed in, right or not, the oldest first."""
         return sorted(self.entries(user=user, right=False), key=lambda e: (e.at, e.id))
 
+    def placed(self, verdict: Verdict, user: str, name: str = "") -> Entry:
+        """The entry of a judgement, whose verdict has its percentile here; it is not kept yet."""
+        entry = of_verdict(verdict, user, name=name)
+        return replace(entry, verdict={**entry.verdict, "percentile": self.percentile(entry)})
+
     def percentile(self, entry: Entry) -> float | None:
         """Of the others at the same op, device, basis and case (the best of each user, each rung and each peer) how many per cent it beats;
         None where there are none, or it has no score."""
@@ -210,6 +235,11 @@ class Board:
             if e.id != entry.id and e.item == entry.item and e.score is not None and (e.source == RECORD or e.user != entry.user):
                 best[who] = max(best.get(who, 0.0), e.score)
         return 100.0 * sum(s < entry.score for s in best.values()) / len(best) if best else None
+
+
+def _kept_before(path: Path, error: sqlite3.Error) -> BoardError:
+    full = getattr(error, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR)
+    return (FullError if full else BoardError)(f"{path}: {error}; what was kept before is still there")
 
 
 def _entry(
@@ -317,12 +347,18 @@ def _message(entry: dict[str, Any]) -> bytes:
 
 _STYLE = (
     "body{font:15px system-ui;margin:2em auto;max-width:60em;padding:0 1em;color-scheme:light dark}td,th{padding:.2em .8em;text-align:left}"
-    "table{border-collapse:collapse}tr:nth-child(even){background:#8882}"
+    ".scroll{overflow-x:auto}table{border-collapse:collapse}tr:nth-child(even){background:#8882}"
 )
 
 
 def page(entries: Sequence[Entry]) -> str:
     """The board as one HTML page, without scripts."""
+    head = "<!doctype html><html lang=en><meta charset=utf-8><meta name=viewport content='width=device-width'><title>Board</title>"
+    return f"{head}<style>{_STYLE}</style><h1>Board</h1>\n{tables(entries)}\n"
+
+
+def tables(entries: Sequence[Entry], profile: Callable[[str], str] | None = None) -> str:
+    """The entries as HTML, a table for each op, device and case. `profile`: of a user who has handed in, where their page is."""
     from html import escape
 
     from rooftop.core.texts import printable
@@ -337,11 +373,14 @@ def page(entries: Sequence[Entry]) -> str:
         for i, e in enumerate(listed, 1):
             points = "" if e.score is None else f"{e.score:.3f}"
             rows.append((str(i), e.user, e.subject, e.kind, points, amount(e), e.source, e.at[:10]))
-        cells = ("".join(f"<td>{escape(printable(text))}" for text in row) for row in rows)
+        cells = [[escape(printable(text)) for text in row] for row in rows]
+        for line, e in zip(cells[1:], listed, strict=True):
+            if profile is not None and e.source != RECORD:
+                line[1] = f'<a href="{escape(profile(e.user))}">{line[1]}</a>'
         title = escape(printable(f"{op} · {by} · {item}"))
-        parts.append(f"<h2>{title}</h2>\n<table>{''.join(f'<tr>{c}' for c in cells)}</table>\n")
-    head = "<!doctype html><html lang=en><meta charset=utf-8><meta name=viewport content='width=device-width'><title>Board</title>"
-    return f"{head}<style>{_STYLE}</style><h1>Board</h1>\n{''.join(parts) or '<p>No entries.'}\n"
+        rows_shown = "".join(f"<tr>{''.join(f'<td>{cell}' for cell in line)}" for line in cells)
+        parts.append(f'<h2>{title}</h2>\n<div class="scroll"><table>{rows_shown}</table></div>\n')
+    return "".join(parts) or "<p>No entries."
 
 
 def amount(entry: Entry) -> str:

@@ -58,6 +58,19 @@ def of_report(report: Report) -> Counts:
     )
 
 
+def by_line(report: Report, path: Path) -> tuple[tuple[int, float], ...]:
+    """(line, cycles) of the lines of the file that cost any, as `of_report` counts them."""
+    scale, names = report.grid_blocks / max(report.blocks, 1), (str(path), str(path.resolve()))
+    found: dict[int, float] = {}
+    for c in report.lines:
+        if c.file in names:
+            found[c.line] = found.get(c.line, 0.0) + (c.sectors / SECTORS if c.space == "global" else c.wavefronts / WAVEFRONTS) * scale
+    for (at, line), n in [*report.fma_at.items(), *report.other_at.items()]:
+        if at in names:
+            found[line] = found.get(line, 0.0) + n / OPERATIONS * scale
+    return tuple(sorted((line, cycles) for line, cycles in found.items() if cycles > 0))
+
+
 def of_bytes(loaded: int, stored: int) -> Counts:
     """Of a Triton kernel in the interpreter: the bytes of its lanes, as sectors."""
     return Counts(-(-(loaded + stored) // 32), 0, 0)

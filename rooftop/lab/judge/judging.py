@@ -37,18 +37,18 @@ SIMULATED = "in the simulator's process: no file, network or other process"
 
 def judge(
     word: str, op: str | None = None, *, reference: str | None = None, target: str | None = None, dtype: str | None = None,
-    records: Sequence[Record] | None = None, place: Path | None = None,
+    records: Sequence[Record] | None = None, place: Path | None = None, say: Callable[[str], None] = lambda text: None,
 ) -> Verdict:
     """The verdict on a submission (`FILE.cu`, `FILE.py` or `FILE.py:NAME`).
 
     `op`: what it computes, or `reference`: FILE.py with a Model, or FILE.py:FUNCTION. `target`: a card to be timed on, as "h200", which
     must be here; None: the card that is here, or none. `records`: what a time is held against; None: those of the settings' folder.
-    `place`: of a .cu with a head, the file whose folder has its includes.
+    `place`: of a .cu with a head, the file whose folder has its includes. `say` is told what is done next.
 
     Raises SubmissionError for what is no submission, RegistryError for an unknown op, NoGpuError for a target that is not here, ValueError
     for options that do not fit together."""
     began = time.monotonic()
-    device = _device(target)
+    device = card(target)
     submission = forms.recognise(word, op or "")
     if submission.form == "head" and op is None and reference is None:
         op = _op_of_head(submission)
@@ -59,8 +59,9 @@ def judge(
     task: Task = OpTask(op, submission.form not in ("head", "module")) if op is not None else tasks.ReferenceTask(str(reference))
     try:
         made = Verdict(submission.path.name, submission.digest, forms.SHOWN[submission.form], task.name, "not judged")
+        say(f"{made.form}: called at hidden shapes and seeds")
         with settings.within(simt_seconds=SECONDS, step_seconds=SECONDS):
-            verdict = _judged(Asked(submission, task, device, dtype, records, place, made))
+            verdict = _judged(Asked(submission, task, device, dtype, records, place, made, say))
     finally:
         task.close()
     from rooftop.lab.records.software import versions
@@ -74,7 +75,7 @@ def judge(
     )
 
 
-def _device(target: str | None) -> str:
+def card(target: str | None) -> str:
     """The card that a submission is timed on; empty without one. Raises NoGpuError."""
     import torch
 
@@ -112,6 +113,7 @@ class Asked:
     records: Sequence[Record] | None
     place: Path | None
     made: Verdict
+    say: Callable[[str], None]
 
     def says(self, outcome: Outcome, **more: Any) -> Verdict:
         made = replace(self.made, **more)
@@ -173,7 +175,8 @@ def _head(asked: Asked) -> Verdict:
     for kind in (asked.dtype,) if asked.dtype else ("f32", "bf16", "f16"):
         scale = score.by_counts(task.name, kind, "cuda")
         if scale is not None and subject.implementation and subject.supports(scale[1], subject.implementation.stand_in(90)) is None:
-            return _by_counts(made, *counts.of_subject(subject, scale[1]), *scale)
+            asked.say("right; counted beside the ladder's rungs")
+            return _by_counts(asked, made, *counts.of_subject(subject, scale[1]), *scale)
     return _noted(made, f"no score: no ladder of {task.name} has counts at a case that it takes")
 
 
@@ -194,8 +197,9 @@ def _solve(asked: Asked) -> Verdict:
     sizes = cuda.numbers_of(solve, [call]).get(rule)
     if sizes is None or not cuda.fits(solve, task.op, scale[1]):
         return _noted(made, f"no score: the ladder is counted at {scale[1].id}, which this solve does not take")
+    asked.say("right; counted beside the ladder's rungs")
     report = cuda.counted(solve, call, sizes)
-    return _by_counts(made, counts.of_report(report), report, *scale)
+    return _by_counts(asked, made, counts.of_report(report), report, *scale)
 
 
 def _python(asked: Asked) -> Verdict:
@@ -220,7 +224,7 @@ def _python(asked: Asked) -> Verdict:
         return _noted(
             made, "no score: there is no ladder with counts of it" if outcome.launches else "no score: it launches no kernel to count"
         )
-    return _by_counts(_noted(made, "counted by the bytes of its lanes"), counts.of_bytes(outcome.loaded, outcome.stored), None, *scale)
+    return _by_counts(asked, _noted(made, "counted by the bytes of its lanes"), counts.of_bytes(outcome.loaded, outcome.stored), None, *scale)
 
 
 def _noted(made: Verdict, note: str) -> Verdict:
@@ -230,13 +234,14 @@ def _noted(made: Verdict, note: str) -> Verdict:
 # -- score and place -------------------------------------------------------------------------------------------------
 
 
-def _by_counts(made: Verdict, found: counts.Counts, report: Report | None, scale: score.Scale, case: Case) -> Verdict:
+def _by_counts(asked: Asked, made: Verdict, found: counts.Counts, report: Report | None, scale: score.Scale, case: Case) -> Verdict:
     from rooftop.lab.simt import verdict as sentences
 
     said = [str(s) for s in sentences.sentences(report)[:ADVICE]] if report is not None else []
+    lines = counts.by_line(report, asked.place or asked.submission.path) if report is not None else ()
     return replace(
         made, basis="counts", case=case.id, cost=found.cost, score=scale.score(found.cost), between=scale.between(found.cost),
-        lacking=scale.lacking(found.cost), bound=found.bound, advice=tuple(said),
+        lacking=scale.lacking(found.cost), bound=found.bound, advice=tuple(said), lines=lines,
     )
 
 
@@ -256,6 +261,7 @@ def _on_card(asked: Asked, made: Verdict, takes: Callable[[Case], bool], run: Ca
     case = timed().case_of(task, asked.device, records, takes, asked.dtype)
     if case is None:
         return _noted(made, f"no time: no bench case of {task.name} fits what it takes")
+    asked.say(f"right; timed on {asked.device}")
     found = run(case)
     return by_time(found.verdict, task, records, found.checks)
 

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from rooftop.core.forms import formed
+
 KINDS: Mapping[str, str] = {  # of a verdict -> what it means
     "right": "right at hidden shapes and seeds",
     "wrong": "an output differs from the reference by more than the contract allows",
@@ -42,7 +44,8 @@ class Verdict:
     `kind`: one of KINDS; `said`: the first finding. `place`: simulator, interpreter, cpu or gpu. `isolation`: how it was kept apart, or
     "not isolated". `score`: 0 to 1 on `basis`: "time" (seconds on `device` at `case`, by `clock`), or "counts" (`cost`: cycles of a
     multiprocessor by counts of the simulator, without a GPU). `between`: the rungs next to it, the slower first; `lacking`: what the next
-    one does differently; `bound`, `advice`: what limits it, and lines that cost; `percentile`: of the local board at judging, by user."""
+    one does differently; `bound`, `advice`: what limits it, and lines that cost; `lines`: (line, cycles) of
+    the source by counts of the simulator, where it counted; `percentile`: of the local board at judging, by user."""
 
     file: str
     digest: str
@@ -68,18 +71,24 @@ class Verdict:
     advice: tuple[str, ...] = ()
     percentile: float | None = None
     notes: tuple[str, ...] = ()
-    versions: Mapping[str, str] = field(default_factory=dict)
+    lines: tuple[tuple[int, float], ...] = ()
+    versions: dict[str, str] = field(default_factory=dict)
     took: float = 0.0
 
     @property
     def right(self) -> bool:
         return self.kind == "right"
 
+    @staticmethod
+    def of_json(said: Mapping[str, Any]) -> Verdict:
+        """The verdict of what `to_json` gave. Raises FormError."""
+        return formed({n: v for n, v in said.items() if n != "means"}, Verdict)
+
     def to_json(self) -> dict[str, Any]:
         return {**asdict(self), "means": KINDS[self.kind]}
 
-    def lines(self) -> list[str]:
-        """For a terminal."""
+    def text(self) -> list[str]:
+        """For a terminal, and for a page."""
         where = f"{self.trials} hidden calls, {self.place}; {self.isolation}" if self.place else "nothing ran"
         made = [f"{self.kind}: {self.file} ({self.form}), {self.op or 'no op'}: {self.said or KINDS[self.kind]}", f"  judged     {where}"]
         if self.seconds is not None:

@@ -42,6 +42,7 @@
     made.append(text.slice(at));
     return made;
   }
+  window.rooftop = { coloured: coloured };
   function linesOf(text) {
     const lines = [[]];
     Array.from(coloured(text).childNodes).forEach(function (node) {

@@ -1,0 +1,1 @@
+"""`rooftop serve`: the judge, the board and the ladders in a browser."""
