@@ -24,8 +24,7 @@ if TYPE_CHECKING:
 ACTIVATIONS = ("none", "relu", "silu", "gelu", "gelu_tanh")
 UNITS = {"f32": "fma32", "f16": "tensor-f16", "bf16": "tensor-bf16"}
 PRECISIONS = ("ieee", "tf32", "tf32x3", "bf16x3")  # how float32 is multiplied
-# unit, and its products for each of ours
-SPLIT_UNITS = {"tf32": ("tensor-tf32", 1.0), "tf32x3": ("tensor-tf32", 3.0), "bf16x3": ("tensor-bf16", 3.0)}
+SPLIT_UNITS = {"tf32": ("tensor-tf32", 1.0), "tf32x3": ("tensor-tf32", 3.0), "bf16x3": ("tensor-bf16", 3.0)}  # unit, its products each
 
 
 def matmul(
@@ -87,10 +86,8 @@ def matmul(
         shape, a = (*a.shape[:-1], b.shape[-1]), a.reshape(rows, a.shape[-1])
     else:
         shape = None
-    out = OP(
-        a, b, c, bias, gate, residual, float(alpha), float(beta) if c is not None else 0.0, activation, to, precision,
-        implementation=implementation
-    )
+    beta = float(beta) if c is not None else 0.0
+    out = OP(a, b, c, bias, gate, residual, float(alpha), beta, activation, to, precision, implementation=implementation)
     return out if shape is None else out.view(shape)
 
 
@@ -140,14 +137,12 @@ def _validate(
         raise TypeError(f"matmul: a is {a.dtype} and b is {b.dtype}; they must have one dtype")
     if a.dim() < 2 or not (b.dim() == 2 or b.dim() == a.dim() == 3):
         wrong = ("a", a) if a.dim() < 2 else ("b", b)
-        accepted = (
-            "at least two dimensions" if wrong[0] == "a" else f"two dimensions{', or three' if a.dim() == 3 else ''} for an a of {a.dim()}"
-        )
+        three = ", or three" if a.dim() == 3 else ""
+        accepted = "at least two dimensions" if wrong[0] == "a" else f"two dimensions{three} for an a of {a.dim()}"
         raise ValueError(f"matmul: {wrong[0]} has shape {tuple(wrong[1].shape)}; it must have {accepted}")
     if a.shape[-1] != b.shape[-2] or (b.dim() == 3 and a.shape[0] != b.shape[0]):
-        raise ValueError(
-            f"matmul: a is {tuple(a.shape)} and b is {tuple(b.shape)}; a's columns must be as many as b's rows, and their batches alike"
-        )
+        fit = "a's columns must be as many as b's rows, and their batches alike"
+        raise ValueError(f"matmul: a is {tuple(a.shape)} and b is {tuple(b.shape)}; {fit}")
     result = (*a.shape[:-1], b.shape[-1])
     for name, shape in (("c", result), ("gate", result), ("residual", result), ("bias", result[-1:])):
         t = given[name]
@@ -192,9 +187,8 @@ def cpu(
 
     if precision != "ieee":
         return NotImplemented
-    plain = (
-        alpha == 1 and (c is None or beta == 0) and bias is None and gate is None and residual is None and activation == "none" and not to
-    )
+    more = any(t is not None for t in (bias, gate, residual)) or activation != "none" or to
+    plain = alpha == 1 and (c is None or beta == 0) and not more
     if a.itemsize == 2:
         whole = plain and a.dtype == torch.bfloat16 and a.shape[-1] % 32 == 0 and a.shape[-1] > 0
         return a @ b if whole else NotImplemented
@@ -287,8 +281,7 @@ def outputs(a: Meta, b: Meta, to: str = "", **_: Any) -> dict[str, Meta]:
 
 
 def canonical(p: Problem) -> Problem | None:
-    """Rows of neighbouring elements, at any distance: what BLAS calls a leading dimension. Operands may be columns of neighbours as
-    well."""
+    """Rows of neighbouring elements, at any distance (BLAS: leading dimension). Operands may be columns of neighbours as well."""
     if p["a"].dtype != "f32" or p.option("precision") != "ieee" or _columns(p["a"]) + _columns(p["b"]) > 0:
         for name, m in p.tensors:
             if m is not None and m.shape[-1] > 1 and m.strides[-1] != 1 and not (
@@ -327,12 +320,11 @@ def alone(a: Tensor, b: Tensor, c: Tensor | None, bias: Tensor | None = None, ga
     def at(i: int) -> list[Tensor | None]:
         return [None if t is None else t[i : i + 1].clone() for t in (a, c, gate, residual)]
 
-    if a.dim() == 3:
+    if a.dim() == 3 and len(a):
         given = zip(*([None] * len(a) if t is None else t for t in (a, b, c, gate, residual)), strict=True)
-        found = [alone(x, y, z, bias, u, v, *rest) for x, y, z, u, v in given]
-    else:
-        found = [reference(x, b, z, bias, u, v, *rest) for x, z, u, v in map(at, range(a.shape[0]))]
-    return (torch.stack(found) if a.dim() == 3 else torch.cat(found)) if found else reference(a, b, c, bias, gate, residual, *rest)
+        return torch.stack([alone(x, y, z, bias, u, v, *rest) for x, y, z, u, v in given])
+    found = [reference(x, b, z, bias, u, v, *rest) for x, z, u, v in map(at, range(a.shape[0]))]
+    return torch.cat(found) if found else reference(a, b, c, bias, gate, residual, *rest)
 
 
 def work(p: Problem) -> Work:
@@ -349,9 +341,8 @@ def _public(tensors: Mapping[str, Any], options: Mapping[str, Any]) -> tuple[tup
     import torch
 
     dtype = options["to"]
-    named = {n: tensors[n] for n in ("c", "bias", "gate", "residual")} | {
-        n: options[n] for n in ("alpha", "beta", "activation", "precision")
-    }
+    named = {n: tensors[n] for n in ("c", "bias", "gate", "residual")}
+    named |= {n: options[n] for n in ("alpha", "beta", "activation", "precision")}
     return (tensors["a"], tensors["b"]), {**named, "out_dtype": getattr(torch, DTYPES[dtype].torch) if dtype else None}
 
 
@@ -449,10 +440,8 @@ def _first_term(*args: Any) -> Tensor:
 def _short(*args: Any) -> Tensor:
     """Operands in bfloat16 where TF32 is asked for, and sums of both in it."""
     a, b, *rest = args
-    return (
-        reference(a.bfloat16().to(a.dtype), b.bfloat16().to(b.dtype), *rest).bfloat16().to(a.dtype) if rest[-1] == "tf32"
-        else reference(*args)
-    )
+    wide = a.dtype
+    return reference(a.bfloat16().to(wide), b.bfloat16().to(wide), *rest).bfloat16().to(wide) if rest[-1] == "tf32" else reference(*args)
 
 
 def _late_activation(*args: Any) -> Tensor:

@@ -9,9 +9,8 @@ idea    = """One cluster per row. With many rows, greedy draws, draws with a top
   lane, so that additions never conflict. The next pass adds up the weights above the bin of the boundary and lists the elements of that \
   bin; a second histogram with 256 bins leaves a few of them to sort. A larger top_k, +infinity, and a bin with too many elements need a \
   search digit by digit of the keys."""
-limit   = """On an H200: 256x128256 bfloat16 51 us plain, 53 with min_p, 76 with top_k 50, 184 with top_p 0.9 (the read: 15); one row of 128256 \
-  float32 8.5 us plain, 22 with top_p. Within a wave the copy, the arithmetic (22 instructions an element with top_p) and seven cluster barriers \
-  follow each other; persistent clusters that copy the next row meanwhile are the next step."""
+limit   = """On an H200: 256x128256 bfloat16 51 us plain, 53 with min_p, 76 with top_k 50, 184 with top_p 0.9 (the read: 15). Within a \
+  wave copy, arithmetic and seven cluster barriers follow each other; persistent clusters that copy the next row meanwhile are the next step."""
 dtypes  = ["f32", "f16", "bf16"]
 args    = ["logits: T[R, N]"]
 demands = { has = ["LDG", "MUFU"], spills = 0 }
@@ -23,8 +22,7 @@ python  = ["supports", "choose", "launches"]
 template <typename T, unsigned CLUSTER, int THREADS>
 __global__ void __launch_bounds__(THREADS, THREADS == 256 ? 3 : 1)
     sample_clusters(const bits_of<T>* __restrict__ logits, long long xs, unsigned n, unsigned packs, float temperature, int top_k,
-        float top_p, float min_p, int seed,
-        int apart, long long* __restrict__ out) {
+        float top_p, float min_p, int seed, int apart, long long* __restrict__ out) {
     extern __shared__ __align__(16) uint4 held[];
     __shared__ Sampling<THREADS> s;
     using W = Word<T>;
