@@ -1278,6 +1278,25 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None=None, *, activation: s
 
     Raises TypeError for other dtypes, ValueError for shapes, devices or options that do not fit."""
 
+def linear_logp(x: Tensor, weight: Tensor, tokens: Tensor, *, bias: Tensor | None=None, temperature: float=1.0, softcap: float | None=None, ignore_index: int=-100, memory: str='fast', group: Any=None, implementation: str | None=None) -> Tensor:
+    """log softmax((x weightᵀ + bias) / temperature) of given tokens, without the logits: what DPO, KTO, PPO and GRPO train on. It is
+    `rooftop.linear_cross_entropy` of each token with the sign changed, and has its gradients and its memory.
+
+    Args:
+        x: [..., H], float32, float16 or bfloat16.
+        weight: [V, H], in the dtype of `x`: the last layer's.
+        tokens: int64 [...], 0 to V - 1 or `ignore_index`, whose log-probability is 0, without a gradient.
+        bias: [V], of the dtype of `x` or float32.
+        temperature: above 0. `x` is divided by it and rounded to its dtype, unless it is a power of two.
+        softcap, memory, group, implementation: as `rooftop.linear_cross_entropy`'s. A soft cap goes with temperature 1 alone.
+
+    Returns float32 [...].
+
+    Raises TypeError for other dtypes, ValueError for shapes, devices or options that do not fit, IndexError for a token out of range on
+    the CPU.
+
+    Source: Rafailov et al. 2023 (DPO); Shao et al. 2024 (GRPO)."""
+
 def load(path: str | Path, *, source: str | None=None) -> Any:
     """Load a `.cu` file with a head (docs/head.md) as a callable on tensors: ``y = rooftop.load("my.cu")(x, dim=1)``.
 

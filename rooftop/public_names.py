@@ -17,7 +17,7 @@ from rooftop.core.tensor_kinds import refusing
 if TYPE_CHECKING:
     from torch import Tensor
 
-OWN = ("linear", "load", "register", "explain", "debug", "invariant")
+OWN = ("linear", "linear_logp", "load", "register", "explain", "debug", "invariant")
 STUB = settings.PACKAGE / "__init__.pyi"
 
 
@@ -128,6 +128,41 @@ def linear(
     from rooftop.ops import matmul
 
     return matmul.linear(x, weight, bias, activation, residual, out_dtype, precision, implementation)
+
+
+def linear_logp(
+    x: Tensor, weight: Tensor, tokens: Tensor, *, bias: Tensor | None = None, temperature: float = 1.0, softcap: float | None = None,
+    ignore_index: int = -100, memory: str = "fast", group: Any = None, implementation: str | None = None,
+) -> Tensor:
+    """log softmax((x weightᵀ + bias) / temperature) of given tokens, without the logits: what DPO, KTO, PPO and GRPO train on. It is
+    `rooftop.linear_cross_entropy` of each token with the sign changed, and has its gradients and its memory.
+
+    Args:
+        x: [..., H], float32, float16 or bfloat16.
+        weight: [V, H], in the dtype of `x`: the last layer's.
+        tokens: int64 [...], 0 to V - 1 or `ignore_index`, whose log-probability is 0, without a gradient.
+        bias: [V], of the dtype of `x` or float32.
+        temperature: above 0. `x` is divided by it and rounded to its dtype, unless it is a power of two.
+        softcap, memory, group, implementation: as `rooftop.linear_cross_entropy`'s. A soft cap goes with temperature 1 alone.
+
+    Returns float32 [...].
+
+    Raises TypeError for other dtypes, ValueError for shapes, devices or options that do not fit, IndexError for a token out of range on
+    the CPU.
+
+    Source: Rafailov et al. 2023 (DPO); Shao et al. 2024 (GRPO)."""
+    from rooftop.core.argument_checks import number
+
+    number("linear_logp", "temperature", temperature, "a number above 0", finite=True)
+    if not temperature > 0:
+        raise ValueError(f"linear_logp: temperature is {temperature}; it must be above 0")
+    if softcap is not None and temperature != 1:
+        raise ValueError(f"linear_logp: temperature is {temperature} and softcap {softcap}; with a soft cap the temperature must be 1")
+    loss = public("linear_cross_entropy")(
+        x, weight, tokens, bias=bias, ignore_index=ignore_index, softcap=softcap, logit_scale=1 / temperature, reduction="none",
+        memory=memory, group=group, implementation=implementation,
+    )
+    return -loss
 
 
 def load(path: str | Path, *, source: str | None = None) -> Any:

@@ -62,6 +62,35 @@ def test_linear_is_torchs_with_what_follows_it() -> None:
         rooftop.linear([1.0], w)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+def test_log_probabilities_of_tokens_and_their_gradients(temperature: float) -> None:
+    x, w, b = torch.randn(2, 3, 5, requires_grad=True), torch.randn(11, 5, requires_grad=True), torch.randn(11, requires_grad=True)
+    tokens = torch.tensor([[1, -100, 10], [0, 4, 5]])
+    found = rooftop.linear_logp(x, w, tokens, bias=b, temperature=temperature)
+    picked = (F.linear(x, w, b) / temperature).log_softmax(-1).gather(-1, tokens.clamp(min=0)[..., None])[..., 0]
+    want = picked * (tokens >= 0)
+    torch.testing.assert_close(found, want)
+    flow = torch.randn(2, 3)
+    torch.testing.assert_close(torch.autograd.grad(found, (x, w, b), flow), torch.autograd.grad(want, (x, w, b), flow))
+
+
+@pytest.mark.parametrize(
+    ("more", "error", "says"),
+    [
+        ({"temperature": 0.0}, ValueError, r"^linear_logp: temperature is 0.0; it must be above 0$"),
+        ({"temperature": float("nan")}, ValueError, r"^linear_logp: temperature is nan"),
+        ({"temperature": "hot"}, TypeError, r"^linear_logp: temperature is 'hot'"),
+        ({"temperature": 0.5, "softcap": 30.0}, ValueError, r"^linear_logp: temperature is 0.5 and softcap 30.0; with a soft cap"),
+        ({"tokens": torch.tensor([11])}, IndexError, "11"),
+    ],
+)
+def test_wrong_log_probabilities_are_one_line(more: dict[str, object], error: type[Exception], says: str) -> None:
+    given = {"x": torch.randn(1, 5), "weight": torch.randn(11, 5), "tokens": torch.tensor([3])} | more
+    with pytest.raises(error, match=says) as found:
+        rooftop.linear_logp(**given)
+    assert "\n" not in str(found.value)
+
+
 @pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
 def test_logits_of_several_dimensions_have_their_classes_last_or_second(reduction: str) -> None:
     logits, target = torch.randn(2, 3, 11, requires_grad=True), torch.tensor([[1, -100, 10], [0, 4, 5]])
