@@ -129,8 +129,8 @@ def _one(word: str, otherwise: str | None = None) -> list[Subject]:
     if "/" in word:
         rung = registry.rung(word)
         return [Subject(rung.name, registry.op(registry.ladder(rung.ladder).op), rung.implementation, rung)]
-    if word in registry.ladder_names():  # "spmm_24" is an op as well
-        return [*(implementations(registry.op(word)) if word in registry.op_names() else []), *rungs(registry.ladder(word))]
+    if word in registry.ladder_names():  # "spmm_24" and "attention_bwd" are ops as well
+        return [*(implementations(registry.op(word)) if word in _ops_with_kernels() else []), *rungs(registry.ladder(word))]
     kernels = {f.name: f for f in registry.kernel_files()}
     if word in kernels:
         return [Subject(word, registry.op(kernels[word].op), registry.implementation(word))]

@@ -147,6 +147,12 @@ def test_what_a_call_allocates_is_measured_on_the_second_call(monkeypatch: pytes
     assert log == [peer.name] * 2 + ["add__triton"] * 2 + [rung.name] * 2
 
 
+@pytest.mark.parametrize("word", ["spmm_24", "attention_bwd"])
+def test_a_word_that_is_an_op_and_a_ladder_means_both(word: str) -> None:
+    found = candidates.find([word])
+    assert any(s.rung for s in found) and any(s.rung is None and s.implementation for s in found) and {s.op.name for s in found} == {word}
+
+
 def test_torch_compile_can_be_left_out() -> None:
     found = candidates.find(["softmax"])
     named = {compiled: {s.peer for f in bench.fields(found, compiled=compiled) for s in f.entries if s.peer} for compiled in (True, False)}
