@@ -329,7 +329,7 @@ def select(op: Contract, problem: Problem, implementation: str | None = None, co
 
     Raises UnsupportedError if a *named* implementation does not support the problem, RegistryError if there is none of that name,
     ChoiceError for a choice that names no kernel, or a config that the kernel refuses."""
-    if invariance.on and not invariance.always(op):
+    if invariance.on and not invariance.always(op, problem):
         return for_any_rows(op, problem, implementation)
     return freely(op, problem, implementation, config)
 

@@ -22,6 +22,8 @@ from rooftop.formats.random_bits import signed
 WIDE = 0xFFFFFFFFFFFFFFFF
 STEP = 4  # numbers that a Philox counter gives at a time; offsets are multiples of it
 
+PLACE = "the random numbers of a row follow from its place in the call"  # under `rooftop.invariant()`
+
 
 def seed(op: str, given: Any, generator: Any, like: Any, used: bool = True) -> Any:
     """The seed of a call on the device of the tensor `like`, as a signed 32-bit number. `used`: whether it matters; if not, nothing is

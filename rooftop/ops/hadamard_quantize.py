@@ -147,7 +147,7 @@ OP = Op(
     outputs=outputs,
     canonical=rows.canonical("x"),
     cases=_cases(),
-    judging=Judging(rows=first_of()),
+    judging=Judging(rows=rows.unless_drawn(first_of())),
     swept=Sizes(
         lambda dtype, rows, groups: {
             "x": Input((rows, 128 * groups), dtype), "size": 128,
