@@ -13,12 +13,11 @@ from math import prod
 from typing import TYPE_CHECKING, Any
 
 from rooftop.core.argument_checks import number, whole_seed
-from rooftop.core.contract import Judged, Rows
+from rooftop.core.contract import Judged
 from rooftop.core.spec import Case, Input, Meta, Problem, case
 from rooftop.formats import random_bits
 from rooftop.formats.number_formats import ELEMENTS, FORMATS, SCALES, Format, decode, effective, encode, format_of, load_scale, scale_of, unpack
 from rooftop.ops._quantized import SCALE_META, groups, tensor_scale
-from rooftop.ops._randomness import PLACE
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -278,11 +277,6 @@ def plain(y: Tensor, group: int, format: str, scales: str, rounding: str) -> tup
     v = (tiles / scale).clamp(-f.max, f.max)
     codes = v.round().to(torch.int8) if format == "int8" else v.to(torch.float8_e4m3fn if format == "e4m3" else torch.float8_e5m2)
     return codes.view(torch.uint8).flatten(1), scale.squeeze(2)
-
-
-def unless_drawn(independent: Rows) -> Rows:
-    """For `Judging.rows`: `independent`, but of codes that are rounded at random why they do depend."""
-    return lambda p: PLACE if p.option("rounding") in ("stochastic", "dither") else independent(p)
 
 
 def validate(name: str, what: str, x: Tensor) -> None:

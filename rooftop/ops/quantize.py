@@ -42,7 +42,7 @@ from rooftop.ops._quantize_cases import cases, one
 from rooftop.ops._quantized import SCALE_META, scale_shape, tensor_scale
 from rooftop.ops._quantized import canonical as _canonical
 from rooftop.ops._quantized_peers import torchao
-from rooftop.ops._quantized_rows import unless_drawn
+from rooftop.ops._randomness import unless_drawn
 
 if TYPE_CHECKING:
     from torch import Tensor

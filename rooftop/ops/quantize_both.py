@@ -17,6 +17,7 @@ from rooftop.formats import random_bits
 from rooftop.formats.number_formats import FORMATS, format_of
 from rooftop.ops import _quantized_rows as rows
 from rooftop.ops._peers import compiled
+from rooftop.ops._randomness import unless_drawn
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -143,7 +144,7 @@ def _cases() -> list[Case]:
 OP = Op(
     reference,
     calls=Calls(objects=True),
-    judging=Judging(rows=rows.unless_drawn(each_element)),
+    judging=Judging(rows=unless_drawn(each_element)),
     outputs=outputs,
     canonical=rows.canonical("x"),
     cases=_cases(),
