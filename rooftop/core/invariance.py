@@ -16,6 +16,7 @@ from rooftop.core import settings
 from rooftop.core.contract import ALWAYS, Contract
 from rooftop.core.modes import Mode
 from rooftop.core.spec import Meta, Problem, contiguous_strides
+from rooftop.core.sweeps import each_element
 
 ROWS = 4096  # many: the kernels for few rows, which divide one among blocks, are left
 DIMENSIONS = ("batch", "padding", "packing", "chunking", "splits")  # what else is in a call; contracts say which of them a result may depend on
@@ -72,8 +73,15 @@ def seen(op: Contract, problem: Problem) -> Problem:
 
 
 def stand_in(op: Contract, problem: Problem) -> Problem:
-    """The problem for which the kernel is chosen: `ROWS` rows without gaps, at a multiple of 16 bytes."""
-    changed = {}
+    """The problem for which the kernel is chosen: `ROWS` rows without gaps, at a multiple of 16 bytes; of single elements rows of `ROWS`, as kernels may
+    see all of them as one row."""
+    changed: dict[str, Meta | None] = {}
+    if op.rows is each_element:
+        metas = {n: m for n, m in problem.tensors if m is not None and m.shape}
+        least = min((m.shape[-1] for m in metas.values()), default=1)
+        for name, m in metas.items():
+            changed[name] = Meta((*[ROWS] * (len(m.shape) - 1), ROWS * m.shape[-1] // least), m.dtype)
+        return problem.replace(**changed)
     for name, dims in rows_of(op, problem).items():
         m = problem[name]
         shape = tuple(dims.get(i, n) for i, n in enumerate(m.shape))
