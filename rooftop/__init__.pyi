@@ -635,7 +635,7 @@ def log_softmax(x: Tensor, dim: int=-1, *, implementation: str | None=None) -> T
     Raises TypeError for anything but a floating tensor of these dtypes, IndexError for a `dim` out of range, ValueError for no dimensions
     or where a named implementation cannot take `x`."""
 
-def logsumexp(x: Tensor, dim: int | Sequence[int]=-1, *, keepdim: bool=False, implementation: str | None=None) -> Tensor:
+def logsumexp(x: Tensor, dim: int | Sequence[int]=-1, keepdim: bool=False, *, implementation: str | None=None) -> Tensor:
     """log(sum(exp(x))) over `dim`, as `torch.logsumexp`, computed in float32 and rounded once: no exponential overflows.
 
     Args:
@@ -645,7 +645,8 @@ def logsumexp(x: Tensor, dim: int | Sequence[int]=-1, *, keepdim: bool=False, im
         implementation: name of a kernel (`"triton"`), which runs or raises. None selects the best one that supports `x`.
 
     Returns a tensor of the other dimensions, of the dtype and device of `x`. NaN where there is a NaN, else +inf where there is one; -inf
-    of nothing but -inf, and of no elements.
+    of nothing but -inf, and of no elements. The gradient is dy · exp(x - y) with the rounded y, as torch's: of 16 bits, its sum over a row is
+    as far from dy as exp(half a unit in the last place of y) is from 1.
 
     Raises TypeError for anything but a floating tensor of these dtypes, IndexError for a `dim` out of range, ValueError for no dimensions,
     a dimension given twice or none, or where a named implementation cannot take `x`."""
@@ -1334,5 +1335,6 @@ def invariant(enabled: bool=True) -> AbstractContextManager[None]:
 
     The kernel and with it the order of sums are those of a fixed number of rows, so that few rows are slower than without. A token's attention has the same
     bits in a prefill, in a chunk of it and in decoding. What cannot promise it raises `rooftop.core.invariance.InvarianceError`, which names the op, the
-    dimension and the reason (docs/invariance.md). Applies to the whole process until the block ends, also to graphs that torch.compile has made before; a
-    CUDA graph keeps what was captured. Tensors of the CPU are computed row by row, slowly. ``ROOFTOP_INVARIANT=1``: from the start."""
+    dimension and the reason (docs/invariance.md). Applies to the whole process until the block ends, of several threads the last, also to graphs that
+    torch.compile has made before; a CUDA graph keeps what was captured. Tensors of the CPU are computed row by row, slowly. ``ROOFTOP_INVARIANT=1``: from the
+    start. Raises TypeError for an `enabled` that is not a bool."""

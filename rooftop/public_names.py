@@ -90,8 +90,9 @@ def debug(enabled: bool = True) -> AbstractContextManager[None]:
     outside the output. Under `debug` they raise an IndexError that names the op, and errors that the driver reports are raised by the call
     that caused them. Applies to the whole process until the block ends. Every call synchronises with the device: for debugging, not for
     production."""
-    from rooftop.core import debugging
+    from rooftop.core import argument_checks, debugging
 
+    argument_checks.flag("debug", "enabled", enabled)
     return debugging.debug(enabled)
 
 
@@ -100,10 +101,12 @@ def invariant(enabled: bool = True) -> AbstractContextManager[None]:
 
     The kernel and with it the order of sums are those of a fixed number of rows, so that few rows are slower than without. A token's attention has the same
     bits in a prefill, in a chunk of it and in decoding. What cannot promise it raises `rooftop.core.invariance.InvarianceError`, which names the op, the
-    dimension and the reason (docs/invariance.md). Applies to the whole process until the block ends, also to graphs that torch.compile has made before; a
-    CUDA graph keeps what was captured. Tensors of the CPU are computed row by row, slowly. ``ROOFTOP_INVARIANT=1``: from the start."""
-    from rooftop.core import invariance
+    dimension and the reason (docs/invariance.md). Applies to the whole process until the block ends, of several threads the last, also to graphs that
+    torch.compile has made before; a CUDA graph keeps what was captured. Tensors of the CPU are computed row by row, slowly. ``ROOFTOP_INVARIANT=1``: from the
+    start. Raises TypeError for an `enabled` that is not a bool."""
+    from rooftop.core import argument_checks, invariance
 
+    argument_checks.flag("invariant", "enabled", enabled)
     return invariance.invariant(enabled)
 
 

@@ -50,6 +50,11 @@ def among(value: Any, accepted: Iterable[Any]) -> bool:
     return any(value == a for a in accepted)
 
 
+def in_order(dims: Sequence[int], rank: int) -> tuple[int, ...]:
+    """The dimensions of `rank` that are in `dims`, each once. torch.compile does not trace `sorted` for numbers that it takes as dynamic."""
+    return tuple([i for i in range(rank) if among(i, dims)])
+
+
 def whole_seed(op: str, value: Any) -> None:
     """Raises TypeError unless `value` is a whole number, of any size: its low 32 bits count."""
     import torch

@@ -16,6 +16,7 @@ from rooftop.core.choice import ChoiceError, Chosen
 from rooftop.core.contract import Contract
 from rooftop.core.implementation import Implementation, UnsupportedError
 from rooftop.core.spec import TARGETS, Launch, Meta, Number, Problem, Step
+from rooftop.core.sweeps import each_element
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -308,7 +309,7 @@ def _for_these_rows(op: Contract, candidate: Implementation, problem: Problem, s
         seen = invariance.seen(base, kernel_problem)
         reason = candidate.supports(seen) or candidate.varies(seen)
         if reason is None:
-            config, source = candidate.for_any_rows(seen, stand_in, said)
+            config, source = candidate.resolve(seen) if base.rows is each_element else candidate.for_any_rows(seen, stand_in, said)
             if (reason := candidate.breaks(seen, config)) is None:
                 copies = tuple(dict.fromkeys((*copies, *more)))
                 return Call(op, candidate, problem, seen, copies, config, source, "" if said is None else said.why)
@@ -329,7 +330,7 @@ def select(op: Contract, problem: Problem, implementation: str | None = None, co
 
     Raises UnsupportedError if a *named* implementation does not support the problem, RegistryError if there is none of that name,
     ChoiceError for a choice that names no kernel, or a config that the kernel refuses."""
-    if invariance.on and not invariance.always(op):
+    if invariance.on and not invariance.always(op, problem):
         return for_any_rows(op, problem, implementation)
     return freely(op, problem, implementation, config)
 

@@ -14,7 +14,7 @@ from rooftop.core.layouts import meta_of
 from rooftop.core.names import UnknownName
 from rooftop.core.spec import Case, Meta, Option, Problem, Work, dtype_of
 from rooftop.core.specialised import PRESENT
-from rooftop.core.sweeps import Sizes, each_element
+from rooftop.core.sweeps import Sizes
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -376,7 +376,7 @@ class Contract:
             refusal = "its gradients are sums over rows" if self.forward is not None else "its contract names no dimension of rows"
             batch = ALWAYS if self.exact and self.forward is None else refusal
         else:
-            batch = ALWAYS if self.exact or self.rows is each_element else MODE
+            batch = ALWAYS if self.exact else MODE
         batch = self.invariant.get("batch", batch)
         sequences = dict.fromkeys(("batch", "padding", "packing", "chunking"), batch)
         return {**sequences, "splits": "it is computed by one rank; what several add up depends on their number", **self.invariant}

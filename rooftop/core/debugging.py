@@ -6,25 +6,25 @@ complete, so that an error is raised by the call that caused it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 from rooftop.core.contract import Contract
+from rooftop.core.modes import Mode
 
 on = False  # for the whole process: read by every call
+_MODE = Mode()
 
 
-@contextmanager
-def debug(enabled: bool = True) -> Iterator[None]:
+def debug(enabled: bool = True) -> AbstractContextManager[None]:
     """`rooftop.debug`, which documents it."""
+    return _MODE.block(enabled, _set)
+
+
+def _set(value: bool) -> None:
     global on
-    before = on
-    on = enabled
-    try:
-        yield
-    finally:
-        on = before
+    on = value
 
 
 def check(op: Contract, args: Sequence[Any]) -> None:

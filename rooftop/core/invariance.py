@@ -8,38 +8,42 @@ rows (`varies`). `rooftop check OP --invariant` compares the bits."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from math import gcd
 
 from rooftop.core import settings
 from rooftop.core.contract import ALWAYS, Contract
+from rooftop.core.modes import Mode
 from rooftop.core.spec import Meta, Problem, contiguous_strides
+from rooftop.core.sweeps import each_element
 
 ROWS = 4096  # many: the kernels for few rows, which divide one among blocks, are left
 DIMENSIONS = ("batch", "padding", "packing", "chunking", "splits")  # what else is in a call; contracts say which of them a result may depend on
 on = settings.invariant()  # for the whole process: read by every call
+_MODE = Mode(on)
 
 
 class InvarianceError(ValueError):
     """A call under `rooftop.invariant()` whose result would depend on what else is in it."""
 
 
-@contextmanager
-def invariant(enabled: bool = True) -> Iterator[None]:
+def invariant(enabled: bool = True) -> AbstractContextManager[None]:
     """`rooftop.invariant`, which documents it."""
+    return _MODE.block(enabled, _set)
+
+
+def _set(value: bool) -> None:
     global on
-    before = on
-    on = enabled
-    try:
-        yield
-    finally:
-        on = before
+    on = value
 
 
-def always(op: Contract) -> bool:
-    """Whether a result depends on nothing else in any case, so that nothing need be chosen otherwise."""
-    return (op.twin_of or op).invariance["batch"] == ALWAYS
+def always(op: Contract, problem: Problem | None = None) -> bool:
+    """Whether a result depends on nothing else in any case, so that nothing need be chosen otherwise; of a problem, whether in that one too."""
+    base = op.twin_of or op
+    if base.invariance["batch"] != ALWAYS:
+        return False
+    return problem is None or base.rows is None or not isinstance(base.rows(problem), str)
 
 
 def rows_of(op: Contract, problem: Problem) -> dict[str, dict[int, int]]:
@@ -69,8 +73,15 @@ def seen(op: Contract, problem: Problem) -> Problem:
 
 
 def stand_in(op: Contract, problem: Problem) -> Problem:
-    """The problem for which the kernel is chosen: `ROWS` rows without gaps, at a multiple of 16 bytes."""
-    changed = {}
+    """The problem for which the kernel is chosen: `ROWS` rows without gaps, at a multiple of 16 bytes; of single elements rows of `ROWS`, as kernels may
+    see all of them as one row."""
+    changed: dict[str, Meta | None] = {}
+    if op.rows is each_element:
+        metas = {n: m for n, m in problem.tensors if m is not None and m.shape}
+        least = min((m.shape[-1] for m in metas.values()), default=1)
+        for name, m in metas.items():
+            changed[name] = Meta((*[ROWS] * (len(m.shape) - 1), ROWS * m.shape[-1] // least), m.dtype)
+        return problem.replace(**changed)
     for name, dims in rows_of(op, problem).items():
         m = problem[name]
         shape = tuple(dims.get(i, n) for i, n in enumerate(m.shape))

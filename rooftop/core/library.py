@@ -132,11 +132,14 @@ def by_torch(op: Contract, given: Sequence[Any]) -> Any:
     assert op.cpu is not None
     if debugging.on:
         debugging.check(op, given)
-    if not torch._C._is_any_autocast_enabled():
+    autocast = torch._C._is_any_autocast_enabled()
+    if not autocast and op.forward is None:
         return _laid_out(op, given, op.cpu(*given))
     tensors = op.flattened(given)[0].values()
     if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors):
-        return NotImplemented  # autocast would change the products of torch's backward
+        return NotImplemented  # a backward has no derivative; of others autocast would change the products of torch's backward
+    if not autocast:
+        return _laid_out(op, given, op.cpu(*given))
     with autocast_off(tensors):
         return _laid_out(op, given, op.cpu(*given))
 

@@ -98,9 +98,12 @@ def _whole(name: str, default: int, unit: str, least: int, most: int = 10**9) ->
     """A variable that is a whole number; the limits of the system take every one of this range. Raises ValueError."""
     text = os.environ.get(name) or str(default)
     if not (text.isascii() and text.isdecimal() and len(text) <= 20 and least <= int(text) <= most):
-        shown = repr(text) if len(text) <= 40 else repr(text[:37]) + "..."
-        raise ValueError(f"{name} is {shown}; it must be a whole number of {unit}, {least} to {most}")
+        raise ValueError(f"{name} is {_shown(text)}; it must be a whole number of {unit}, {least} to {most}")
     return int(text)
+
+
+def _shown(text: str) -> str:
+    return repr(text) if len(text) <= 40 else repr(text[:37]) + "..."
 
 
 def _folder(text: str) -> Path:
@@ -138,8 +141,11 @@ def torchrun() -> tuple[int, int]:
 
 
 def invariant() -> bool:
-    """Whether `rooftop.invariant()` is on from the start."""
-    return _whole("ROOFTOP_INVARIANT", 0, "modes", 0, 1) == 1
+    """Whether `rooftop.invariant()` is on from the start. Raises ValueError."""
+    text = os.environ.get("ROOFTOP_INVARIANT") or "0"
+    if text not in ("0", "1"):
+        raise ValueError(f"ROOFTOP_INVARIANT is {_shown(text)}; it must be 0 or 1")
+    return text == "1"
 
 
 def tool_path(name: str) -> Path | None:

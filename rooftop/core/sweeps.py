@@ -70,5 +70,5 @@ def first_of(*tensors: str) -> Callable[[Any], Mapping[str, int | tuple[int, ...
 
 
 def each_element(_: Any) -> Mapping[str, int | tuple[int, ...]]:
-    """For `Judging.rows`: no result depends on another element, so that nothing need be chosen for a fixed number."""
+    """For `Judging.rows`: no result depends on another element, so that no config need be chosen for a fixed number; two kernels may differ."""
     return {}

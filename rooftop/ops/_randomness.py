@@ -17,10 +17,18 @@ from __future__ import annotations
 from typing import Any
 
 from rooftop.core.argument_checks import whole_seed
+from rooftop.core.contract import Rows
 from rooftop.formats.random_bits import signed
 
 WIDE = 0xFFFFFFFFFFFFFFFF
 STEP = 4  # numbers that a Philox counter gives at a time; offsets are multiples of it
+
+PLACE = "the random numbers of a row follow from its place in the call"  # under `rooftop.invariant()`
+
+
+def unless_drawn(independent: Rows) -> Rows:
+    """For `Judging.rows`: `independent`, but of codes that are rounded at random why they do depend on each other."""
+    return lambda p: PLACE if p.option("rounding") in ("stochastic", "dither") else independent(p)
 
 
 def seed(op: str, given: Any, generator: Any, like: Any, used: bool = True) -> Any:

@@ -19,6 +19,7 @@ from rooftop.core.sweeps import Sizes
 from rooftop.formats import random_bits
 from rooftop.ops import _quantized_rows as rows
 from rooftop.ops._peers import compiled
+from rooftop.ops._randomness import unless_drawn
 from rooftop.ops.hadamard import check_size, matrix, rotated
 
 if TYPE_CHECKING:
@@ -147,7 +148,7 @@ OP = Op(
     outputs=outputs,
     canonical=rows.canonical("x"),
     cases=_cases(),
-    judging=Judging(rows=first_of()),
+    judging=Judging(rows=unless_drawn(first_of())),
     swept=Sizes(
         lambda dtype, rows, groups: {
             "x": Input((rows, 128 * groups), dtype), "size": 128,

@@ -20,7 +20,7 @@ from math import prod
 from typing import TYPE_CHECKING, Any
 
 from rooftop.core.argument_checks import number, whole_seed
-from rooftop.core.op import Calls, Op, Sizes, Tolerance, Values
+from rooftop.core.op import Calls, Judging, Op, Sizes, Tolerance, Values, each_element
 from rooftop.core.spec import Meta, Problem, Work
 from rooftop.formats import random_bits
 from rooftop.formats.number_formats import (
@@ -42,6 +42,7 @@ from rooftop.ops._quantize_cases import cases, one
 from rooftop.ops._quantized import SCALE_META, scale_shape, tensor_scale
 from rooftop.ops._quantized import canonical as _canonical
 from rooftop.ops._quantized_peers import torchao
+from rooftop.ops._randomness import unless_drawn
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -330,6 +331,7 @@ def _changed(change: str) -> Callable[..., Any]:
 OP = Op(
     reference,
     calls=Calls(objects=True), outputs=outputs,
+    judging=Judging(rows=unless_drawn(each_element)),
     canonical=canonical,
     cases=cases(),
     swept=Sizes(

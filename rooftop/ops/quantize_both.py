@@ -10,13 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from rooftop.core.op import Calls, Op, Tolerance, Values
+from rooftop.core.op import Calls, Judging, Op, Tolerance, Values, each_element
 from rooftop.core.spec import Case, Input, Meta, Problem, Work, case
 from rooftop.core.sweeps import Sizes
 from rooftop.formats import random_bits
 from rooftop.formats.number_formats import FORMATS, format_of
 from rooftop.ops import _quantized_rows as rows
 from rooftop.ops._peers import compiled
+from rooftop.ops._randomness import unless_drawn
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -143,6 +144,7 @@ def _cases() -> list[Case]:
 OP = Op(
     reference,
     calls=Calls(objects=True),
+    judging=Judging(rows=unless_drawn(each_element)),
     outputs=outputs,
     canonical=rows.canonical("x"),
     cases=_cases(),

@@ -73,8 +73,8 @@ def _validate(x: Tensor, op: str, dim: int | Sequence[int] | None, correction: i
         if not -rank <= d < rank:
             accepted_dims = f"each must be {-rank} to {rank - 1}" if rank else "it must be None or ()"
             raise IndexError(f"reduce: dim is {dim}; x has {rank} dimensions, so {accepted_dims}")
-    dims = tuple(sorted(d % rank for d in given))
-    if len(set(dims)) < len(dims):
+    dims = argument_checks.in_order([d % rank for d in given], rank)
+    if len(dims) < len(given):
         raise ValueError(f"reduce: dim is {dim}, which names a dimension twice")
     if op in ("max", "argmax") and any(x.shape[d] == 0 for d in dims) and all(n > 0 for i, n in enumerate(x.shape) if i not in dims):
         raise ValueError(f"reduce: x has shape {tuple(x.shape)}: there is no {op} over no elements")

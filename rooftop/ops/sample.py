@@ -363,7 +363,6 @@ def _public(tensors: Mapping[str, Any], options: Mapping[str, Any]) -> tuple[lis
     }
 
 
-PLACE = "the random numbers of a row follow from its place in the call"
 
 OP = Op(
     reference,
@@ -379,7 +378,7 @@ OP = Op(
     ),
     work=work,
     values=Values(runtime_options=("temperature", "top_k", "top_p", "min_p", "seed")),
-    judging=Judging(rows=lambda p: PLACE, invariant={"batch": PLACE}, compare={"out": _fits}),
+    judging=Judging(rows=lambda p: _randomness.PLACE, invariant={"batch": _randomness.PLACE}, compare={"out": _fits}),
     peers={"torch": _torch},
     wrong={
         "another seed": _wrong("seed"), "one more of top_k": _wrong("k"), "min_p ignored": _wrong("min_p"),

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from rooftop.core import argument_checks
 from rooftop.core.op import Calls, Grad, Judging, Op, Sizes, Tolerance, like
 from rooftop.core.spec import Case, Input, Meta, Problem, Work, case, collapse, contiguous_strides
 
@@ -47,6 +48,7 @@ def validate(name: str, x: Tensor, dim: int) -> int:
     rank = x.dim()
     if rank == 0:
         raise ValueError(f"{name}: x has no dimensions; it must have at least one")
+    argument_checks.number(name, "dim", dim, "a whole number", whole=True)
     if not -rank <= dim < rank:
         raise IndexError(f"{name}: dim is {dim}; x has {rank} dimensions, so it must be {-rank} to {rank - 1}")
     return dim + rank if dim < 0 else dim

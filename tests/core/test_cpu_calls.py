@@ -133,6 +133,9 @@ def test_second_derivatives_of_what_has_none_are_refused_in_a_line() -> None:
     loss = rooftop.linear_cross_entropy(x, w, torch.tensor([1, 2, 3, 4]))
     with pytest.raises(NotImplementedError, match=r"^linear_cross_entropy can be differentiated once[^\n]*$"):
         torch.autograd.grad(torch.autograd.grad(loss, x, create_graph=True)[0].sum(), w)
+    h = torch.randn(4, 8).bfloat16().requires_grad_()
+    with pytest.raises(NotImplementedError, match=r"^layer_norm can be differentiated once[^\n]*$"):
+        torch.autograd.grad(torch.autograd.grad(rooftop.layer_norm(h, 8).square().sum(), h, create_graph=True)[0].sum(), h)
 
 
 def test_functional_transforms_differentiate_the_reference() -> None:

@@ -31,6 +31,14 @@ def test_logsumexp_over_any_dimensions_with_gradients(dim: Any, keepdim: bool) -
     torch.testing.assert_close(a.grad, b.grad)
 
 
+@pytest.mark.parametrize("function", [rooftop.logsumexp, lambda x, dim, keepdim: rooftop.reduce(x, "sum", dim, keepdim=keepdim)])
+def test_compiled_for_dimensions_that_change(function: Callable[..., torch.Tensor]) -> None:
+    x = torch.randn(3, 4, 5)
+    compiled = torch.compile(function, backend="eager", fullgraph=True)
+    for dim in ((0, 1), (2, 1), (-1, 0)):
+        torch.testing.assert_close(compiled(x, dim, True), function(x, dim, True))
+
+
 @pytest.mark.parametrize("compiled", [False, True])
 def test_log_softmax_is_a_drop_in(compiled: bool) -> None:
     a = torch.randn(3, 4, 5, requires_grad=True)
@@ -77,6 +85,8 @@ BAD: list[tuple[Callable[[], Any], type[Exception], str]] = [
     (lambda: rooftop.logsumexp(torch.tensor(1.0)), ValueError, "no dimensions"),
     (lambda: rooftop.log_softmax([1.0]), TypeError, "log_softmax: x is a list; it must be a tensor"),  # type: ignore[arg-type]
     (lambda: rooftop.log_softmax(X, -3), IndexError, "log_softmax: dim is -3"),
+    (lambda: rooftop.log_softmax(X, None), TypeError, "log_softmax: dim is None, a NoneType; it must be a whole number"),  # type: ignore[arg-type]
+    (lambda: rooftop.softmax(X, 1.0), TypeError, "softmax: dim is 1.0, a float; it must be a whole number"),  # type: ignore[arg-type]
 ]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -10,20 +11,20 @@ import pytest
 import torch
 
 import rooftop
-from rooftop.core import invariance, registry, settings
+from rooftop.core import debugging, invariance, registry, settings
 from rooftop.core.backends.triton import TritonImplementation
 from rooftop.core.call import Call, for_any_rows, select
 from rooftop.core.contract import Contract
 from rooftop.core.spec import TARGETS, Meta
 from rooftop.kernels.gemm._product_launches import Product
-from rooftop.lab.check.batches import batches, lengths
+from rooftop.lab.check.batches import batches, lengths, names_rows
 
 PLANTED = settings.PACKAGE / "kernels" / "_planted" / "softmax__by_rows__triton.py"
 
 
 def promised() -> list[Contract]:
     ops = [registry.op(n) for n in registry.op_names()]
-    return [o for op in ops for o in (op, op.bwd) if o is not None and o.rows is not None and o.swept is not None and o.swept.counted]
+    return [o for op in ops for o in (op, op.bwd) if o is not None and names_rows(o)]
 
 
 ROWS = [("rms_norm", 301, "f32"), ("rms_norm", 512, "bf16"), ("cross_entropy", 129, "f32"), ("swiglu", 40, "bf16")]
@@ -102,8 +103,55 @@ def test_what_cannot_promise_it_is_refused() -> None:
             select(reduce, reduce.problem(reduce.cases[0]))
         matmul = registry.op("matmul")
         problem = matmul.problem(matmul.cases[0], TARGETS["h200"])
+        x, w = torch.randn(5, 256), torch.randn(256)
+        for at_random, name in (
+            (lambda r: rooftop.quantize(x, granularity="row", rounding=r, seed=1), "quantize"),
+            (lambda r: rooftop.quantize_both(x, rounding=r, seed=1), "quantize_both"),
+            (lambda r: rooftop.rms_norm_quantize(x, w, rounding=r, seed=1), "rms_norm_quantize"),
+            (lambda r: rooftop.hadamard_quantize(x, rounding=r, seed=1), "hadamard_quantize"),
+        ):
+            at_random("nearest")
+            with pytest.raises(invariance.InvarianceError, match=f"^{name} under .*: the random numbers of a row follow from its place in the call$"):
+                at_random("stochastic")
+            op = registry.op(name)
+            drawn = next(op.problem(c, TARGETS["h200"]) for c in op.cases if dict(c.inputs)["rounding"] == "stochastic")
+            with pytest.raises(invariance.InvarianceError, match="the random numbers of a row"):
+                select(op, drawn)
         with pytest.raises(invariance.InvarianceError, match="matmul__cublas__torch: cuBLAS chooses the order of sums by the number of rows"):
             select(matmul, problem, "cublas__torch")
+
+
+@pytest.mark.parametrize(("mode", "block"), [(invariance, rooftop.invariant), (debugging, rooftop.debug)])
+def test_blocks_of_threads_end_in_any_order(mode: Any, block: Any) -> None:
+    """The mode stays for the thread that is still in its block, and not for ever."""
+    first, second = block(), block()
+    with ThreadPoolExecutor(1) as a, ThreadPoolExecutor(1) as b:
+        a.submit(first.__enter__).result()
+        b.submit(second.__enter__).result()
+        with block(False):
+            assert mode.on
+        a.submit(first.__exit__, None, None, None).result()
+        assert mode.on
+        b.submit(second.__exit__, None, None, None).result()
+    assert not mode.on
+    with block(), pytest.raises(KeyError), block(False):
+        assert not mode.on
+        raise KeyError
+    with block(), block(), block(False), block():
+        assert mode.on
+    assert not mode.on
+    with pytest.raises(TypeError, match="enabled is 'no', a str; it must be True or False"):
+        block("no")
+
+
+@pytest.mark.parametrize(("text", "on"), [("1", True), ("0", False), ("", False), ("yes", None), ("2", None)])
+def test_the_mode_from_the_start(text: str, on: bool | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ROOFTOP_INVARIANT", text)
+    if on is None:
+        with pytest.raises(ValueError, match=f"^ROOFTOP_INVARIANT is '{text}'; it must be 0 or 1$"):
+            settings.invariant()
+    else:
+        assert settings.invariant() is on
 
 
 def test_rows_on_the_cpu_are_computed_one_by_one() -> None:
@@ -141,6 +189,22 @@ def test_a_deep_product_is_cut_at_the_same_places_of_k_for_every_number_of_rows(
         plan = product.plan(config)
         assert (plan.split, plan.whole) == (4, 0) and plan.blocks <= 132 and plan.parts == plan.streamed * 4
         assert plan.slices % 4 == 0 and plan.slices // 4 * config.BK == 2048  # a part of K, whatever the tile
+
+
+@pytest.mark.parametrize("name", ["gelu", "silu", "swiglu_bwd", "add"])
+def test_one_kernel_computes_an_element_however_rows_lie(name: str) -> None:
+    """Two kernels may round an exponential differently; which runs followed from where rows start."""
+    op = registry.op(name.removesuffix("_bwd"))
+    op = (op.bwd or op) if name.endswith("_bwd") else op
+    found = set()
+    with rooftop.invariant():
+        for meta in (Meta((1, 40), "f32"), Meta((17, 40), "f32"), Meta((17, 40), "f32", (83, 1)), Meta((5, 33), "f32", (), 4), Meta((4096, 512), "f32")):
+            problem = op.problem(op.cases[0], TARGETS["h200"])
+            given = {n: None if m is None else meta for n, m in problem.tensors if n in op.inputs_of(problem)}
+            call = select(op, op.problem_of(given, {n: problem.option(n) for n in op.option_names}, TARGETS["h200"])).call
+            assert call is not None
+            found.add(call.implementation.name)
+    assert len(found) == 1, found
 
 
 def test_of_no_rows_there_is_nothing_to_keep_in_order() -> None:

@@ -169,6 +169,20 @@ def test_a_solve_is_judged_scored_and_placed(tmp_path: Path) -> None:
 
 @needs_compiler
 @pytest.mark.sampled("exploits")
+@needs_compiler
+@pytest.mark.parametrize("order", ["int M, int N, int K", "int N, int K, int M"])
+def test_sizes_of_a_product_in_any_order(tmp_path: Path, order: str) -> None:
+    text = f"""__global__ void product(const float* A, const float* B, float* C, int M, int N, int K) {{
+    const int i = blockIdx.x, j = threadIdx.x;
+    if (j >= N) return;
+    float sum = 0;
+    for (int k = 0; k < K; ++k) sum += A[i * K + k] * B[k * N + j];
+    C[i * N + j] = sum;
+}}
+extern "C" void solve(const float* A, const float* B, float* C, {order}) {{ product<<<M, (N + 31) / 32 * 32>>>(A, B, C, M, N, K); }}"""
+    assert cuda.of_solve(forms.recognise(_write(tmp_path, "product.cu", text)), tasks.OpTask("matmul"))[0].kind == "right"
+
+
 def test_sizes_that_a_solve_takes_are_found_by_trying(tmp_path: Path) -> None:
     text = SOFTMAX.replace("int M, int N", "int N").replace("rows<<<M, 256>>>", "rows<<<1, 256>>>")
     one = forms.recognise(_write(tmp_path, "one.cu", text))

@@ -38,6 +38,14 @@ class Compared:
     skipped: str = ""
 
 
+def names_rows(op: Contract) -> bool:
+    """Whether there are rows to compare: the contract says how they are counted, and of what is exact which they are."""
+    if op.rows is None or op.swept is None or not op.swept.counted:
+        return False
+    least = op.swept.case(op.swept.dtypes[0], {n: low for n, (low, _) in op.swept.ranges.items()})
+    return not op.exact or bool(op.rows(op.problem(least)))
+
+
 def lengths(op: Contract, seed: int, gpu: bool) -> Iterator[tuple[dict[str, int], str]]:
     """(sizes of a row, dtype): the least, and drawn ones, odd too; without a GPU short ones."""
     assert op.swept is not None

@@ -190,6 +190,7 @@ def _check_invariant(names: list[str], backend: str, seed: int, as_json: bool) -
     from rooftop.core import registry
     from rooftop.core.contract import ALWAYS, MODE
     from rooftop.core.invariance import InvarianceError
+    from rooftop.lab.check.batches import names_rows
     from rooftop.lab.check.sequences import comparisons
 
     forward = [registry.op(n) for n in names or registry.op_names()]
@@ -203,7 +204,7 @@ def _check_invariant(names: list[str], backend: str, seed: int, as_json: bool) -
         if holds not in (ALWAYS, MODE):
             say(op.name, "refused", holds)
             continue
-        if op.rows is None or op.swept is None or not op.swept.counted:
+        if not names_rows(op):
             exact, parts = ("always", "exact: no result has an order of sums"), ("by its parts", "it runs as other ops do")
             say(op.name, *(exact if holds == ALWAYS else parts))
             continue

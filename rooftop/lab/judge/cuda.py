@@ -6,7 +6,7 @@ import re
 import secrets
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
+from itertools import islice, permutations
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -330,6 +330,10 @@ def sizes_of(call: Call, count: int) -> dict[str, tuple[int, ...]]:
         "rows and columns": [prod(first[:-1]), *first[-1:], *numbers], "elements": [prod(first)],
         "distinct sizes": list(dict.fromkeys(every)),
     }
+    distinct = list(dict.fromkeys(every))
+    if 1 < len(distinct) <= 3:  # (M, N, K) of A [M, K] and B [K, N], as BLAS has them
+        for order in list(permutations(range(len(distinct))))[1:]:
+            rules[f"distinct sizes in the order {order}"] = [*(distinct[i] for i in order), *numbers]
     return {rule: tuple(found) for rule, found in rules.items() if len(found) == count}
 
 
