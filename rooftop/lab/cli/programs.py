@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 BY_HAND = "--kernel, --grid, --block and --arg give"
 TRUE = {"its inputs are assumed": "--arg gives", "its arguments are assumed": "--args gives", "it was given no arguments": "--args gives"}
 SIZE = 32  # a whole number of the arguments from which on it is a size
-ASSUMED = (8, 64)  # numbers for the arguments of a program that says how many it wants
+ASSUMED = (8, 64, 128)  # numbers for the arguments of a program that says how many it wants
 USAGE = re.compile(r"^\s*usage:?\s+\S+((?:[ \t]+[<\[(]?\w+[>\])]?){1,4})[ \t]*$", re.I | re.M)
 # what it calls its arguments
 MAIN = re.compile(r"\bmain\s*\(\s*(?:const\s+)?int\s+\w+\s*,\s*(?:const\s+)?char\s*(?:const\s*)?\*\s*(?:const\s*)?\*?\s*(\w+)")
@@ -85,7 +85,7 @@ def _simulated(
     path = source.path
     words = list(given_words or [])
 
-    def ran(words: Sequence[str]) -> tuple[Run | None, Run | None]:
+    def ran(words: Sequence[str], source: Source = source) -> tuple[Run | None, Run | None]:
         return program.both(source, words, blocks=blocks, **given) if check else (
             None, program.run(source, words, mode="count", blocks=blocks, **given)
         )
@@ -96,15 +96,29 @@ def _simulated(
     own = "__global__" in source.whole
     equal = [[n] * len(wanted) for n in (ASSUMED if own else ASSUMED[:1])]
     rising = [[ASSUMED[0] * (i + 1) for i in range(len(wanted))]] if len(wanted) > 1 else []
+    refused = ""  # what is wrong at sizes that it may not be made for, where it is right at others
+    begun = False
     for numbers in [*equal, *rising] if wanted else ():
         others = ran(tried := list(map(str, numbers)))
         if any(r is not None and (r.launches or not (own or r.status or r.over)) for r in others):
-            (checked, counted), words = others, tried
-            assumed = f"--args '{' '.join(words)}', for {' '.join(wanted)}"
-            source = replace(source, guessed="its arguments are assumed")
-            break
-    else:
-        source = replace(source, guessed="it was given no arguments") if wanted else source
+            said = f"--args '{' '.join(tried)}'"
+            right = not _faults(others)
+            if right or not begun:
+                refused = f"{said}, has faults: {_faults((checked, counted))[0]}".replace("\n", " ") if begun else ""
+                (checked, counted), words = others, tried
+                assumed = f"{said}, for {' '.join(wanted)}"
+                source = replace(source, guessed="its arguments are assumed")
+            begun = True
+            if right:
+                break
+    if wanted and not begun:
+        source = replace(source, guessed="it was given no arguments")
+    if source.rounder[0] and (wrong := _faults((checked, counted))) and given_words is None:
+        rounder = replace(source, added=source.rounder[0])
+        others = ran(words, rounder)
+        if not _faults(others) and any(r is not None and r.launches for r in others):
+            refused = f"{assumed}, has faults: {wrong[0]}".replace("\n", " ")
+            (checked, counted), source, assumed = others, rounder, source.rounder[1]
     for again in range(1, schedules if checked is not None else 1):
         other = program.run(source, words, mode="check", **{**given, "seed": seed + again})
         known = {(f.kind, f.file, f.line) for f in checked.report.findings}  # type: ignore[union-attr]
@@ -129,14 +143,22 @@ def _simulated(
     if as_json:
         echo(json.dumps({
             "subject": str(path), "launches": [asdict(x) for x in first.launches], "ended": first.ended, "status": first.status,
-            "unfinished": why,
+            "unfinished": why, "assumed": assumed, "at_other_sizes": refused,
             "verdict": [asdict(s) for s in remarks], **report.to_json(),
         }, indent=2))
         return code
     if assumed:
         echo(f"called as assumed ({TRUE.get(source.guessed, '--arg gives')} others): {assumed}")
+    if refused:
+        echo(f"the same with sizes that its tiles may not divide, {refused}")
     _show(first, source, report, remarks, why, checked is not None)
     return code
+
+
+def _faults(runs: Sequence[Run | None]) -> list[Any]:
+    """What is wrong in the first of these, the checked one."""
+    first = next((r for r in runs if r is not None), None)
+    return [f for f in first.report.faults if f.kind != "leak"] if first is not None else []
 
 
 def _show(first: Run, source: Source, report: Any, remarks: Sequence[Any], why: str, checked: bool) -> None:

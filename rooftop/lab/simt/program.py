@@ -107,6 +107,8 @@ def source_of(path: Path, folders: Sequence[Path] = (), given: Sequence[str] = (
     source = program_build.read(path, folders)
     if program_build.has_main(source):
         return source, ""
+    if program_caller.TESTED.search(source.whole):
+        return replace(source, added=program_caller.TESTS), ""
     texts = {n.strip(): v.strip() for n, _, v in (g.partition("=") for g in given)}
     text = source.texts[source.shown]
     try:
@@ -118,7 +120,8 @@ def source_of(path: Path, folders: Sequence[Path] = (), given: Sequence[str] = (
         if (functions := program_caller.of_arrays(text)) and (other is None or functions[0].name == "solve"):
             code, assumed = program_caller.call_of_arrays(functions, texts, text)
             known = all(p.name in texts for f in functions for p in f.parameters)
-            return replace(source, added=code, guessed="" if known else "its inputs are assumed"), assumed
+            other_sizes = ("", "") if known else program_caller.call_of_arrays(functions, program_caller.round_sizes(functions, texts), text)
+            return replace(source, added=code, guessed="" if known else "its inputs are assumed", rounder=other_sizes), assumed
         if other is not None:
             return other, ""
         if own := _instances(text):
