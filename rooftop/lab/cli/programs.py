@@ -74,7 +74,7 @@ def simulate(source: Source, *given: Any) -> int:
 def _simulated(
     source: Source, assumed: str, given_words: Sequence[str] | None, kernel: str | None, seed: int, schedules: int, repeat: int,
     blocks: int | None,
-    budget: float, check: bool, html: Path | None, as_json: bool, files: Sequence[Path] = (),
+    budget: float, check: bool, html: Path | None, as_json: bool, files: Sequence[Path] = (), input: Path | None = None,
 ) -> int:
     from rooftop.core import whole_file
     from rooftop.lab.cli import noted
@@ -90,7 +90,7 @@ def _simulated(
             None, program.run(source, words, mode="count", blocks=blocks, **given)
         )
 
-    given: dict[str, Any] = {"repeat": repeat, "only": kernel, "budget": budget, "files": files, "seed": seed}
+    given: dict[str, Any] = {"repeat": repeat, "only": kernel, "budget": budget, "files": files, "input": input, "seed": seed}
     checked, counted = ran(words)
     wanted = [] if given_words is not None else _wanted(checked or counted, source)  # type: ignore[arg-type]
     own = "__global__" in source.whole
@@ -204,7 +204,7 @@ def _show(first: Run, source: Source, report: Any, remarks: Sequence[Any], why: 
 def _wanted(run: Run, source: Source) -> list[str]:
     """The arguments that a program wants which ended without any launch: it names them by a line such as `usage: prog N steps`, or reads
     them."""
-    if run.launches or run.denied or run.over:
+    if run.launches or run.denied or run.over or run.without_input:
         return []
     if run.ended in ("exit", "returned") and (said := USAGE.search(run.report.printed)):
         names = said[1].split()
@@ -217,6 +217,8 @@ def _wanted(run: Run, source: Source) -> list[str]:
 
 def _unfinished(run: Run, words: Sequence[str]) -> str:
     """Why a program did not come to its end; empty where it did."""
+    if run.without_input:
+        return "it reads its standard input, and there is none, or too little: --input FILE gives it"
     if run.denied:
         given = "; --file NAME lets it read that file, here or beside the source" if any("opens the file" in d for d in run.denied) else ""
         return f"{'; '.join(run.denied)}: a simulated program may not (docs/trust.md){given}"
