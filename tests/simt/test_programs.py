@@ -375,7 +375,6 @@ def test_files_of_one_program_may_each_have_a_function_of_one_name(tmp_path: Pat
         assert run.report.printed.split() == ["1", "2"]
         if name == "unit1.cu":  # and where one of them lies in a folder of its own
             (tmp_path / "unit2.cu").rename(tmp_path / "kernels/unit2.cu")
-            (tmp_path / "all.cuh").rename(tmp_path / "kernels/all.cuh")
 
 
 def test_reads_by_ldmatrix_and_by_wmma_are_alike_before_a_write_of_the_warps(tmp_path: Path) -> None:
