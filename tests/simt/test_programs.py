@@ -362,17 +362,18 @@ def test_files_of_one_program_may_each_have_a_function_of_one_name(tmp_path: Pat
         "void run{n}(int* p) {{ go(p); }}\n"
     )
     shown = '    cudaMemcpy(&h, p, 4, cudaMemcpyDeviceToHost);\n    printf("%d\\n", h);\n'
-    (tmp_path / "all.cuh").write_text("#pragma once\nvoid run1(int*);\nvoid run2(int*);\n", encoding="utf-8")
+    (tmp_path / "all.cuh").write_text("#pragma once\nvoid run1(int*);\nvoid run2(int*);\nextern const int own[2];\n", encoding="utf-8")
     for n in (1, 2):
-        (tmp_path / f"unit{n}.cu").write_text(unit.format(n=n), encoding="utf-8")
+        more = "const int own[2] = {7, 8};\n" if n == 1 else ""
+        (tmp_path / f"unit{n}.cu").write_text(unit.format(n=n) + more, encoding="utf-8")
     (tmp_path / "main.cu").write_text(
         '#include "all.cuh"\n#include <cstdio>\nint main() {\n    int *p, h;\n    cudaMalloc(&p, 4);\n'
-        f"    run1(p);\n{shown}    run2(p);\n{shown}    cudaFree(p);\n}}\n", encoding="utf-8",
+        f'    run1(p);\n{shown}    run2(p);\n{shown}    printf("%d\\n", own[1]);\n    cudaFree(p);\n}}\n', encoding="utf-8",
     )
     (tmp_path / "kernels").mkdir()
     for name in ("main.cu", "unit1.cu", "main.cu"):
         run = program.run(program.source_of(tmp_path / name)[0])
-        assert run.report.printed.split() == ["1", "2"]
+        assert run.report.printed.split() == ["1", "2", "8"]
         if name == "unit1.cu":  # and where one of them lies in a folder of its own
             (tmp_path / "unit2.cu").rename(tmp_path / "kernels/unit2.cu")
 

@@ -372,7 +372,7 @@ def _named_apart(work: Path) -> None:
         f"{n} {'simt_user_main' if n == 'main' else PLAIN + n}" for kind, n in plain if kind in (*_BY_NAME, "n")
         and not n.startswith("DW.ref")
     ]
-    shared = {n for kind, n in kernel if kind in "BDVu"} & {n for kind, n in plain if kind in "BD"}
+    shared = {n for kind, n in kernel if kind in "BDRVu"} & {n for kind, n in plain if kind in "BDR"}
     (work / "names").write_text("".join(f"{x}\n" for x in (*own, *undefined)), encoding="utf-8")
     (work / "weak").write_text("".join(f"{n}\n" for n in sorted(shared)), encoding="utf-8")
     build._run([objcopy, "--redefine-syms=names", *(["--weaken-symbols=weak"] if shared else []), "plain.o"], work, "plain.o")
