@@ -96,6 +96,14 @@ def test_launches_beyond_the_time_are_cut_and_said(tmp_path: Path) -> None:
     assert f"{launch.programs} of 16384 programs ran" in str(launch)
 
 
+@pytest.mark.parametrize("call", ["copied[1](x, x, 64, 64)", "copied[(1,)](x, x, 64, 64, B=64)"])
+def test_a_first_launch_that_fails_is_found_though_no_function_launches(call: str, tmp_path: Path) -> None:
+    kernel = COPY.format(bound="n").partition("def copy(")[0]
+    (tmp_path / "own.py").write_text(f"{kernel}x = torch.ones(64, device='cuda')\n{call}\n", encoding="utf-8")
+    found = triton_file.launches(tmp_path / "own.py", "", {}, (), Watch())
+    assert [f.kind for f in found.findings] == ["launch"] and not found.launches, found.findings
+
+
 def test_a_file_without_end_is_ended_and_said(tmp_path: Path) -> None:
     found = ran(tmp_path, COPY.format(bound="n") + "while True:\n    copy(torch.ones(8, device='cuda'))\n", Watch(total=0.5))
     assert found.findings == () and found.watch.over and found.watch.cut and found.launches[0].times > 1
