@@ -122,6 +122,59 @@ def test_each_config_of_an_autotuned_kernel_runs_on_its_own_copies() -> None:
     assert all(x.values["EVEN"] is False for x in watch.launches.values()) and watch.configs == 2
 
 
+def test_configs_that_a_static_assert_refuses_are_passed_over_and_a_reference_is_given_what_both_take(tmp_path: Path) -> None:
+    text = f"""{HEAD}
+@triton.autotune([triton.Config({{"B": b}}) for b in (512, 256)], key=[])
+@triton.jit
+def rows(x, w, y, n, eps, B: tl.constexpr, N: tl.constexpr):
+    tl.static_assert(B >= N and B < 512)
+    at = tl.arange(0, B)
+    v = tl.load(x + tl.program_id(0) * n + at, mask=at < n, other=0.0).to(tl.float32)
+    v = v * tl.rsqrt(tl.sum(v * v) / n + eps) * tl.load(w + at, mask=at < n)
+    tl.store(y + tl.program_id(0) * n + at, v, mask=at < n)
+
+class Norm(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, normalized_shape, weight, eps):
+        y = torch.empty_like(x)
+        rows[(x.shape[0],)](x, weight, y, x.shape[1], eps, N=triton.next_power_of_2(x.shape[1]))
+        return y
+
+@triton.jit
+def losses(x, t, y, n, B: tl.constexpr):
+    i, at = tl.program_id(0), tl.arange(0, B)
+    v = tl.load(x + i * n + at, mask=at < n, other=-float("inf")).to(tl.float32)
+    m = tl.max(v)
+    tl.store(y + i, tl.log(tl.sum(tl.exp(v - m))) + m - tl.load(x + i * n + tl.load(t + i)).to(tl.float32))
+
+@triton.jit
+def squares(x, y, N: tl.constexpr):
+    at = tl.arange(0, 16)[:, None] * N + tl.arange(0, 16)
+    v = tl.load(x + at)
+    tl.store(y + at, tl.dot(v.to(tl.float16), v))
+
+def square(a):
+    x, y = a[:16, :16].contiguous(), torch.empty_like(a[:16, :16])
+    squares[(1,)](x, y, N=16)
+    return y
+
+def squared(a):
+    return a[:16, :16] @ a[:16, :16]
+
+def entropy(logits, labels):
+    y = torch.empty(logits.shape[0], dtype=torch.float32, device="cuda")
+    losses[(logits.shape[0],)](logits, labels, y, logits.shape[1], B=triton.next_power_of_2(logits.shape[1]))
+    return y
+"""
+    (tmp_path / "own.py").write_text(text, encoding="utf-8")
+    judged = triton_like.compared(tmp_path / "own.py", "square", f"{tmp_path / 'own.py'}:squared", {}, 0)
+    assert judged.right and len(judged.compared) == 3 and "same dtype" in judged.refused[0], "it is for float16 alone"
+    for name, like in (("Norm", "rms_norm"), ("entropy", "cross_entropy")):
+        judged = triton_like.compared(tmp_path / "own.py", name, f"torch.nn.functional.{like}", {}, 0)
+        assert judged.right and judged.called >= 6, (name, judged.findings, [str(c) for c in judged.compared])
+        assert name != "Norm" or {x.config[:5] for x in judged.launches} == {"B=256"}
+
+
 def test_a_wrapper_is_judged_by_a_function_of_torchs(tmp_path: Path) -> None:
     judged = triton_like.compared(FILES / "softmax.py", "softmax", "torch.softmax", {}, 0)
     assert judged.right and len(judged.compared) == 6 and {c.inputs for c in judged.compared} >= {("x: float32 33x100",), ("x: float16 128x256",)}

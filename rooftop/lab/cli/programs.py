@@ -20,7 +20,7 @@ BY_HAND = "--kernel, --grid, --block and --arg give"
 TRUE = {"its inputs are assumed": "--arg gives", "its arguments are assumed": "--args gives", "it was given no arguments": "--args gives"}
 SIZE = 32  # a whole number of the arguments from which on it is a size
 ASSUMED = (8, 64, 128)  # numbers for the arguments of a program that says how many it wants
-USAGE = re.compile(r"^\s*usage:?\s+\S+((?:[ \t]+[<\[(]?\w+[>\])]?){1,4})[ \t]*$", re.I | re.M)
+USAGE = re.compile(r"^\s*usage:?\s+\S+((?:[ \t]+(?:[<\[(][^<>\[\]()\n]+[>\])]|\w+)){1,4})[ \t]*$", re.I | re.M)
 # what it calls its arguments
 MAIN = re.compile(r"\bmain\s*\(\s*(?:const\s+)?int\s+\w+\s*,\s*(?:const\s+)?char\s*(?:const\s*)?\*\s*(?:const\s*)?\*?\s*(\w+)")
 PRINTED = 40  # lines of what the program prints that are shown
@@ -207,7 +207,7 @@ def _wanted(run: Run, source: Source) -> list[str]:
     if run.launches or run.denied or run.over or run.without_input:
         return []
     if run.ended in ("exit", "returned") and (said := USAGE.search(run.report.printed)):
-        names = said[1].split()
+        names = re.findall(r"[<\[(][^<>\[\]()]+[>\])]|\w+", said[1])
         return [] if any(re.search("file|path|name|input|output|mode|type", n, re.I) for n in names) else names
     if run.ended in ("crash", "abort") and (main := MAIN.search(source.whole)):
         read = [int(n) for n in re.findall(rf"\b{main[1]}\s*\[\s*([1-9])\s*\]", source.whole)]
