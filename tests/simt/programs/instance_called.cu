@@ -1,5 +1,7 @@
 // A host function that is a template, with explicit instantiations: the first is called. Its scalars lie on the host.
-// assumed: launch_gemm<float>(m = 48, n = 40, k = 56, *alpha = 1, A: 107,520 elements, lda = 56, B: 107,520 elements, ldb = 56, *beta = 0, C: 107,520 elements, ldc = 56)
+// assumed: launch_gemm<__half>(m = 48, n = 40, k = 56, *alpha = 1, A: 107,520 elements, lda = 56, B: 107,520 elements, ldb = 56, *beta = 0, C: 107,520 elements, ldc = 56)
+#include <cuda_fp16.h>
+
 template <typename T>
 __global__ void gemm(size_t m, size_t n, size_t k, T alpha, T const *A, size_t lda, T const *B, size_t ldb, T beta, T *C, size_t ldc) {
     size_t col = blockIdx.x * blockDim.x + threadIdx.x, row = blockIdx.y * blockDim.y + threadIdx.y;
@@ -16,7 +18,7 @@ void launch_gemm(size_t m, size_t n, size_t k, T const *alpha, T const *A, size_
     gemm<T><<<grid, block, 0, stream>>>(m, n, k, *alpha, A, lda, B, ldb, *beta, C, ldc);
 }
 
-template void launch_gemm<float>(size_t m, size_t n, size_t k, float const *alpha, float const *A, size_t lda, float const *B, size_t ldb, float const *beta,
-                                 float *C, size_t ldc, cudaStream_t stream);
+template void launch_gemm<__half>(size_t m, size_t n, size_t k, __half const *alpha, __half const *A, size_t lda, __half const *B, size_t ldb,
+                                  __half const *beta, __half *C, size_t ldc, cudaStream_t stream);
 template void launch_gemm<double>(size_t m, size_t n, size_t k, double const *alpha, double const *A, size_t lda, double const *B, size_t ldb,
                                   double const *beta, double *C, size_t ldc, cudaStream_t stream);
