@@ -121,7 +121,8 @@ def source_of(path: Path, folders: Sequence[Path] = (), given: Sequence[str] = (
         if (functions := program_caller.of_arrays(text)) and (other is None or functions[0].name == "solve"):
             code, assumed = program_caller.call_of_arrays(functions, texts, text)
             known = all(p.name in texts for f in functions for p in f.parameters)
-            other_sizes = ("", "") if known else program_caller.call_of_arrays(functions, program_caller.round_sizes(functions, texts), text)
+            others = program_caller.round_sizes(functions, texts)
+            other_sizes = ("", "") if known else program_caller.call_of_arrays(functions, others, text)
             return replace(source, added=code, guessed="" if known else "its inputs are assumed", rounder=other_sizes), assumed
         if other is not None:
             return other, ""
@@ -152,14 +153,16 @@ def run(
     """Run a program in a process that may do nothing else.
 
     `repeat`: how often a launch is watched that is made again; `only`: the kernel to be watched; `budget`: seconds of CPU time for the
-    watched blocks of one launch; `most`: for all of them (0: MOST times that); `files`: that it may read; `input`: what its standard input is; `listed`: launches are listed
+    watched blocks of one launch; `most`: for all of them (0: MOST times that); `files`: that it may read; `input`: what its standard
+    input is; `listed`: launches are listed
     with their arguments and not made, so that nothing that the GPU calculates is there.
 
     Raises CompileError where it does not compile, SimulatedCrash where its process ends otherwise."""
     built = program_build.built(source, mode, only)
     program = Program(
         built.pairs, [source.shown, *arguments], repeat, budget, most or MOST * budget, listed=listed,
-        files=[f.resolve() for f in [*files, *([input] if input is not None else [])]], input=None if input is None else input.resolve(), here=str(Path.cwd()),
+        files=[f.resolve() for f in (*files, input) if f is not None], input=None if input is None else input.resolve(),
+        here=str(Path.cwd()),
     )
     answered = _ask(source, built, program, mode, seed, blocks)
     raw = native.array(native.RawFinding, answered.findings)
