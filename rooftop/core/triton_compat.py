@@ -186,7 +186,12 @@ def _compile(kernel: Any, types: Any, places: Any, attrs: Any, arch: int | str, 
     text, kind_of_code = ("ptx", "cubin") if isinstance(arch, int) else ("amdgcn", "hsaco")
 
     def compiled() -> Any:
-        return triton.compile(source, target=_target(arch), options=options)
+        while True:
+            try:
+                return triton.compile(source, target=_target(arch), options=options)
+            except SystemError as error:  # CPython 3.11 counts its parser's depth for all threads together
+                if "recursion depth mismatch" not in str(error):
+                    raise
 
     try:
         made = compiled()

@@ -71,6 +71,22 @@ def test_alignment_and_constants_reach_the_code() -> None:
     assert widest((), {"stride": 1, "bias": None}) == 1
 
 
+def test_what_the_parser_refuses_of_two_threads_at_once_is_compiled_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole, failed = triton.compile, [SystemError("AST constructor recursion depth mismatch (before=129, after=53)")]
+
+    def at_times(*given: Any, **more: Any) -> Any:
+        if failed:
+            raise failed.pop()
+        return whole(*given, **more)
+
+    monkeypatch.setattr(triton, "compile", at_times)
+    values = {"x": torch.empty(8), "y": torch.empty(8), "bias": None, "n": 8, "stride": 1, "factor": 2.0, "BLOCK": 32}
+    assert triton_compat.compile_values(scale, values, 90, {}).name == "scale"
+    failed.append(SystemError("something else"))
+    with pytest.raises(SystemError, match="something else"):
+        triton_compat.compile_values(scale, values, 90, {})
+
+
 def test_gluon() -> None:
     made = triton_compat.compile_for(gluon_copy, {"x": "*fp32", "y": "*fp32"}, {"N": 128}, ("x", "y"), 90)
     assert made.cubin and "ld.global" in made.ptx

@@ -96,6 +96,14 @@ def test_launches_beyond_the_time_are_cut_and_said(tmp_path: Path) -> None:
     assert f"{launch.programs} of 16384 programs ran" in str(launch)
 
 
+@pytest.mark.parametrize("call", ["copied[1](x, x, 64, 64)", "copied[(1,)](x, x, 64, 64, B=64)"])
+def test_a_first_launch_that_fails_is_found_though_no_function_launches(call: str, tmp_path: Path) -> None:
+    kernel = COPY.format(bound="n").partition("def copy(")[0]
+    (tmp_path / "own.py").write_text(f"{kernel}x = torch.ones(64, device='cuda')\n{call}\n", encoding="utf-8")
+    found = triton_file.launches(tmp_path / "own.py", "", {}, (), Watch())
+    assert [f.kind for f in found.findings] == ["launch"] and not found.launches, found.findings
+
+
 def test_a_file_without_end_is_ended_and_said(tmp_path: Path) -> None:
     found = ran(tmp_path, COPY.format(bound="n") + "while True:\n    copy(torch.ones(8, device='cuda'))\n", Watch(total=0.5))
     assert found.findings == () and found.watch.over and found.watch.cut and found.launches[0].times > 1
@@ -112,6 +120,59 @@ def test_each_config_of_an_autotuned_kernel_runs_on_its_own_copies() -> None:
         ("M=16 N=16 num_warps=2 num_stages=3", 1), ("M=32 N=16 num_warps=4 num_stages=2", 2)
     ]
     assert all(x.values["EVEN"] is False for x in watch.launches.values()) and watch.configs == 2
+
+
+def test_configs_that_a_static_assert_refuses_are_passed_over_and_a_reference_is_given_what_both_take(tmp_path: Path) -> None:
+    text = f"""{HEAD}
+@triton.autotune([triton.Config({{"B": b}}) for b in (512, 256)], key=[])
+@triton.jit
+def rows(x, w, y, n, eps, B: tl.constexpr, N: tl.constexpr):
+    tl.static_assert(B >= N and B < 512)
+    at = tl.arange(0, B)
+    v = tl.load(x + tl.program_id(0) * n + at, mask=at < n, other=0.0).to(tl.float32)
+    v = v * tl.rsqrt(tl.sum(v * v) / n + eps) * tl.load(w + at, mask=at < n)
+    tl.store(y + tl.program_id(0) * n + at, v, mask=at < n)
+
+class Norm(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, normalized_shape, weight, eps):
+        y = torch.empty_like(x)
+        rows[(x.shape[0],)](x, weight, y, x.shape[1], eps, N=triton.next_power_of_2(x.shape[1]))
+        return y
+
+@triton.jit
+def losses(x, t, y, n, B: tl.constexpr):
+    i, at = tl.program_id(0), tl.arange(0, B)
+    v = tl.load(x + i * n + at, mask=at < n, other=-float("inf")).to(tl.float32)
+    m = tl.max(v)
+    tl.store(y + i, tl.log(tl.sum(tl.exp(v - m))) + m - tl.load(x + i * n + tl.load(t + i)).to(tl.float32))
+
+@triton.jit
+def squares(x, y, N: tl.constexpr):
+    at = tl.arange(0, 16)[:, None] * N + tl.arange(0, 16)
+    v = tl.load(x + at)
+    tl.store(y + at, tl.dot(v.to(tl.float16), v))
+
+def square(a):
+    x, y = a[:16, :16].contiguous(), torch.empty_like(a[:16, :16])
+    squares[(1,)](x, y, N=16)
+    return y
+
+def squared(a):
+    return a[:16, :16] @ a[:16, :16]
+
+def entropy(logits, labels):
+    y = torch.empty(logits.shape[0], dtype=torch.float32, device="cuda")
+    losses[(logits.shape[0],)](logits, labels, y, logits.shape[1], B=triton.next_power_of_2(logits.shape[1]))
+    return y
+"""
+    (tmp_path / "own.py").write_text(text, encoding="utf-8")
+    judged = triton_like.compared(tmp_path / "own.py", "square", f"{tmp_path / 'own.py'}:squared", {}, 0)
+    assert judged.right and len(judged.compared) == 3 and "same dtype" in judged.refused[0], "it is for float16 alone"
+    for name, like in (("Norm", "rms_norm"), ("entropy", "cross_entropy")):
+        judged = triton_like.compared(tmp_path / "own.py", name, f"torch.nn.functional.{like}", {}, 0)
+        assert judged.right and judged.called >= 6, (name, judged.findings, [str(c) for c in judged.compared])
+        assert name != "Norm" or {x.config[:5] for x in judged.launches} == {"B=256"}
 
 
 def test_a_wrapper_is_judged_by_a_function_of_torchs(tmp_path: Path) -> None:

@@ -103,6 +103,8 @@ def test_a_file_without_a_head_has_a_place(tmp_path: Path) -> None:
     assert {s.rung.partition("/")[2] for s in found.steps if s.gone is False} >= {"03_shared_tile", "06_vectorised"}
     with pytest.raises(ValueError, match="no rungs in CUDA C\\+\\+ to compare mm with"):
         place.places({"kernels": [mm]}, "mm", ["matmul_triton"], [])
+    (other,) = place.places({"kernels": [mm]}, "mm", ["matmul_triton", "softmax_cuda", "sgemm_cuda"], [], case="4096 cubed f32")
+    assert other.ladder == "sgemm_cuda", "ladders without such rungs, or such a case, are passed over"
 
 
 def test_a_step_of_no_gain_is_not_missing() -> None:

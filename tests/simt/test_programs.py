@@ -327,22 +327,55 @@ def test_a_fault_with_inputs_that_are_assumed_is_one_where_they_are_given(tmp_pa
     assert done.exit_code == 1, done.output
 
 
+def test_sizes_that_tiles_divide_are_taken_where_others_have_faults(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("own.cu").write_text(
+        "__global__ void k(float* x) { x[threadIdx.x + blockIdx.x * 64] = 1; }\n"
+        'extern "C" void run(float* x, int n) { k<<<(n + 63) / 64, 64>>>(x); }\n', encoding="utf-8",
+    )
+    commands()
+    done = CliRunner().invoke(app, ["simt", "own.cu"])
+    assert done.exit_code == 0, done.output
+    assert "run(x: 128 elements, n = 128)" in done.output
+    assert "the same with sizes that its tiles may not divide, run(x: 1,000 elements, n = 1000), has faults: own.cu:1: out-of-bounds" in done.output
+
+
+def test_what_a_program_makes_of_no_input_is_no_fault_and_input_gives_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("own.cu").write_text(
+        "#include <iostream>\n__global__ void k(int* p) { p[threadIdx.x] = 1; }\nint main() {\n    int n = 0, *p;\n    std::cin >> n;\n"
+        "    cudaMalloc(&p, 64);\n    k<<<1, 16 / n>>>(p);\n    cudaFree(p);\n    getchar();\n}\n", encoding="utf-8",
+    )
+    Path("in.txt").write_text("4\n", encoding="utf-8")
+    commands()
+    done = CliRunner().invoke(app, ["simt", "own.cu"])
+    assert done.exit_code == 3 and "checked: no fault" in done.output, done.output
+    assert "--input FILE gives it" in done.output
+    done = CliRunner().invoke(app, ["simt", "own.cu", "--input", "in.txt"])
+    assert done.exit_code == 0 and "k<<<1, 4>>>" in done.output, done.output
+    assert "--input no.txt: no such file" in str(CliRunner().invoke(app, ["simt", "own.cu", "--input", "no.txt"]).exception)
+
+
 def test_files_of_one_program_may_each_have_a_function_of_one_name(tmp_path: Path) -> None:
     unit = (
         '#include "all.cuh"\nstatic __global__ void set(int* p) {{ *p = {n}; }}\nstatic void go(int* p) {{ set<<<1, 1>>>(p); }}\n'
         "void run{n}(int* p) {{ go(p); }}\n"
     )
     shown = '    cudaMemcpy(&h, p, 4, cudaMemcpyDeviceToHost);\n    printf("%d\\n", h);\n'
-    (tmp_path / "all.cuh").write_text("#pragma once\nvoid run1(int*);\nvoid run2(int*);\n", encoding="utf-8")
+    (tmp_path / "all.cuh").write_text("#pragma once\nvoid run1(int*);\nvoid run2(int*);\nextern const int own[2];\n", encoding="utf-8")
     for n in (1, 2):
-        (tmp_path / f"unit{n}.cu").write_text(unit.format(n=n), encoding="utf-8")
+        more = "const int own[2] = {7, 8};\n" if n == 1 else ""
+        (tmp_path / f"unit{n}.cu").write_text(unit.format(n=n) + more, encoding="utf-8")
     (tmp_path / "main.cu").write_text(
         '#include "all.cuh"\n#include <cstdio>\nint main() {\n    int *p, h;\n    cudaMalloc(&p, 4);\n'
-        f"    run1(p);\n{shown}    run2(p);\n{shown}    cudaFree(p);\n}}\n", encoding="utf-8",
+        f'    run1(p);\n{shown}    run2(p);\n{shown}    printf("%d\\n", own[1]);\n    cudaFree(p);\n}}\n', encoding="utf-8",
     )
-    for name in ("main.cu", "unit1.cu"):
+    (tmp_path / "kernels").mkdir()
+    for name in ("main.cu", "unit1.cu", "main.cu"):
         run = program.run(program.source_of(tmp_path / name)[0])
-        assert run.report.printed.split() == ["1", "2"]
+        assert run.report.printed.split() == ["1", "2", "8"]
+        if name == "unit1.cu":  # and where one of them lies in a folder of its own
+            (tmp_path / "unit2.cu").rename(tmp_path / "kernels/unit2.cu")
 
 
 def test_reads_by_ldmatrix_and_by_wmma_are_alike_before_a_write_of_the_warps(tmp_path: Path) -> None:

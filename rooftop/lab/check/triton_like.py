@@ -7,6 +7,7 @@ compared with what the reference makes of the others."""
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 DTYPES = ("float32", "float16")
+TYPES = re.compile(r"must be (?:the )?same dtype|must have the same dtype|invalid operands of type|[Mm]ismatched type")  # Triton's errors
 MOST_CONFIGS = 16  # of an autotuned kernel that are tried
 
 
@@ -57,7 +59,13 @@ def compared(path: Path, word: str, like: str, own: Mapping[str, Any], seed: int
         return said
     said.ended += failed
     function, word = chosen(names, word, path)
-    trial = _Trial(path, function, word, _standing(likes.reference_of(like), function), like, own, seed, said)
+    reference = likes.reference_of(like)
+    ours, theirs = wrappers.agreed(function, reference)
+    theirs = {n: v for n, v in theirs.items() if not set(ours) & set(own)}
+    trial = _Trial(
+        path, function, word, _standing(reference, function, theirs), like, {**(ours if theirs else {}), **own}, seed, said, theirs,
+        "reduction" in wrappers.takes(reference),
+    )
     for dtype in DTYPES if not own else DTYPES[:1]:
         for sizes in wrappers.SIZES if not own else wrappers.SIZES[:1]:
             choice = 0
@@ -67,14 +75,18 @@ def compared(path: Path, word: str, like: str, own: Mapping[str, Any], seed: int
                 said.configs = max(said.configs, watch.configs)
                 said.launches += watch.launches.values()
                 choice += 1
+    if any(c.right for c in said.compared):  # right where its types fit: it is not for those that do not
+        said.refused += [f.text for f in said.findings if TYPES.search(f.text)]
+        said.findings = [f for f in said.findings if not TYPES.search(f.text)]
     if not said.compared and not said.findings:
         why = said.refused[0] if said.refused else "no tensors are known that both take"
         raise ValueError(f"{path}: {word} and {like} were not called together: {why}; --arg NAME=f32:48x40 gives its arguments")
     return said
 
 
-def _standing(reference: Callable[..., Any], function: Callable[..., Any]) -> Callable[..., Any]:
-    """The reference, with the GPU that is not there, and with the defaults of the function that both have by name (eps)."""
+def _standing(reference: Callable[..., Any], function: Callable[..., Any], given: Mapping[str, Any]) -> Callable[..., Any]:
+    """The reference, with the GPU that is not there, with the defaults of the function that both have by name (eps), and what is
+    `given`."""
     try:
         takes = inspect.signature(reference).parameters
         shared = {
@@ -85,7 +97,7 @@ def _standing(reference: Callable[..., Any], function: Callable[..., Any]) -> Ca
 
     def called(*args: Any, **kwargs: Any) -> Any:
         with host.standing_in(Watch(choice=0)):
-            return reference(*args, **{**shared, **kwargs})
+            return reference(*args, **{**shared, **given, **kwargs})
 
     return called
 
@@ -111,7 +123,8 @@ def chosen(names: Mapping[str, Any], word: str, path: Path) -> tuple[Callable[..
 @dataclass
 class _Trial:
     """Calls of a function beside the reference. `families`: the numbers of the ways to make its arguments that are left; None before any is
-    known."""
+    known. `given`: what the reference is given by name; `reduces`: it may leave a loss as it is or take its mean, and does as the
+    function."""
 
     path: Path
     function: Callable[..., Any]
@@ -121,6 +134,8 @@ class _Trial:
     own: Mapping[str, Any]
     seed: int
     said: Judged
+    given: dict[str, Any] = field(default_factory=dict)
+    reduces: bool = False
     families: Sequence[int] | None = None
 
     def call(self, sizes: Mapping[str, int], dtype: str, watch: Watch) -> None:
@@ -143,8 +158,9 @@ class _Trial:
             self.families = self.families or [number]
             if failed:
                 shown = ", ".join(f"{n}: {host.shown(v)}" for n, v in values.items())
-                if failed[0].text not in [f.text for f in self.said.findings]:
-                    self.said.findings.append(Finding(failed[0].kind, f"{self.word}({shown}): {failed[0]}"))
+                text = f"{self.word}({shown}): {failed[0]}"
+                if text not in [f.text for f in self.said.findings]:
+                    self.said.findings.append(Finding(failed[0].kind, text))
             else:
                 self._judge(values, before, inputs, outs[0], watch)
             return
@@ -162,6 +178,8 @@ class _Trial:
         )
         if not outputs:
             raise ValueError(f"{self.path}: {self.word} returns no tensor and changes none")
+        if self.reduces and next(iter(outputs.values())).numel() > 1:
+            self.given["reduction"] = "none"
         kept = {n: v for n, v in before.items() if n in inputs}
         name = f"{self.word}, config {next(iter(watch.launches.values())).config}" if watch.configs > 1 and watch.launches else self.word
         self.said.compared += likes._judged(name, self.reference, self.like, kept, {n: t.cpu() for n, t in outputs.items()}, tf32(watch))

@@ -324,10 +324,9 @@ def place(
         on = [ladder] if ladder else [n for n in registry.ladder_names() if registry.ladder(n).op == subject.op.name]
         if not on:
             raise ValueError(f"{what} computes {subject.op.name}, of which there is no ladder")
-        found = sorted(
-            (
-                placing.place(subject, n, kept_records(), case=case, dtype=dtype, count=count, measured=measured) for n in on
-            ), key=lambda p: p.distance
+        records = kept_records()
+        found = placing.on_each(
+            on, lambda n: placing.place(subject, n, records, case=case, dtype=dtype, count=count, measured=measured)
         )
     noted.placing(what, found[0])
     if as_json:

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 BY_HAND = "--kernel, --grid, --block and --arg give"
 TRUE = {"its inputs are assumed": "--arg gives", "its arguments are assumed": "--args gives", "it was given no arguments": "--args gives"}
 SIZE = 32  # a whole number of the arguments from which on it is a size
-ASSUMED = (8, 64)  # numbers for the arguments of a program that says how many it wants
-USAGE = re.compile(r"^\s*usage:?\s+\S+((?:[ \t]+[<\[(]?\w+[>\])]?){1,4})[ \t]*$", re.I | re.M)
+ASSUMED = (8, 64, 128)  # numbers for the arguments of a program that says how many it wants
+USAGE = re.compile(r"^\s*usage:?\s+\S+((?:[ \t]+(?:[<\[(][^<>\[\]()\n]+[>\])]|\w+)){1,4})[ \t]*$", re.I | re.M)
 # what it calls its arguments
 MAIN = re.compile(r"\bmain\s*\(\s*(?:const\s+)?int\s+\w+\s*,\s*(?:const\s+)?char\s*(?:const\s*)?\*\s*(?:const\s*)?\*?\s*(\w+)")
 PRINTED = 40  # lines of what the program prints that are shown
@@ -74,7 +74,7 @@ def simulate(source: Source, *given: Any) -> int:
 def _simulated(
     source: Source, assumed: str, given_words: Sequence[str] | None, kernel: str | None, seed: int, schedules: int, repeat: int,
     blocks: int | None,
-    budget: float, check: bool, html: Path | None, as_json: bool, files: Sequence[Path] = (),
+    budget: float, check: bool, html: Path | None, as_json: bool, files: Sequence[Path] = (), input: Path | None = None,
 ) -> int:
     from rooftop.core import whole_file
     from rooftop.lab.cli import noted
@@ -85,26 +85,40 @@ def _simulated(
     path = source.path
     words = list(given_words or [])
 
-    def ran(words: Sequence[str]) -> tuple[Run | None, Run | None]:
+    def ran(words: Sequence[str], source: Source = source) -> tuple[Run | None, Run | None]:
         return program.both(source, words, blocks=blocks, **given) if check else (
             None, program.run(source, words, mode="count", blocks=blocks, **given)
         )
 
-    given: dict[str, Any] = {"repeat": repeat, "only": kernel, "budget": budget, "files": files, "seed": seed}
+    given: dict[str, Any] = {"repeat": repeat, "only": kernel, "budget": budget, "files": files, "input": input, "seed": seed}
     checked, counted = ran(words)
     wanted = [] if given_words is not None else _wanted(checked or counted, source)  # type: ignore[arg-type]
     own = "__global__" in source.whole
     equal = [[n] * len(wanted) for n in (ASSUMED if own else ASSUMED[:1])]
     rising = [[ASSUMED[0] * (i + 1) for i in range(len(wanted))]] if len(wanted) > 1 else []
+    refused = ""  # what is wrong at sizes that it may not be made for, where it is right at others
+    begun = False
     for numbers in [*equal, *rising] if wanted else ():
         others = ran(tried := list(map(str, numbers)))
         if any(r is not None and (r.launches or not (own or r.status or r.over)) for r in others):
-            (checked, counted), words = others, tried
-            assumed = f"--args '{' '.join(words)}', for {' '.join(wanted)}"
-            source = replace(source, guessed="its arguments are assumed")
-            break
-    else:
-        source = replace(source, guessed="it was given no arguments") if wanted else source
+            said = f"--args '{' '.join(tried)}'"
+            right = not _faults(others)
+            if right or not begun:
+                refused = f"{said}, has faults: {_faults((checked, counted))[0]}".replace("\n", " ") if begun else ""
+                (checked, counted), words = others, tried
+                assumed = f"{said}, for {' '.join(wanted)}"
+                source = replace(source, guessed="its arguments are assumed")
+            begun = True
+            if right:
+                break
+    if wanted and not begun:
+        source = replace(source, guessed="it was given no arguments")
+    if source.rounder[0] and (wrong := _faults((checked, counted))) and given_words is None:
+        rounder = replace(source, added=source.rounder[0])
+        others = ran(words, rounder)
+        if not _faults(others) and any(r is not None and r.launches for r in others):
+            refused = f"{assumed}, has faults: {wrong[0]}".replace("\n", " ")
+            (checked, counted), source, assumed = others, rounder, source.rounder[1]
     for again in range(1, schedules if checked is not None else 1):
         other = program.run(source, words, mode="check", **{**given, "seed": seed + again})
         known = {(f.kind, f.file, f.line) for f in checked.report.findings}  # type: ignore[union-attr]
@@ -129,14 +143,22 @@ def _simulated(
     if as_json:
         echo(json.dumps({
             "subject": str(path), "launches": [asdict(x) for x in first.launches], "ended": first.ended, "status": first.status,
-            "unfinished": why,
+            "unfinished": why, "assumed": assumed, "at_other_sizes": refused,
             "verdict": [asdict(s) for s in remarks], **report.to_json(),
         }, indent=2))
         return code
     if assumed:
         echo(f"called as assumed ({TRUE.get(source.guessed, '--arg gives')} others): {assumed}")
+    if refused:
+        echo(f"the same with sizes that its tiles may not divide, {refused}")
     _show(first, source, report, remarks, why, checked is not None)
     return code
+
+
+def _faults(runs: Sequence[Run | None]) -> list[Any]:
+    """What is wrong in the first of these, the checked one."""
+    first = next((r for r in runs if r is not None), None)
+    return [f for f in first.report.faults if f.kind != "leak"] if first is not None else []
 
 
 def _show(first: Run, source: Source, report: Any, remarks: Sequence[Any], why: str, checked: bool) -> None:
@@ -182,10 +204,10 @@ def _show(first: Run, source: Source, report: Any, remarks: Sequence[Any], why: 
 def _wanted(run: Run, source: Source) -> list[str]:
     """The arguments that a program wants which ended without any launch: it names them by a line such as `usage: prog N steps`, or reads
     them."""
-    if run.launches or run.denied or run.over:
+    if run.launches or run.denied or run.over or run.without_input:
         return []
     if run.ended in ("exit", "returned") and (said := USAGE.search(run.report.printed)):
-        names = said[1].split()
+        names = re.findall(r"[<\[(][^<>\[\]()]+[>\])]|\w+", said[1])
         return [] if any(re.search("file|path|name|input|output|mode|type", n, re.I) for n in names) else names
     if run.ended in ("crash", "abort") and (main := MAIN.search(source.whole)):
         read = [int(n) for n in re.findall(rf"\b{main[1]}\s*\[\s*([1-9])\s*\]", source.whole)]
@@ -195,6 +217,8 @@ def _wanted(run: Run, source: Source) -> list[str]:
 
 def _unfinished(run: Run, words: Sequence[str]) -> str:
     """Why a program did not come to its end; empty where it did."""
+    if run.without_input:
+        return "it reads its standard input, and there is none, or too little: --input FILE gives it"
     if run.denied:
         given = "; --file NAME lets it read that file, here or beside the source" if any("opens the file" in d for d in run.denied) else ""
         return f"{'; '.join(run.denied)}: a simulated program may not (docs/trust.md){given}"

@@ -59,6 +59,7 @@ def simt(
     file: Annotated[
         list[Path] | None, typer.Option(help="Of a program: a file that it may read, here or beside the source. Repeatable.")
     ] = None,
+    input_: Annotated[Path | None, typer.Option("--input", help="Of a program: the file that its standard input is.")] = None,
     scale: Annotated[float | None, typer.Option(help="Of a program: the factor for the sizes among --args, numbers of 32 or more.")] = None,
     repeat: Annotated[
         int, typer.Option(help="Of a program: how often a launch is watched that is made again with the same arguments.")
@@ -116,6 +117,8 @@ def simt(
         for option, said in (("--case", case), ("--shape", shape)):
             if said is not None:
                 raise ValueError(f"{option} {said}: {path} is a program, whose sizes it has itself or takes from --args")
+        if input_ is not None and not input_.is_file():
+            raise ValueError(f"--input {input_}: no such file; it is the file that the program's standard input is")
         words, scaled = programs.words(args, scale)
         try:
             source, assumed = program.source_of(path, include or [], own.args)
@@ -125,7 +128,7 @@ def simt(
         if scaled:
             echo(scaled, err=as_json)
         raise typer.Exit(
-            programs.simulate(source, assumed, words, kernel, seed, schedules, repeat, blocks, budget, check, html, as_json, file or [])
+            programs.simulate(source, assumed, words, kernel, seed, schedules, repeat, blocks, budget, check, html, as_json, file or [], input_)
         )
     if plain and own.launches:
         for name, at in ordinary.filled(head_text.read(path)).items():
@@ -139,7 +142,7 @@ def simt(
         launch = launch_of(own.kernel, own.grid, own.block, shared, cooperative) or {}
         source = program.kernel_of(path, include or [], given=own.args, **launch)
         raise typer.Exit(programs.simulate(source, "", [], None, seed, schedules, repeat, blocks, budget, check, html, as_json))
-    for option, given in (("--scale", scale), ("--file", file)):
+    for option, given in (("--scale", scale), ("--file", file), ("--input", input_)):
         if given:
             raise ValueError(
                 f"{option} {given}: only a program that runs from its main() takes it, a .cu file without a head and without --grid"

@@ -210,12 +210,15 @@ def compare(what: Own, like: str, seed: int, as_json: bool) -> int:
 
 
 def facts(what: Own, target: str) -> tuple[str, Mapping[str, Any]]:
-    """The name and the machine code's facts of the kernel that moves most bytes. Raises ValueError where there is none."""
+    """The name and the machine code's facts of the kernel that moves most bytes. Raises ToolchainError where there is none to be
+    had here, ValueError where its host code fails."""
+    from rooftop.core.compile import ToolchainError
     from rooftop.lab.inspect import inspector, triton_file
     from rooftop.lab.interpret.host import Watch
 
     ran = triton_file.launches(what.path, what.name, what.given, (), Watch(run=False, total=30.0))
     if not ran.launches:
-        raise ValueError("; ".join(map(str, ran.findings)) or f"{what.path} launches no Triton kernel")
+        kind = ValueError if any(f.kind in ("fault", "launch", "host") for f in ran.findings) else ToolchainError
+        raise kind("; ".join(map(str, ran.findings)) or f"{what.path} launches no Triton kernel")
     largest = max(ran.launches, key=lambda x: sum(v.numel() for v in x.values.values() if hasattr(v, "numel")))
     return f"{what.path.name}:{largest.name}", {"kernels": [triton_file.facts(largest, inspector.device_of(target))]}

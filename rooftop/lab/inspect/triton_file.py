@@ -31,7 +31,11 @@ def launches(path: Path, word: str, given: Mapping[str, Any], args: Sequence[str
     if word and word not in kernels:
         watch.launches.clear()
         return _called(path, names, {word: wrappers.resolve(names, word, path)}, given, watch, seed)
+    if not word and any(f.kind in ("fault", "launch") for f in ran.findings):  # its own launches are wrong, before the first one ran
+        return ran
     found = _called(path, names, wrappers.functions(names, "__main__"), given, watch, seed)
+    if not found.launches and not found.findings:
+        return ran
     return _only(found, kernels.get(word) if word else None, word, path)
 
 

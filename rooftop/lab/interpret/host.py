@@ -20,6 +20,7 @@ from typing import Any
 
 from rooftop.core import child
 from rooftop.lab.interpret import interpreter
+from rooftop.lab.interpret.memory import StaticAssert
 
 OPTIONS = (
     "num_warps", "num_stages", "num_ctas", "maxnreg", "enable_fp_fusion", "launch_pdl", "launch_cooperative_grid", "ir_override", "debug"
@@ -193,20 +194,33 @@ class Watch:
         elif self.run and (kind in self._tried or self.spent > self.total / 4):
             chosen = chosen[-1:]
         self._tried.add(kind)
-        made = None
-        for i, config in enumerate(chosen):
-            last = i == len(chosen) - 1
-            own, more = (args, kwargs) if last else (tuple(map(_copy, args)), {n: _copy(v) for n, v in kwargs.items()})
+
+        def run(config: Any, own: tuple[Any, ...], more: dict[str, Any], last: bool) -> Any:
             every = {**dict(zip(tuner.arg_names, own, strict=False)), **more, **config.all_kwargs()}
             tuner.best_config = config
-            before, self.config = self.config, _named(config)
+            before, self.config, noted = self.config, _named(config), dict(self.launches)
             try:
                 tuner.pre_hook(every, reset_only=last)
                 if config.pre_hook is not None:
                     config.pre_hook(every)
-                made = tuner.fn.run(*own, **more, **config.all_kwargs())
+                return tuner.fn.run(*own, **more, **config.all_kwargs())
+            except StaticAssert:
+                self.launches = noted
+                raise
             finally:
                 self.config = before
+
+        for config in chosen[:-1]:
+            with contextlib.suppress(StaticAssert):  # as Triton does, which tunes with those that compile
+                run(config, tuple(map(_copy, args)), {n: _copy(v) for n, v in kwargs.items()}, False)
+        others = [c for c in tuner.configs if c is not chosen[-1]]
+        for i, config in enumerate([chosen[-1], *others]):
+            try:
+                made = run(config, args, kwargs, True)
+                break
+            except StaticAssert:
+                if i == len(others):
+                    raise
         tuner.nargs = None
         return made
 
@@ -331,6 +345,8 @@ def finding(path: Path, error: BaseException, watch: Watch) -> Finding | None:
     """What an error of a file's is."""
     if isinstance(error, interpreter.NotSimulated):
         return Finding("not-simulated", str(error))
+    if isinstance(error, StaticAssert):  # the file's own check of its constants
+        return Finding("host", str(error))
     if isinstance(error, interpreter.InterpretError):
         return Finding("fault", str(error), outside=isinstance(error, interpreter.OutOfBounds))
     if isinstance(error, ModuleNotFoundError) and error.name:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from rooftop.lab.interpret.memory import DeviceAssert, Memory
+from rooftop.lab.interpret.memory import Memory, StaticAssert
 
 MARK = "__rooftop_interpreted__"  # in the globals of every interpreted function
 
@@ -89,7 +89,7 @@ class Language:
     def check(self, condition: Any, message: Any = "") -> None:
         holds = condition.handle.data.all() if isinstance(condition, self.tl.tensor) else condition
         if not holds:
-            raise DeviceAssert(f"assertion failed: {message}" if message else "assertion failed")
+            raise StaticAssert(f"assertion failed: {message}" if message else "assertion failed")
 
     def range(self, *bounds: Any, step: Any = None, **hints: Any) -> Iterator[Any]:
         """``range`` and ``tl.range``: scalars of the bounds' type (at least 32 bits), as a loop on the device counts."""

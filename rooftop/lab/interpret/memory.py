@@ -47,6 +47,10 @@ class DeviceAssert(InterpretError):
     """A ``tl.device_assert``, ``tl.assume`` or ``assert`` in the kernel did not hold."""
 
 
+class StaticAssert(DeviceAssert):
+    """A ``tl.static_assert`` fails: the kernel does not compile with these constants."""
+
+
 class Region:
     """One tensor in the address space. It keeps the tensor alive and works on the tensor's own memory.
 

@@ -15,10 +15,12 @@ USUAL = (  # values of numbers by the names that they go by
         r"(?:temperature|alpha|beta|gamma|(?:\w+_)?scale|factor|(?:negative_)?slope|momentum|lr|learning_rate|weight_decay)(?:_\w+)?"
     ), 0.5),
 )
+ALSO = {"epsilon": "eps", "causal": "is_causal", "softmax_scale": "scale", "sm_scale": "scale"}  # names of torch's for others'
 NUMBERS = re.compile(r"int|float|bool|str|dtype|torch\.dtype", re.I)
+TARGET = re.compile(r"labels?|targets?|ind(?:ex|ices)|idx", re.I)  # what a parameter is called that holds whole numbers
 # Tensors by the letters of their sizes: of one, two, three and more parameters, likely ones first. Targets of a loss are whole numbers.
 ONE = ("mn",), ("m",), ("bhmd",), ("bmd",)
-TWO = ("mn", "mn"), ("mk", "kn"), ("mn", "n"), ("m", "m"), ("bmk", "bkn"), ("bhmd", "bhmd"), ("mn", "m:i64"), ("mn", "k:kernel")
+TWO = ("mn", "mn"), ("mk", "kn"), ("mn", "n"), ("m", "m"), ("bmk", "bkn"), ("bhmd", "bhmd"), ("mn", "m:i64"), ("mn", "k:kernel"), ("bdm", "hd:taps")
 THREE = (
     ("mn", "mn", "mn"), ("mn", "n", "n"), ("mk", "kn", "n"), ("m", "m", "m"), ("bhmd", "bhmd", "bhmd"), ("md", "md", "md"),
     ("bmd", "bmd", "bmd"),
@@ -85,6 +87,8 @@ def resolve(names: Mapping[str, Any], word: str, path: Any) -> Any:
         )
     for part in rest:
         found = getattr(found, part, None)
+    if inspect.isclass(found) and hasattr(found, "forward") and hasattr(found, "apply"):  # of autograd
+        found = found.apply
     if not callable(found):
         raise ValueError(f"{path}: {word} is no function")
     return found
@@ -110,13 +114,33 @@ def calls(
     name; nothing that is compared with a reference, which does not have it, may assume one. Raises ValueError where a number is missing."""
     listed = parameters(function)
     own = {**{p.name: v for p in listed if usual for v in _usual(p)[:1]}, **own}
+    own = {**{p.name: (sizes["n"],) for p in listed if p.name == "normalized_shape"}, **own}
     more = {n: v for n, v in own.items() if n not in [p.name for p in listed]}
     open_ = [p for p in listed if p.name not in own]
     if number := next((p for p in open_ if p.annotation is not p.empty and NUMBERS.fullmatch(_said(p.annotation))), None):
         raise ValueError(f"{_said(function)} wants the number {number.name}: --arg {number.name}=...")
-    for family in families(len(open_)):
+    targets = [TARGET.fullmatch(p.name) is not None for p in open_]
+    for family in sorted(families(len(open_)), key=lambda f: [letters.endswith(":i64") for letters in f] != targets if any(targets) else 0):
         made = iter(_tensors(family, sizes, dtype, seed))
         yield {**{p.name: own[p.name] if p.name in own else next(made) for p in listed}, **more}
+
+
+def takes(reference: Callable[..., Any]) -> set[str]:
+    """The names of a function's parameters that may be given by name."""
+    try:
+        return set(inspect.signature(reference).parameters)
+    except (TypeError, ValueError):  # of a builtin, whose documentation begins with it
+        return set(re.findall(r"(\w+)=", (reference.__doc__ or "").strip().partition("->")[0]))
+
+
+def agreed(function: Callable[..., Any], reference: Callable[..., Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The numbers that a function must be given and its reference takes too, with their usual values, by the names of each."""
+    known = takes(reference)
+    pairs = [
+        (p.name, theirs, value) for p in parameters(function) for name, value in USUAL if name.fullmatch(p.name)
+        for theirs in [ALSO.get(p.name, p.name)] if theirs in known
+    ]
+    return {ours: value for ours, _, value in pairs}, {theirs: value for _, theirs, value in pairs}
 
 
 def _usual(p: inspect.Parameter) -> list[Any]:
@@ -143,7 +167,8 @@ def _tensors(family: Sequence[str], sizes: Mapping[str, int], dtype: str, seed: 
         if kind == "i64":
             made.append(torch.randint(0, sizes["n"], shape, generator=drawn).cuda())
         else:
-            made.append(torch.randn([5] if kind else shape, generator=drawn).to(getattr(torch, dtype)).cuda())
+            shape = {"kernel": [5], "taps": [*shape, 5]}.get(kind, shape)
+            made.append(torch.randn(shape, generator=drawn).to(getattr(torch, dtype)).cuda())
     return made
 
 

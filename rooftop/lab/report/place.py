@@ -9,7 +9,7 @@ that rung: what a later step undid is not missing. A step that changes no trait 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -142,7 +142,11 @@ def place(subject: Subject, ladder: str, records: Sequence[Record], target: str 
     refused: dict[str, str] = {}
     chosen = None
     for c in _cases(climbed, subject.op, case, dtype):
-        facts = inspector.facts_of(subject, c, target)
+        try:
+            facts = inspector.facts_of(subject, c, target)
+        except ValueError as error:  # the kernel does not take it
+            refused[str(error)] = c.id
+            continue
         if "refused" not in facts:
             chosen = c
             break
@@ -165,18 +169,32 @@ def places(facts: Mapping[str, Any], name: str, ladders: Sequence[str], records:
     from rooftop.core import registry
     from rooftop.lab.report import rung_counts
 
-    found = []
-    for ladder in ladders:
+    def one(ladder: str) -> Placed:
         climbed = registry.ladder(ladder)
         rungs = [s for s in _rungs(climbed) if s.implementation is not None and s.implementation.backend in backends]
         if len(rungs) < 2:
-            continue
+            languages = " or ".join(_LANGUAGES.get(b, b) for b in backends)
+            raise ValueError(f"{ladder}: no rungs in {languages} to compare {name} with")
         chosen = _cases(climbed, rungs[0].op, case, dtype)[0]
         counts = {n: c.values for n, c in rung_counts.count(rungs, chosen, run=False).items()}
         whys = "" if measured else "rooftop simt counts them"
-        found.append(_placed(name, ladder, traits(facts, measured or {}), rungs, chosen, target, counts, records, whys))
+        return _placed(name, ladder, traits(facts, measured or {}), rungs, chosen, target, counts, records, whys)
+
+    return on_each(ladders, one)
+
+
+def on_each(ladders: Sequence[str], one: Callable[[str], Placed]) -> list[Placed]:
+    """What `one` finds on each ladder, the nearest first; those that it refuses are passed over.
+
+    Raises its ValueError where it refuses all."""
+    found, refused = [], []
+    for ladder in ladders:
+        try:
+            found.append(one(ladder))
+        except ValueError as error:
+            refused.append(str(error))
     if not found:
-        raise ValueError(f"{', '.join(ladders)}: no rungs in {' or '.join(_LANGUAGES.get(b, b) for b in backends)} to compare {name} with")
+        raise ValueError("; ".join(dict.fromkeys(refused)) or "there is no ladder to place it on")
     return sorted(found, key=lambda p: p.distance)
 
 

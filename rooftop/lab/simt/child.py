@@ -140,6 +140,8 @@ def _work(channel: socket.socket, contents: int, request: Request | tuple[Path, 
     given: Sequence[Path] = ()
     if isinstance(request, Request) and request.program is not None and (given := request.program.files):
         os.chdir(request.program.here)
+        if request.program.input is not None:
+            os.dup2(os.open(request.program.input, os.O_RDONLY), 0)
     sandbox.confine([library.parent, library.parent.parent / "engine", Path(sys.base_prefix) / "lib", *settings.library_folders(), *given])
     blobs: Sequence[bytes] = ()
     said: dict[str, Any]

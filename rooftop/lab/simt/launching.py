@@ -35,7 +35,7 @@ class LaunchError(ValueError):
 class Program:
     """How a program is run. `pairs`: see program_build.Program; `repeat`: how often a launch is watched that is made again and again;
     `budget`: seconds of CPU time for the watched blocks of one launch, `most`: for all of it; `poison`: of memory that nobody has written.
-    `listed`: no launch is made, each is listed; `files`: that it may read."""
+    `listed`: no launch is made, each is listed; `files`: that it may read; `input`: of these, its standard input."""
 
     pairs: Sequence[tuple[int, int]]
     arguments: Sequence[str]
@@ -45,6 +45,7 @@ class Program:
     poison: int = POISONS[0]
     listed: bool = False
     files: Sequence[Path] = ()
+    input: Path | None = None
     here: str = "."  # the folder that its relative names start from
 
 

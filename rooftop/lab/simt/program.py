@@ -76,6 +76,7 @@ class Run:
     status: int
     denied: tuple[str, ...] = ()
     unkept: tuple[str, ...] = ()
+    without_input: bool = False  # it reads its standard input to its end, and comes to no result
     beside: tuple[str, ...] = ()  # where it uses a second GPU, which is the first by another name
     over: bool = False  # its time ran out, and it was ended
     busy: str = ""  # the line of its host code that ran then
@@ -107,6 +108,8 @@ def source_of(path: Path, folders: Sequence[Path] = (), given: Sequence[str] = (
     source = program_build.read(path, folders)
     if program_build.has_main(source):
         return source, ""
+    if program_caller.TESTED.search(source.whole):
+        return replace(source, added=program_caller.TESTS), ""
     texts = {n.strip(): v.strip() for n, _, v in (g.partition("=") for g in given)}
     text = source.texts[source.shown]
     try:
@@ -118,7 +121,9 @@ def source_of(path: Path, folders: Sequence[Path] = (), given: Sequence[str] = (
         if (functions := program_caller.of_arrays(text)) and (other is None or functions[0].name == "solve"):
             code, assumed = program_caller.call_of_arrays(functions, texts, text)
             known = all(p.name in texts for f in functions for p in f.parameters)
-            return replace(source, added=code, guessed="" if known else "its inputs are assumed"), assumed
+            others = program_caller.round_sizes(functions, texts)
+            other_sizes = ("", "") if known else program_caller.call_of_arrays(functions, others, text)
+            return replace(source, added=code, guessed="" if known else "its inputs are assumed", rounder=other_sizes), assumed
         if other is not None:
             return other, ""
         if own := _instances(text):
@@ -143,18 +148,20 @@ def _instances(text: str) -> list[tuple[Any, str]]:
 def run(
     source: Source, arguments: Sequence[str] = (), *, mode: Mode = "check", seed: int = 0, repeat: int = 1, blocks: int | None = None,
     only: str | None = None,
-    budget: float = 10.0, most: float = 0.0, files: Sequence[Path] = (), listed: bool = False,
+    budget: float = 10.0, most: float = 0.0, files: Sequence[Path] = (), listed: bool = False, input: Path | None = None,
 ) -> Run:
     """Run a program in a process that may do nothing else.
 
     `repeat`: how often a launch is watched that is made again; `only`: the kernel to be watched; `budget`: seconds of CPU time for the
-    watched blocks of one launch; `most`: for all of them (0: MOST times that); `files`: that it may read; `listed`: launches are listed
+    watched blocks of one launch; `most`: for all of them (0: MOST times that); `files`: that it may read; `input`: what its standard
+    input is; `listed`: launches are listed
     with their arguments and not made, so that nothing that the GPU calculates is there.
 
     Raises CompileError where it does not compile, SimulatedCrash where its process ends otherwise."""
     built = program_build.built(source, mode, only)
     program = Program(
-        built.pairs, [source.shown, *arguments], repeat, budget, most or MOST * budget, listed=listed, files=[f.resolve() for f in files],
+        built.pairs, [source.shown, *arguments], repeat, budget, most or MOST * budget, listed=listed,
+        files=[f.resolve() for f in (*files, input) if f is not None], input=None if input is None else input.resolve(),
         here=str(Path.cwd()),
     )
     answered = _ask(source, built, program, mode, seed, blocks)
@@ -230,8 +237,13 @@ def _read(source: Source, built: program_build.Program, answered: Answer, mode: 
     layout = Placed(tensors, variables(built.path), {int(e["at"]) for e in events if e.get("freed")})
     found = findings.read(built.path, native.array(native.RawFinding, answered.findings), layout, texts)
     seen = counts.read(built.path, native.array(native.RawCount, answered.counts), texts) if mode == "count" else counts.Counts()
-    if any("denied" in e for e in events):  # what the program makes of that is no fault of its own
-        found = tuple(f for f in found if f.kind != "host")
+    gone: dict[str, Any] = {"ended": 3, "status": 1, "digest": ""}
+    end = next((e for e in events if "ended" in e), gone)
+    lacking = any("input" in e for e in events) and (
+        not any("launch" in e for e in events) or bool(end["status"]) or any(f.kind in ("host", "launch") for f in found)
+    )
+    if lacking or any("denied" in e for e in events):  # what the program makes of that is no fault of its own
+        found = tuple(f for f in found if f.kind not in (("host", "launch", "leak") if lacking else ("host",)))
     launched: dict[int, Launched] = {}
     for e in events:
         if "launch" in e:
@@ -251,8 +263,6 @@ def _read(source: Source, built: program_build.Program, answered: Answer, mode: 
         elif "ran" in e and e["ran"] in launched:
             before = launched[e["ran"]]
             launched[e["ran"]] = replace(before, watched_blocks=max(before.watched_blocks, int(e["watched"])), blocks=int(e["blocks"]))
-    gone: dict[str, Any] = {"ended": 3, "status": 1, "digest": ""}
-    end = next((e for e in events if "ended" in e), gone)
     report = Report(
         findings=found, lines=seen.lines, fma=answered.fma + sum(seen.fma.values()), other_flops=answered.other + sum(seen.flops.values()),
         fma_at=seen.fma,
@@ -266,7 +276,7 @@ def _read(source: Source, built: program_build.Program, answered: Answer, mode: 
     )
     busy = next((f"line {where[int(e['host'])][1]}" for e in events if "host" in e), "")
     return Run(
-        report, tuple(launched.values()), ENDED[int(end["ended"])], int(end["status"]), denied, unkept, beside,
+        report, tuple(launched.values()), ENDED[int(end["ended"])], int(end["status"]), denied, unkept, lacking, beside,
         any("over" in e for e in events), busy,
         next((int(e["cut"]) for e in events if "cut" in e), 0), str(end["digest"]), events,
     )

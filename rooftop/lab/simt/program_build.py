@@ -39,8 +39,10 @@ OWN = {  # what the program calls of the C and C++ libraries -> what it calls in
     },
 }
 CALLER = "the caller"  # what a main() of ours is shown as
+UNITS_IN = ("src", "source", "kernels", "kernel", "lib", "utils", "util", "common")
 UNITS = 5  # times that files are added for what the others of a program call
 PLAIN = "plain."  # before the names of the plain build's functions
+UNDEFINED = re.compile(r"undefined reference to [`‘'](?:[\w:*& ]+ )?(?:\w+::)*(\w+)")  # the function's name; of a template's, behind its type
 _MAIN = re.compile(r"\bmain\s*\(")
 _INCLUDE = re.compile(r"[ \t]*#[ \t]*include[ \t]*([<\"])([^>\"\n]+)[>\"]")
 HOSTS = re.compile(  # of C, of C++, of the system, and of CUDA what NVRTC has by itself
@@ -65,6 +67,7 @@ class Source:
     added: str = ""  # C++ behind it: a main() of ours
     device: bool = False  # without its host code
     guessed: str = ""  # what of it is assumed, so that a fault may come of that
+    rounder: tuple[str, str] = ("", "")  # in place of `added` and what is said of it: the same with sizes that tiles divide
     units: tuple[str, ...] = ()  # other files of the program's, compiled behind it
 
     @property
@@ -175,11 +178,18 @@ def _units(path: Path) -> list[Path]:
     return sorted(p for p in path.parent.iterdir() if p.suffix in (".cu", ".cpp", ".cc") and p.is_file())
 
 
+def _units_near(path: Path) -> list[Path]:
+    """In folders of the program's: below the file's, and beside it."""
+    below, beside = ([p for p in sorted(f.iterdir()) if p.is_dir()] for f in (path.parent, path.resolve().parent.parent))
+    folders = below + [p for p in beside if p.name in UNITS_IN]
+    return [unit for folder in folders for unit in _units(folder / path.name)]
+
+
 def together(source: Source, folders: Sequence[Path], wanted: Collection[str] | None = None) -> Source:
     """A program with the files beside it that have no main() of their own; `wanted`: of each of these functions with the first that defines
     it."""
     made, open_ = source, None if wanted is None else set(wanted)
-    for path in _units(source.path):
+    for path in [*_units(source.path), *(() if wanted is None else _units_near(source.path))]:
         if open_ is not None:
             if not (of := open_ & set(_defined(_beside(path)))):
                 continue
@@ -211,7 +221,7 @@ def built(source: Source, mode: str, only: str | None = None, options: Sequence[
         except CompileError as error:
             if said is None or re.search("is declared neither|has no such header", str(error)):
                 said = error  # not what comes of files that do not belong together
-            absent = set(re.findall(r"undefined reference to [`‘'](?:\w+::)*(\w+)", str(error)))
+            absent = set(UNDEFINED.findall(str(error)))
             more = together(source, (), absent) if absent else source
             if more.units == source.units:
                 break
@@ -362,7 +372,7 @@ def _named_apart(work: Path) -> None:
         f"{n} {'simt_user_main' if n == 'main' else PLAIN + n}" for kind, n in plain if kind in (*_BY_NAME, "n")
         and not n.startswith("DW.ref")
     ]
-    shared = {n for kind, n in kernel if kind in "BDVu"} & {n for kind, n in plain if kind in "BD"}
+    shared = {n for kind, n in kernel if kind in "BDRVu"} & {n for kind, n in plain if kind in "BDR"}
     (work / "names").write_text("".join(f"{x}\n" for x in (*own, *undefined)), encoding="utf-8")
     (work / "weak").write_text("".join(f"{n}\n" for n in sorted(shared)), encoding="utf-8")
     build._run([objcopy, "--redefine-syms=names", *(["--weaken-symbols=weak"] if shared else []), "plain.o"], work, "plain.o")

@@ -16,16 +16,20 @@ SIZES = {1: (1000,), 2: (48, 40), 3: (48, 40, 56), 4: (12, 20, 16, 24)}  # of wh
 SMALL = re.compile(  # names of numbers that are small
     r"[Kk]ernel|[Rr]adius|[Ww]indow|[Ss]tride|[Pp]ad|^k$|[Kk](er)?_?[Ss]ize|[Ii]ter|[Ss]teps|[Hh]ead|[Cc]lass|^n?dims?$|^axis$|^rank$"
 )
+LEADING = re.compile(r"^ld_?[a-d]$|^ld$", re.I)  # of leading dimensions, as large as the largest size
 SHAPE = re.compile(r"shape|^n?dims$|extents", re.I)  # names of arrays that hold sizes
 DIMS = 8, 12, 10  # what such an array holds
 NDIM = re.compile(r"^(?:n|num)_?dims?$|^rank$", re.I)  # how many there are
 VALUES = {"beta": "0", "eps": "1e-5f", "epsilon": "1e-5f"}  # of real numbers by their names; others are 1
+ROUND = 128  # a size that tiles divide
 SQUARE = 100  # the one size of a function whose source indexes rows
 _ROWS = re.compile(r"\[\s*[\w.]+\s*\*\s*\w+\s*\+")  # of a matrix: [row * n + column]
 MOST = 1 << 20  # elements of an array of assumed size
 TYPES = {
     "f32": "kFloat", "f16": "kHalf", "bf16": "kBFloat16", "i32": "kInt", "f64": "kDouble", "i8": "kChar", "i64": "kLong", "u8": "kByte"
 }
+TESTED = re.compile(r"^[ \t]*#[ \t]*include[ \t]*[<\"]gtest/gtest\.h", re.M)
+TESTS = "SIMT_MAIN int main() { return RUN_ALL_TESTS(); }\n"  # of a file of tests without a main()
 _TENSOR = re.compile(r"(?:torch|at)::Tensor")
 _WHOLE = re.compile(r"(?:const)?(?:unsigned|signed|int|long|short|size_t|std::size_t|u?int\d+_t|uint|ulong)(?:int|long|unsigned)*&?")
 _REAL = re.compile(r"(?:const)?(?:float|double|half|__half)&?")
@@ -37,16 +41,23 @@ class Function:
     parameters: tuple[Parameter, ...]
     line: int
     words: frozenset[str] = frozenset()  # of its body
+    scalars: frozenset[str] = frozenset()  # its pointers that the host's code itself reads one value of, as `*alpha`
+
+    @property
+    def base(self) -> str:
+        return self.name.partition("<")[0]
 
     def __str__(self) -> str:
         return f"{self.name}({', '.join(f'{p.text} {p.name}' for p in self.parameters)})"
 
 
 def functions(text: str) -> Iterator[Function]:
-    """The host's functions that a text defines, at the level of the file or a namespace."""
+    """The host's functions that a text defines, at the level of the file or a namespace; of a template the first explicit
+    instantiation."""
     tokens = tokenise(text)
     marks = host.marks([text])
     at = 0
+    templates: dict[str, Function] = {}
     while at < len(tokens):
         try:
             end, opens = host.declaration(tokens, at)
@@ -56,21 +67,43 @@ def functions(text: str) -> Iterator[Function]:
         if not opens and (body := host.body(part)) is not None:
             code = [t for t in part[:body] if t.kind in ("word", "symbol", "string", "number")]
             if not any(t.text in marks for t in code) and (found := _function(code)) is not None:
-                yield replace(found, words=frozenset(t.text for t in part[body:]))
+                does = [t.text for t in part[body:] if t.kind in ("word", "symbol")]
+                three = zip(does, does[1:], does[2:], strict=False)
+                read = frozenset(name for before, star, name in three if star == "*" and before in ("(", ",", "=", "return"))
+                found = replace(found, words=frozenset(does), scalars=read)
+                if code[0].text == "template":
+                    templates[found.name] = found
+                else:
+                    yield found
+        elif not opens:
+            code = [t for t in part if t.kind in ("word", "symbol", "string", "number")]
+            named = _function(code) if [t.text for t in code[:1]] == ["template"] else None
+            if named is not None and (of := templates.pop(named.base, None)) is not None:
+                yield replace(named, words=of.words, scalars=of.scalars)
         at = end
 
 
 def _function(code: Sequence[Token]) -> Function | None:
-    if code and code[0].text == "template":
-        return None
-    for i, t in enumerate(code[:-1]):
-        if t.kind == "word" and code[i + 1].text == "(":
-            depth = 0
-            for close in range(i + 1, len(code)):
-                depth += (code[close].text == "(") - (code[close].text == ")")
-                if not depth:
-                    return Function(t.text, tuple(p for p in parameters(code[i + 2 : close]) if p.text != "void" or p.pointer), t.line)
+    """The function that is declared; an instance of a template is named with its arguments."""
+    words = [t.text for t in code]
+    at = _closed(words, 1) + 1 if words[:2] == ["template", "<"] else 0
+    for i in range(at, len(code) - 1):
+        opened = _closed(words, i + 1) + 1 if words[:1] == ["template"] and not at and words[i + 1] == "<" else i + 1
+        if code[i].kind == "word" and words[opened : opened + 1] == ["("]:
+            close = _closed(words, opened)
+            taken = tuple(p for p in parameters(code[opened + 1 : close]) if p.text != "void" or p.pointer)
+            return Function(" ".join([code[i].text, *words[i + 1 : opened]]).replace(" ", ""), taken, code[i].line)
     return None
+
+
+def _closed(words: Sequence[str], opened: int) -> int:
+    """Where the bracket at `opened` is closed."""
+    depth = 0
+    for i in range(opened, len(words)):
+        depth += {"(": 1, "<": 1, ")": -1, ">": -1, ">>": -2}.get(words[i], 0)
+        if depth <= 0:
+            return i
+    return len(words) - 1
 
 
 def of_arrays(text: str) -> list[Function]:
@@ -78,7 +111,7 @@ def of_arrays(text: str) -> list[Function]:
     every = [f for f in functions(text) if any(p.pointer for p in f.parameters)]
     launching = [f for f in every if f.words & {"<<<", "cudaLaunchKernel", "cudaLaunchCooperativeKernel"}]
     called = {w for f in launching for w in f.words}
-    return [f for f in every if f.name == "solve"] or [f for f in launching if f.name not in called]
+    return [f for f in every if f.name == "solve"] or [f for f in launching if f.base not in called]
 
 
 def torch_functions(text: str) -> list[Function]:
@@ -108,7 +141,7 @@ def numbers_of(function: Function, given: Mapping[str, str], text: str = "") -> 
 
 def arrays_of(function: Function) -> list[str]:
     """Its parameters that are arrays of data."""
-    lists = _lists(function)
+    lists = {*_lists(function), *function.scalars}
     return [p.name for p in function.parameters if p.pointer and p.name not in lists]
 
 
@@ -125,13 +158,20 @@ def _lists(function: Function) -> list[str]:
 
 def _sizes(function: Function) -> dict[str, int]:
     whole = [p.name for p in function.parameters if not p.pointer and _WHOLE.fullmatch(p.text.replace(" ", ""))]
-    large = [n for n in whole if not SMALL.search(n) or len(whole) == 1]
+    product = {"m", "n", "k"} <= set(whole)  # of matrices, whose k is no small number
+    large = [n for n in whole if not (LEADING.search(n) or (SMALL.search(n) and not (n == "k" and product))) or len(whole) == 1]
     sizes = SIZES.get(len(large), (8,) * len(large))
-    return {**dict.fromkeys(whole, 3), **dict(zip(large, sizes, strict=False))}
+    small = {n: max(sizes, default=8) if LEADING.search(n) else 3 for n in whole}
+    return {**small, **dict(zip(large, sizes, strict=False))}
 
 
 class Unknown(ValueError):
     """A parameter that no caller can be made for; the text names it."""
+
+
+def round_sizes(every: Sequence[Function], given: Mapping[str, str]) -> dict[str, str]:
+    """`given`, and for the sizes that it does not give one that tiles divide."""
+    return {**{n: str(ROUND) for f in every for n, size in _sizes(f).items() if size > 3}, **given}
 
 
 def call_of_arrays(every: Sequence[Function], given: Mapping[str, str], text: str = "") -> tuple[str, str]:
@@ -158,7 +198,8 @@ def _call(function: Function, given: Mapping[str, str], text: str) -> tuple[str,
     sizes = sizes_of(function, given, text)
     power = 2 if squares(function, text) else 1
     counted = [
-        max(n, 1) ** (power if n > 3 else 1) for name, n in sizes.items() if not (lists and (NDIM.search(name) or SMALL.search(name)))
+        max(n, 1) ** (power if n > 3 else 1) for name, n in sizes.items()
+        if not (LEADING.search(name) or (lists and (NDIM.search(name) or SMALL.search(name))))
     ]
     product = max(math.prod(counted) * (math.prod(DIMS) if lists else 1), 64)
     product = product if any(n in given for n in sizes) else min(product, MOST)
@@ -174,6 +215,12 @@ def _call(function: Function, given: Mapping[str, str], text: str) -> tuple[str,
             )
             names.append(p.name)
             said.append(f"{p.name}: {held}")
+        elif p.pointer and p.name in function.scalars and p.name not in given:
+            value = VALUES.get(p.name, "1")
+            kind = re.sub(r"\bconst\b|\*", "", text).strip()
+            lines.append(f"    {kind} simt_{p.name} = ({kind}){value};")
+            names.append(f"&simt_{p.name}")
+            said.append(f"*{p.name} = {value}")
         elif p.pointer:
             kind = re.sub(r"\bconst\b|\*|\[\d*\]", "", text).strip()
             numbers = re.findall(r"\d+", given[p.name].partition(":")[2]) if p.name in given else [str(product)]
@@ -193,7 +240,7 @@ def _call(function: Function, given: Mapping[str, str], text: str) -> tuple[str,
             names.append("0")
         else:
             raise Unknown(f"the parameter {p.text} {p.name} of {function.name}")
-    frees = "".join(f" cudaFree({p.name});" for p in function.parameters if p.pointer)
+    frees = "".join(f" cudaFree({p.name});" for p in function.parameters if p.pointer and f"&simt_{p.name}" not in names)
     call = f"\n    {function.name}({', '.join(names)});\n    cudaDeviceSynchronize();"
     body = [*lines, _shown("before", arrays, function.name) + call + _shown("after", arrays) + frees]
     return "\n".join(body), f"{function.name}({', '.join(said)})"

@@ -84,7 +84,11 @@ int simt_own_system(const char* command) { named("runs the command", command, SI
 void* simt_own_popen(const char* command, const char*) { named("runs the command", command, SIMT_PC()); errno = EPERM; return nullptr; }
 int simt_own_fork() { named("starts a process", "", SIMT_PC()); errno = EPERM; return -1; }
 int simt_own_socket(int, int, int) { named("opens a socket", "", SIMT_PC()); errno = EPERM; return -1; }
-int simt_own_getchar() { return EOF; }
+int simt_own_getchar() {                                         // a pause at the end wants no input
+    const int c = getc(stdin);
+    if (c == EOF) clearerr(stdin);
+    return c;
+}
 unsigned simt_own_sleep(unsigned) { return 0; }
 int simt_own_usleep(unsigned) { return 0; }
 

@@ -1,8 +1,10 @@
-// What a program calls of CUDA's libraries on the host, where it is only the reference: cuBLAS and cuRAND, by plain code on the CPU.
+// What a program calls of CUDA's libraries on the host, where it is only the reference: cuBLAS, cuRAND and cuFFT, by plain code on the CPU.
 #define SIMT_PROGRAM 1
 #include "scheduler.h"
 #include "libraries/cublas_v2.h"
 #include "libraries/curand.h"
+#include "libraries/cufft.h"
+#include <complex>
 
 namespace simt {
 static double get(const void* p, size_t i, cudaDataType t) {
@@ -72,5 +74,88 @@ double uniform(u64& state) { return (static_cast<double>(drawn(state) >> 11) + 1
 double normal(u64& state) {
     const double r = std::sqrt(-2 * std::log(uniform(state)));
     return r * std::cos(6.283185307179586 * uniform(state));
+}
+
+using Complex = std::complex<double>;
+struct Side { int embed[3], stride, step; };                     // how a batch of arrays lies: elements
+struct Plan { int n[3], type, batch; Side in, out; bool packed; };
+static std::vector<Plan> plans(1);
+
+/// A discrete Fourier transform of n numbers, in place, by the smallest factor of n.
+static void transform(Complex* x, int n, int sign) {
+    if (n < 2) return;
+    int p = 2;
+    while (n % p && p * p <= n) ++p;
+    if (n % p) p = n;
+    const int m = n / p;
+    std::vector<Complex> part(static_cast<size_t>(n)), root(static_cast<size_t>(n));
+    for (int i = 0; i < n; ++i) part[static_cast<size_t>(i % p * m + i / p)] = x[i], root[static_cast<size_t>(i)] = std::polar(1.0, sign * 2 * M_PI * i / n);
+    for (int r = 0; r < p; ++r) transform(&part[static_cast<size_t>(r) * m], m, sign);
+    for (int k = 0; k < n; ++k) {
+        x[k] = 0;
+        for (int r = 0; r < p; ++r) x[k] += part[static_cast<size_t>(r * m + k % m)] * root[static_cast<size_t>(static_cast<long long>(r) * k % n)];
+    }
+}
+
+int fft_plan(int plan, int rank, const int* n, const int* in, int in_stride, int in_step, const int* out, int out_stride, int out_step, int type, int batch) {
+    if (rank < 1 || rank > 3 || batch < 1) return 0;
+    Plan p = {{1, 1, 1}, type, batch, {}, {}, !in && !out};
+    for (int i = 0; i < rank; ++i)
+        if ((p.n[3 - rank + i] = n[i]) < 1) return 0;
+    const auto side = [&](Side& s, const int* embed, int stride, int step, bool half) {
+        for (int i = 0; i < 3; ++i) s.embed[i] = i >= 3 - rank && embed ? embed[i - 3 + rank] : i == 2 && half ? p.n[2] / 2 + 1 : p.n[i];
+        s.stride = embed ? stride : 1, s.step = embed ? step : s.embed[0] * s.embed[1] * s.embed[2];
+    };
+    side(p.in, in, in_stride, in_step, type == CUFFT_C2R || type == CUFFT_Z2D);
+    side(p.out, out, out_stride, out_step, type == CUFFT_R2C || type == CUFFT_D2Z);
+    if (!plan) plans.push_back(p), plan = static_cast<int>(plans.size()) - 1;
+    else plans[static_cast<size_t>(plan)] = p;
+    return plan;
+}
+
+int fft(int plan, const void* from, void* to, int type, int sign) {
+    if (plan < 1 || static_cast<size_t>(plan) >= plans.size()) return CUFFT_INVALID_PLAN;
+    Plan p = plans[static_cast<size_t>(plan)];
+    if (p.type != type) return CUFFT_INVALID_TYPE;
+    const bool real_in = type == CUFFT_R2C || type == CUFFT_D2Z, real_out = type == CUFFT_C2R || type == CUFFT_Z2D;
+    const cudaDataType kind = type == CUFFT_D2Z || type == CUFFT_Z2D || type == CUFFT_Z2Z ? CUDA_R_64F : CUDA_R_32F;
+    if (p.packed && from == to && (real_in || real_out)) {       // rows of real numbers are padded to those of complex ones
+        Side& s = real_in ? p.in : p.out;
+        s.embed[2] = 2 * (p.n[2] / 2 + 1), s.step = s.embed[0] * s.embed[1] * s.embed[2];
+    }
+    const auto at = [&p](const Side& s, int b, int i, int j, int k) { return static_cast<size_t>(b) * s.step + ((static_cast<size_t>(i) * s.embed[1] + j) * s.embed[2] + k) * static_cast<size_t>(s.stride); };
+    Library here;
+    const auto [n0, n1, n2] = p.n;
+    const int half = n2 / 2 + 1;
+    std::vector<Complex> x(static_cast<size_t>(n0) * n1 * n2), line;
+    for (int b = 0; b < p.batch; ++b) {
+        const auto element = [&](int i, int j, int k) -> Complex& { return x[(static_cast<size_t>(i) * n1 + j) * n2 + k]; };
+        for (int i = 0; i < n0; ++i)
+            for (int j = 0; j < n1; ++j)
+                for (int k = 0; k < n2; ++k) {
+                    const bool mirrored = real_out && k >= half;
+                    const size_t e = mirrored ? at(p.in, b, (n0 - i) % n0, (n1 - j) % n1, n2 - k) : at(p.in, b, i, j, k);
+                    element(i, j, k) = real_in ? Complex(get(from, e, kind)) : Complex(get(from, 2 * e, kind), (mirrored ? -1 : 1) * get(from, 2 * e + 1, kind));
+                }
+        for (int axis = 0; axis < 3; ++axis) {
+            const int n = p.n[axis], step = axis == 2 ? 1 : axis == 1 ? n2 : n1 * n2;
+            line.resize(static_cast<size_t>(n));
+            for (size_t first = 0; n > 1 && first < x.size(); ++first) {
+                if (first / static_cast<size_t>(step) % static_cast<size_t>(n)) continue;
+                for (int i = 0; i < n; ++i) line[static_cast<size_t>(i)] = x[first + static_cast<size_t>(i) * step];
+                transform(line.data(), n, sign);
+                for (int i = 0; i < n; ++i) x[first + static_cast<size_t>(i) * step] = line[static_cast<size_t>(i)];
+            }
+        }
+        for (int i = 0; i < n0; ++i)
+            for (int j = 0; j < n1; ++j)
+                for (int k = 0; k < (real_in ? half : n2); ++k) {
+                    const size_t e = at(p.out, b, i, j, k), parts = real_out ? 1 : 2, size = size_of(kind);
+                    put(to, e * parts, kind, element(i, j, k).real());
+                    if (parts == 2) put(to, e * 2 + 1, kind, element(i, j, k).imag());
+                    here.wrote(static_cast<char*>(to) + e * parts * size, parts * size);
+                }
+    }
+    return CUFFT_SUCCESS;
 }
 }  // namespace simt

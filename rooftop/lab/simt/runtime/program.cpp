@@ -805,6 +805,7 @@ SIMT_EXPORT void simt_program(const SimtProgram* given, int argc, char** argv) {
     program.running = false, program.protects = false;
     Open::depth = 0;
     if (arena && program.device_at) mprotect(arena, (program.device_at + PAGE - 1) / PAGE * PAGE, PROT_READ | PROT_WRITE);
+    if (feof(stdin) || std::cin.eof()) put(program.journal, "%s{\"input\":0}", program.journal.empty() ? "" : ",\n");
     fflush(stdout), fflush(stderr);
     std::cout.flush();
     close(1), close(2);
