@@ -167,11 +167,11 @@ def test_check_writes_nothing_and_exits_1_where_a_file_would_change(tmp_path: Pa
 
 
 def test_a_table_names_no_stale_record(tmp_path: Path) -> None:
-    every = [r for r in store.read(RESULTS) if r["kind"] == "bench" and r["op"] == "add"]
+    every = [r for r in store.read(RESULTS) if r["kind"] == "bench" and r["op"] == "square"]
     gatherer = Gatherer(every)
     fresh = [r for r in every if gatherer.stale(r) is None and not r["subject"].startswith("peer:")]
     assert fresh
-    assert f"| add | {fresh[-1]['case']} |" in documents.scores(every, gather(every))
+    assert f"| square | {fresh[-1]['case']} |" in documents.scores(every, gather(every))
     for r in every:
         r["digest"] = "0"
     assert documents.scores(every, gather(json.loads(json.dumps(every)))).startswith("No fresh record")

@@ -112,7 +112,7 @@ def test_gains_are_judged_beside_measured_ones(tmp_path: Path, monkeypatch: pyte
     model, costs = _model(), model_costs.Costs(CARD, [])
     found = model_profile.profile(model, IDS, costs, real)
     gains = {g.part: g for g in found.gains}
-    assert set(gains) == {"attention", "rms_norm", "rope", "mlp", "activation", "fused_linear_cross_entropy", "residual", model_profile.ALL}
+    assert set(gains) == {"attention", "rms_norm", "rope", "mlp", "activation", "fused_linear_cross_entropy", "residual", "linear", model_profile.ALL}
     assert all(g.measured is not None for g in found.gains) and not rooftop.drop_in.is_patched(counted[0]) and not rooftop.drop_in.is_patched(model)
     with rooftop.patch(counted[0], attention=False, rope=False, mlp=False, activation=False, fused_linear_cross_entropy=False):
         normed = seconds(None)

@@ -23,7 +23,7 @@ LARGE = 1 << 24  # elements, from which the memory limits, not the launches
 
 
 @triton.jit
-def _rows(dout, mask, dx, first, count, column, C, limit, ds, ms, xs, scale, seed,
+def _some_rows(dout, mask, dx, first, count, column, C, limit, ds, ms, xs, scale, seed,
           THRESHOLD: tl.constexpr, SHORT: tl.constexpr, BLOCK: tl.constexpr, LANES: tl.constexpr, STAGES: tl.constexpr):  # type: ignore[no-untyped-def]
     """The sums of the columns below `limit` of `count` rows, from row `first` on."""
     total = tl.zeros((LANES, BLOCK), tl.float32)
@@ -63,11 +63,11 @@ def _slab(dout, mask, dx, to, R, C, rest, blocks, height, ds, ms, xs, scale, see
     if REST:
         if count <= 0:
             row = R + tl.zeros((1, 1), tl.int64)
-            total = _rows(dout, mask, dx, row, 1, column, C, rest, ds, ms, xs, scale, seed, THRESHOLD, SHORT, BLOCK, LANES, 1)
+            total = _some_rows(dout, mask, dx, row, 1, column, C, rest, ds, ms, xs, scale, seed, THRESHOLD, SHORT, BLOCK, LANES, 1)
         else:
-            total = _rows(dout, mask, dx, slab * height, count, column, C, C, ds, ms, xs, scale, seed, THRESHOLD, SHORT, BLOCK, LANES, STAGES)
+            total = _some_rows(dout, mask, dx, slab * height, count, column, C, C, ds, ms, xs, scale, seed, THRESHOLD, SHORT, BLOCK, LANES, STAGES)
     else:
-        total = _rows(dout, mask, dx, slab * height, count, column, C, C, ds, ms, xs, scale, seed, THRESHOLD, SHORT, BLOCK, LANES, STAGES)
+        total = _some_rows(dout, mask, dx, slab * height, count, column, C, C, ds, ms, xs, scale, seed, THRESHOLD, SHORT, BLOCK, LANES, STAGES)
     if to is not None:
         tl.store(to + slab * C + at, tl.sum(total, 0).to(to.dtype.element_ty), at < C)
 
