@@ -377,6 +377,12 @@ def test_all_renamed_kernels_lead_to_one_of_the_tree() -> None:
     assert {old: new for old, new in names.RENAMED.items() if new not in kernels or old in kernels} == {}
 
 
+def test_what_is_known_is_found_by_what_was_asked() -> None:
+    texts = Known()
+    texts["machine", "add", ("odd f32",)] = "0123", ""
+    assert texts.get(("machine", "add", ("odd f32",))) == ("0123", "") and texts.get("another", 1) == 1
+
+
 def test_no_committed_record_needs_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a record proves by its machine code alone, `rooftop report --docs` has given the hash of the text."""
     from _support import answers, committed

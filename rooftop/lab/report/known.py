@@ -40,6 +40,9 @@ class Known(dict[Any, Any]):
     def __getitem__(self, key: Any) -> Any:
         return super().__getitem__(repr(key))
 
+    def get(self, key: Any, default: Any = None) -> Any:
+        return self[key] if key in self else default
+
     def __setitem__(self, key: Any, value: Any) -> None:
         self.grown = True
         super().__setitem__(repr(key), value)
