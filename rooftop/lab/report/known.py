@@ -41,7 +41,7 @@ class Known(dict[Any, Any]):
         return super().__getitem__(repr(key))
 
     def get(self, key: Any, default: Any = None) -> Any:
-        return self[key] if key in self else default
+        return super().get(repr(key), default)
 
     def __setitem__(self, key: Any, value: Any) -> None:
         self.grown = True
