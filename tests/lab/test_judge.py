@@ -169,7 +169,6 @@ def test_a_solve_is_judged_scored_and_placed(tmp_path: Path) -> None:
 
 @needs_compiler
 @pytest.mark.sampled("exploits")
-@needs_compiler
 @pytest.mark.parametrize("order", ["int M, int N, int K", "int N, int K, int M"])
 def test_sizes_of_a_product_in_any_order(tmp_path: Path, order: str) -> None:
     text = f"""__global__ void product(const float* A, const float* B, float* C, int M, int N, int K) {{
@@ -180,9 +179,15 @@ def test_sizes_of_a_product_in_any_order(tmp_path: Path, order: str) -> None:
     C[i * N + j] = sum;
 }}
 extern "C" void solve(const float* A, const float* B, float* C, {order}) {{ product<<<M, (N + 31) / 32 * 32>>>(A, B, C, M, N, K); }}"""
-    assert cuda.of_solve(forms.recognise(_write(tmp_path, "product.cu", text)), tasks.OpTask("matmul"))[0].kind == "right"
+    task = tasks.OpTask("matmul")
+    outcome, made, rule = cuda.of_solve(forms.recognise(_write(tmp_path, "product.cu", text)), task)
+    base = task.plain("f32", 2)[0]
+    square = replace(base, name="square", inputs={n: Input((64, 64), "f32") if isinstance(v, Input) else v for n, v in base.inputs.items()})
+    assert outcome.kind == "right" and cuda.numbers_by(made, task.group(square)[0], rule) == (64, 64, 64)
 
 
+@needs_compiler
+@pytest.mark.sampled("exploits")
 def test_sizes_that_a_solve_takes_are_found_by_trying(tmp_path: Path) -> None:
     text = SOFTMAX.replace("int M, int N", "int N").replace("rows<<<M, 256>>>", "rows<<<1, 256>>>")
     one = forms.recognise(_write(tmp_path, "one.cu", text))
@@ -200,7 +205,7 @@ extern "C" void solve(const float* x, float* y, int N) { k<<<(N + 63) / 64, 64>>
     task = tasks.OpTask("square")
     outcome, made, rule = cuda.of_solve(forms.recognise(_write(tmp_path, "square.cu", text)), task)
     matrix = replace(task.plain("f32")[0], name="matrix", inputs={"x": Input((64, 64), "f32")})
-    assert outcome.kind == "right" and cuda.numbers_of(made, task.group(matrix))[rule] == (64 * 64,)
+    assert outcome.kind == "right" and cuda.numbers_by(made, task.group(matrix)[0], rule) == (64 * 64,)
 
 
 @pytest.mark.sampled("exploits")

@@ -240,7 +240,7 @@ def of_solve(submission: Submission, task: Task) -> tuple[Outcome, Solve, str]:
             "",
         )
     rules: list[str] = []  # what its sizes may follow, likely ones first: several, while all calls so far have the same sizes by them
-    trials, failed = 0, Outcome("raises", "")
+    trials, failed, last = 0, Outcome("raises", ""), None
     for group in _groups(task, made):
         outcomes: dict[tuple[Any, ...], Outcome] = {}
         found = numbers_of(made, group)
@@ -248,7 +248,7 @@ def of_solve(submission: Submission, task: Task) -> tuple[Outcome, Solve, str]:
             outcomes[sizes] = outcome = _run(made, group, sizes)
             if outcome.kind == "right":
                 rules = [r for r in rules or found if found.get(r) == sizes]
-                trials += len(group)
+                trials, last = trials + len(group), group[0]
                 break
             if outcome.kind not in ("wrong", "unwritten", "beyond", "replay", "raises"):  # whatever the sizes are
                 return replace(outcome, trials=trials + 1), made, ""
@@ -268,9 +268,10 @@ def of_solve(submission: Submission, task: Task) -> tuple[Outcome, Solve, str]:
             found = numbers_of(made, group)
             right = next((s for s in dict.fromkeys(found[r] for r in rules if r in found) if _run(made, group, s).kind == "right"), None)
             if right is not None:
-                rules, trials = [r for r in rules if found.get(r) == right], trials + len(group)
+                rules, trials, last = [r for r in rules if found.get(r) == right], trials + len(group), group[0]
                 break
-    return Outcome("right", trials=trials), made, rules[0]
+    assert last is not None
+    return Outcome("right", trials=trials), made, _placed(rules[0], last)
 
 
 def _deciding(task: OpTask, made: Solve, rules: Sequence[str]) -> Iterator[list[Call]]:
@@ -337,18 +338,51 @@ def sizes_of(call: Call, count: int) -> dict[str, tuple[int, ...]]:
     return {rule: tuple(found) for rule, found in rules.items() if len(found) == count}
 
 
+def _placed(rule: str, call: Call) -> str:
+    """A rule over distinct sizes as one of their places, which holds where sizes coincide: `sizes at 0:0 1:1` are those of the first tensor's
+    first dimension and of the second's second."""
+    if not rule.startswith("distinct sizes"):
+        return rule
+    places: dict[int, str] = {}
+    for i, t in enumerate(call.tensors.values()):
+        for j, n in enumerate(t.shape):
+            places.setdefault(int(n), f"{i}:{j}")
+    order = [int(i) for i in re.findall(r"\d+", rule)] or range(len(places))
+    return f"{AT if rule == 'distinct sizes' else AT_AND}{' '.join(list(places.values())[i] for i in order)}"
+
+
+AT, AT_AND = "sizes at ", "sizes, and the call's numbers, at "
+
+
+def numbers_by(made: Solve, call: Call, rule: str) -> tuple[Any, ...] | None:
+    """The numbers of a solve for a call by a rule that `of_solve` found; None where it gives none."""
+    start = next((p for p in (AT, AT_AND) if rule.startswith(p)), None)
+    if start is None:
+        return numbers_of(made, [call]).get(rule)
+    shapes = [tuple(map(int, t.shape)) for t in call.tensors.values()]
+    try:
+        sizes = [shapes[i][j] for i, j in (map(int, p.split(":")) for p in rule.removeprefix(start).split())]
+    except IndexError:
+        return None
+    sizes += [int(v) for v in call.values.values() if isinstance(v, int)] if start == AT_AND else []
+    return _numbers(made, sizes, call)
+
+
+def _numbers(made: Solve, sizes: Sequence[int], call: Call) -> tuple[Any, ...] | None:
+    """Whole numbers and the call's others in the order of the solve's parameters."""
+    whole = [t for t in made.numbers if t not in ("float", "double")]
+    real = [v for v in call.values.values() if isinstance(v, float)]
+    if len(whole) != len(sizes) or len(made.numbers) - len(whole) != len(real):
+        return None
+    numbers, reals = iter(sizes), iter(real)
+    return tuple(next(reals) if t in ("float", "double") else next(numbers) for t in made.numbers)
+
+
 def numbers_of(made: Solve, group: Sequence[Call]) -> dict[str, tuple[Any, ...]]:
     """What the numbers of a solve may be, by rule."""
     whole = [t for t in made.numbers if t not in ("float", "double")]
-    real = [v for v in group[0].values.values() if isinstance(v, float)]
-    if len(made.numbers) - len(whole) != len(real):
-        return {}
     found = sizes_of(group[0], len(whole)) if whole else {"none": ()}
-    made_of = {}
-    for rule, sizes in found.items():
-        numbers, reals = iter(sizes), iter(real)
-        made_of[rule] = tuple(next(reals) if t in ("float", "double") else next(numbers) for t in made.numbers)
-    return made_of
+    return {r: n for r, sizes in found.items() if (n := _numbers(made, sizes, group[0])) is not None}
 
 
 def _run(made: Solve, group: Sequence[Call], numbers: Sequence[Any]) -> Outcome:

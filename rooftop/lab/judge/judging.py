@@ -194,7 +194,7 @@ def _solve(asked: Asked) -> Verdict:
     if scale is None:
         return _noted(made, f"no score: no ladder of {task.name} has counts of {solve.dtypes[0]}")
     call = task.group(scale[1], ("a",))[0]
-    sizes = cuda.numbers_of(solve, [call]).get(rule)
+    sizes = cuda.numbers_by(solve, call, rule)
     if sizes is None or not cuda.fits(solve, task.op, scale[1]):
         return _noted(made, f"no score: the ladder is counted at {scale[1].id}, which this solve does not take")
     asked.say("right; counted beside the ladder's rungs")

@@ -239,7 +239,7 @@ def of_solve(made: Verdict, solve: cuda.Solve, task: OpTask, rule: str, case: Ca
     timer, device = _timer()
     sets, size = _sets(task, case, device.l2_bytes)
     calls = [task.call(case, *s) for s in sets[:1]]
-    numbers = cuda.numbers_of(solve, calls).get(rule)
+    numbers = cuda.numbers_by(solve, calls[0], rule)
     made = replace(
         made, place="gpu", isolation=f"its host code ran in the simulator's process, without data; {IN_CONTEXT}", device=device.name,
         case=case.id, clock="kernel",
