@@ -54,7 +54,7 @@ def test_every_module_ends_so_but_those_that_other_modules_start() -> None:
     """A child answers the module that started it, and is no command."""
     children = {
         "__main__", "apart_child", "ascend_child", "child", "command_child", "drive", "elsewhere",
-        "judge_child", "python_child", "reference_child", "sanitize", "targets_child",
+        "job_child", "judge_child", "python_child", "reference_child", "sanitize", "targets_child",
     }
     for path in sorted((settings.PACKAGE / "lab").rglob("*.py")):
         text = path.read_text(encoding="utf-8")

@@ -112,7 +112,7 @@ def _bar(rung: RungRow, m: Measured | None, unit: str, predicted: float | None, 
     value = m.roofs.throughput(m.seconds)
     words = [f"{number(value)} {unit}", f"{_micro(m.seconds)} ({number(m.kernel.low * 1e6)} to {number(m.kernel.high * 1e6)})"]
     if m.share is not None:
-        words.append(f"{100 * m.share:.1f} % of the measured roof")
+        words.append(f"{100 * m.share:.1f} % of the roof")
     if m.stale:
         words.append(f"stale: {m.stale}")
     low, high = m.roofs.throughput(m.kernel.high), m.roofs.throughput(m.kernel.low)
