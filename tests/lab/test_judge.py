@@ -13,7 +13,7 @@ from _support import command, flat
 
 from rooftop.core.spec import Input
 from rooftop.lab import simt
-from rooftop.lab.judge import counts, cuda, forms, judging, python, score, tasks
+from rooftop.lab.judge import counts, cuda, forms, judging, python, score, sizes, tasks
 from rooftop.lab.judge.verdict import Verdict
 
 needs_compiler = pytest.mark.skipif(simt.unavailable() is not None, reason=str(simt.unavailable()))
@@ -183,7 +183,7 @@ extern "C" void solve(const float* A, const float* B, float* C, {order}) {{ prod
     outcome, made, rule = cuda.of_solve(forms.recognise(_write(tmp_path, "product.cu", text)), task)
     base = task.plain("f32", 2)[0]
     square = replace(base, name="square", inputs={n: Input((64, 64), "f32") if isinstance(v, Input) else v for n, v in base.inputs.items()})
-    assert outcome.kind == "right" and cuda.numbers_by(made, task.group(square)[0], rule) == (64, 64, 64)
+    assert outcome.kind == "right" and sizes.numbers_by(made.numbers, task.group(square)[0], rule) == (64, 64, 64)
 
 
 @needs_compiler
@@ -205,7 +205,7 @@ extern "C" void solve(const float* x, float* y, int N) { k<<<(N + 63) / 64, 64>>
     task = tasks.OpTask("square")
     outcome, made, rule = cuda.of_solve(forms.recognise(_write(tmp_path, "square.cu", text)), task)
     matrix = replace(task.plain("f32")[0], name="matrix", inputs={"x": Input((64, 64), "f32")})
-    assert outcome.kind == "right" and cuda.numbers_by(made, task.group(matrix)[0], rule) == (64 * 64,)
+    assert outcome.kind == "right" and sizes.numbers_by(made.numbers, task.group(matrix)[0], rule) == (64 * 64,)
 
 
 @pytest.mark.sampled("exploits")

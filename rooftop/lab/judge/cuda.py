@@ -6,7 +6,7 @@ import re
 import secrets
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice, permutations
+from itertools import islice
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +18,7 @@ from rooftop.core.implementation import device_of
 from rooftop.core.spec import DTYPES, Case, dtype_of
 from rooftop.lab.candidates import Subject
 from rooftop.lab.check import checker
+from rooftop.lab.judge import sizes
 from rooftop.lab.judge.forms import Submission, SubmissionError
 from rooftop.lab.judge.python import Outcome, wrongly
 from rooftop.lab.judge.tasks import Call, OpTask, Task
@@ -243,11 +244,11 @@ def of_solve(submission: Submission, task: Task) -> tuple[Outcome, Solve, str]:
     trials, failed, last = 0, Outcome("raises", ""), None
     for group in _groups(task, made):
         outcomes: dict[tuple[Any, ...], Outcome] = {}
-        found = numbers_of(made, group)
-        for sizes in dict.fromkeys(found[r] for r in rules or found if r in found):
-            outcomes[sizes] = outcome = _run(made, group, sizes)
+        found = sizes.numbers_of(made.numbers, group[0])
+        for numbers in dict.fromkeys(found[r] for r in rules or found if r in found):
+            outcomes[numbers] = outcome = _run(made, group, numbers)
             if outcome.kind == "right":
-                rules = [r for r in rules or found if found.get(r) == sizes]
+                rules = [r for r in rules or found if found.get(r) == numbers]
                 trials, last = trials + len(group), group[0]
                 break
             if outcome.kind not in ("wrong", "unwritten", "beyond", "replay", "raises"):  # whatever the sizes are
@@ -265,13 +266,13 @@ def of_solve(submission: Submission, task: Task) -> tuple[Outcome, Solve, str]:
         return replace(failed, trials=1), made, ""
     if isinstance(task, OpTask):
         for group in islice(_deciding(task, made, rules), 3):
-            found = numbers_of(made, group)
+            found = sizes.numbers_of(made.numbers, group[0])
             right = next((s for s in dict.fromkeys(found[r] for r in rules if r in found) if _run(made, group, s).kind == "right"), None)
             if right is not None:
                 rules, trials, last = [r for r in rules if found.get(r) == right], trials + len(group), group[0]
                 break
     assert last is not None
-    return Outcome("right", trials=trials), made, _placed(rules[0], last)
+    return Outcome("right", trials=trials), made, sizes.placed(rules[0], last)
 
 
 def _deciding(task: OpTask, made: Solve, rules: Sequence[str]) -> Iterator[list[Call]]:
@@ -280,7 +281,7 @@ def _deciding(task: OpTask, made: Solve, rules: Sequence[str]) -> Iterator[list[
     for base in [c for n in range(1, len(made.pointers) + 1) for c in _plain(task, made, n)][:40]:
         if len(rules) > 1 and fits(made, task.op, base):
             group = task.group(task.hidden(base))
-            found = numbers_of(made, group)
+            found = sizes.numbers_of(made.numbers, group[0])
             if len({found[r] for r in rules if r in found}) > 1:
                 yield group
 
@@ -317,72 +318,6 @@ def fits(made: Solve, op: Contract, case: Case) -> bool:
     problem, given = op.problem(case), [v.dtype for _, v in case.tensors()]
     kinds = [*given, *(m.dtype for n in op.output_names if (m := problem.get(n)) is not None)]
     return kinds == list(made.dtypes) and all(made.written[len(given) :])
-
-
-def sizes_of(call: Call, count: int) -> dict[str, tuple[int, ...]]:
-    """Whole numbers that a `solve` with `count` of them may be meant to get, by the rule that they follow, likely ones first."""
-    shapes = [tuple(t.shape) for t in call.tensors.values()]
-    every = [n for s in shapes for n in s]
-    first = shapes[0] if shapes else ()
-    numbers = [int(v) for v in call.values.values() if isinstance(v, int)]
-    rules: dict[str, Sequence[int]] = {
-        "distinct sizes in order": [*dict.fromkeys(every), *numbers], "all sizes in order": [*every, *numbers],
-        "sizes of the first": [*first, *numbers], "elements of the first": [prod(first), *numbers],
-        "rows and columns": [prod(first[:-1]), *first[-1:], *numbers], "elements": [prod(first)],
-        "distinct sizes": list(dict.fromkeys(every)),
-    }
-    distinct = list(dict.fromkeys(every))
-    if 1 < len(distinct) <= 3:  # (M, N, K) of A [M, K] and B [K, N], as BLAS has them
-        for order in list(permutations(range(len(distinct))))[1:]:
-            rules[f"distinct sizes in the order {order}"] = [*(distinct[i] for i in order), *numbers]
-    return {rule: tuple(found) for rule, found in rules.items() if len(found) == count}
-
-
-def _placed(rule: str, call: Call) -> str:
-    """A rule over distinct sizes as one of their places, which holds where sizes coincide: `sizes at 0:0 1:1` are those of the first tensor's
-    first dimension and of the second's second."""
-    if not rule.startswith("distinct sizes"):
-        return rule
-    places: dict[int, str] = {}
-    for i, t in enumerate(call.tensors.values()):
-        for j, n in enumerate(t.shape):
-            places.setdefault(int(n), f"{i}:{j}")
-    order = [int(i) for i in re.findall(r"\d+", rule)] or range(len(places))
-    return f"{AT if rule == 'distinct sizes' else AT_AND}{' '.join(list(places.values())[i] for i in order)}"
-
-
-AT, AT_AND = "sizes at ", "sizes, and the call's numbers, at "
-
-
-def numbers_by(made: Solve, call: Call, rule: str) -> tuple[Any, ...] | None:
-    """The numbers of a solve for a call by a rule that `of_solve` found; None where it gives none."""
-    start = next((p for p in (AT, AT_AND) if rule.startswith(p)), None)
-    if start is None:
-        return numbers_of(made, [call]).get(rule)
-    shapes = [tuple(map(int, t.shape)) for t in call.tensors.values()]
-    try:
-        sizes = [shapes[i][j] for i, j in (map(int, p.split(":")) for p in rule.removeprefix(start).split())]
-    except IndexError:
-        return None
-    sizes += [int(v) for v in call.values.values() if isinstance(v, int)] if start == AT_AND else []
-    return _numbers(made, sizes, call)
-
-
-def _numbers(made: Solve, sizes: Sequence[int], call: Call) -> tuple[Any, ...] | None:
-    """Whole numbers and the call's others in the order of the solve's parameters."""
-    whole = [t for t in made.numbers if t not in ("float", "double")]
-    real = [v for v in call.values.values() if isinstance(v, float)]
-    if len(whole) != len(sizes) or len(made.numbers) - len(whole) != len(real):
-        return None
-    numbers, reals = iter(sizes), iter(real)
-    return tuple(next(reals) if t in ("float", "double") else next(numbers) for t in made.numbers)
-
-
-def numbers_of(made: Solve, group: Sequence[Call]) -> dict[str, tuple[Any, ...]]:
-    """What the numbers of a solve may be, by rule."""
-    whole = [t for t in made.numbers if t not in ("float", "double")]
-    found = sizes_of(group[0], len(whole)) if whole else {"none": ()}
-    return {r: n for r, sizes in found.items() if (n := _numbers(made, sizes, group[0])) is not None}
 
 
 def _run(made: Solve, group: Sequence[Call], numbers: Sequence[Any]) -> Outcome:

@@ -16,7 +16,7 @@ from rooftop.core.spec import Case
 from rooftop.lab.check import apart, own_op
 from rooftop.lab.check.selection import Choice
 from rooftop.lab.ending import NoGpuError
-from rooftop.lab.judge import audit, counts, cuda, forms, python, score, tasks
+from rooftop.lab.judge import audit, counts, cuda, forms, python, score, sizes, tasks
 from rooftop.lab.judge.forms import Submission, SubmissionError
 from rooftop.lab.judge.python import Outcome
 from rooftop.lab.judge.tasks import OpTask, Task
@@ -194,11 +194,11 @@ def _solve(asked: Asked) -> Verdict:
     if scale is None:
         return _noted(made, f"no score: no ladder of {task.name} has counts of {solve.dtypes[0]}")
     call = task.group(scale[1], ("a",))[0]
-    sizes = cuda.numbers_by(solve, call, rule)
-    if sizes is None or not cuda.fits(solve, task.op, scale[1]):
+    numbers = sizes.numbers_by(solve.numbers, call, rule)
+    if numbers is None or not cuda.fits(solve, task.op, scale[1]):
         return _noted(made, f"no score: the ladder is counted at {scale[1].id}, which this solve does not take")
     asked.say("right; counted beside the ladder's rungs")
-    report = cuda.counted(solve, call, sizes)
+    report = cuda.counted(solve, call, numbers)
     return _by_counts(asked, made, counts.of_report(report), report, *scale)
 
 

@@ -18,7 +18,7 @@ from rooftop.core.child import ChildError
 from rooftop.core.compile import Binary, CompileError, ToolchainError, compile_cuda
 from rooftop.core.spec import DTYPES, Case, Launch
 from rooftop.lab import sanitize
-from rooftop.lab.judge import audit, cuda, python, score
+from rooftop.lab.judge import audit, cuda, python, score, sizes
 from rooftop.lab.judge.forms import Submission
 from rooftop.lab.judge.tasks import OpTask
 from rooftop.lab.judge.verdict import Verdict
@@ -142,10 +142,10 @@ class Fill:
 Step = Launch | Fill
 
 
-def recorded(made: cuda.Solve, sizes: Mapping[str, int], numbers: Sequence[Any]) -> tuple[list[Step], dict[str, int]]:
+def recorded(made: cuda.Solve, bytes_of: Mapping[str, int], numbers: Sequence[Any]) -> tuple[list[Step], dict[str, int]]:
     """What `solve` launches and fills with pointers of so many bytes, its kernels not run: the steps, and memory that it allocates itself
     (bytes by name). Its host code runs in the simulator's process, and sees no data. Raises NotReplayedError."""
-    words = ["-", "0", *(str(sizes[p]) for p in made.pointers), *(repr(n) if isinstance(n, float) else str(int(n)) for n in numbers)]
+    words = ["-", "0", *(str(bytes_of[p]) for p in made.pointers), *(repr(n) if isinstance(n, float) else str(int(n)) for n in numbers)]
     run = program.run(made.source, words, listed=True, most=cuda.MOST_SECONDS)
     if run.ended != "returned" or run.report.faults:
         raise NotReplayedError(f"its host code {run.ended}: {run.report.faults[0] if run.report.faults else run.status}")
@@ -239,7 +239,7 @@ def of_solve(made: Verdict, solve: cuda.Solve, task: OpTask, rule: str, case: Ca
     timer, device = _timer()
     sets, size = _sets(task, case, device.l2_bytes)
     calls = [task.call(case, *s) for s in sets[:1]]
-    numbers = cuda.numbers_by(solve, calls[0], rule)
+    numbers = sizes.numbers_by(solve.numbers, calls[0], rule)
     made = replace(
         made, place="gpu", isolation=f"its host code ran in the simulator's process, without data; {IN_CONTEXT}", device=device.name,
         case=case.id, clock="kernel",
