@@ -51,11 +51,13 @@ def test_costs_are_timed_where_the_mode_chooses_and_shown_by_groups(monkeypatch:
     monkeypatch.setattr(invariant_costs, "timed", timed)
     compiled: list[str] = []
     monkeypatch.setattr(invariant_costs, "compile_calls", lambda todo, _device: compiled.extend(call.implementation.name for call, _ in todo))
-    record = invariant_costs.measure(["matmul", "attention"], say=lambda _line: None)
-    text = invariant_costs.table([{**record, "at": "now"}])
+    records = invariant_costs.measure(["matmul", "attention"], say=lambda _line: None)
+    text = invariant_costs.table([{**r, "at": "now"} for r in records])
     assert "| matmul | 14 of N = K = 4096, 1 to 8192 rows | 0.77 | 0.50 | N = K = 4096, 1 to 8192 rows, 1 rows" in text and "Not measured: " in text
     assert {"matmul__gluon_sm90", "attention__splits__triton", "attention__decode__triton"} <= set(compiled)
-    assert any("2048 keys" in line for line in record["left"])
+    assert any("2048 keys" in line for line in records[1]["left"])
+    again = {**records[1], "at": "then", "rows": [{**r, "mode": r["free"] * 4} for r in records[1]["rows"]]}
+    assert "| attention | 1 of decoding, 1 sequence | 0.25 |" in invariant_costs.table([again, *({**r, "at": "now"} for r in records)])
     assert invariant_costs.table([]) == "Nothing has been measured yet."
 
 

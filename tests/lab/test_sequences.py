@@ -18,11 +18,11 @@ SPLITS = registry.implementation("attention__splits__triton")
 
 
 @pytest.mark.sampled("kernels", "attention__splits__triton")
-@pytest.mark.parametrize(("kind", "dtype"), [("plain", "bf16"), ("sinks", "f16"), ("window", "bf16")])
+@pytest.mark.parametrize(("kind", "dtype"), [("plain", "bf16"), ("sinks", "f16"), ("window", "bf16"), ("alibi", "f16"), ("bias", "bf16"), ("mask", "bf16")])
 def test_every_arrangement_has_the_same_bits(kind: str, dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(SPLITS.module, "SPLIT", 64)  # type: ignore[attr-defined]
     found = sequences({"lengths": [1, 66], "heads": 1, "key_heads": 1, "head": 16, "kind": kind}, dtype, backend="cpu", seed=4)
-    assert not found.wrong and not found.skipped and found.calls > 9 and found.kernel == SPLITS.name
+    assert not found.wrong and not found.skipped and found.calls > 5 and found.kernel == SPLITS.name
 
 
 def test_a_kernel_whose_tile_follows_the_queries_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,7 +20,7 @@ import triton.language as tl
 
 from rooftop.core.spec import Launch, Meta, Problem
 from rooftop.kernels.attention import _arguments as shared
-from rooftop.kernels.attention._tiles import LOG2E, scored, seen, sequence, softcap
+from rooftop.kernels.attention._tiles import LOG2E, seen, sequence, softcap, tanh
 
 SPLIT = 1024  # keys
 PACKED = 16  # heads of a tile at most
@@ -43,9 +43,12 @@ def _join(acc, top, total, more, high, count):  # type: ignore[no-untyped-def]
 def _walk(acc, top, total, q, k, v, bias, mask, table, begin, end, rows, heads, rows_in, low, high, keys, position, factor, cap, slope, kb,
           ks, vb, vs, zh, zs, zk, mh, ms, mk, PAGES, D: tl.constexpr, DV: tl.constexpr, BN: tl.constexpr, SIZE: tl.constexpr,
           SIZE_V: tl.constexpr, PAGE: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr, CAP: tl.constexpr, ALIBI: tl.constexpr,
-          MASKED: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Tiles of keys from `begin` to `end`, multiples of BN. MASKED: a mask is needed. factor, cap and slope are of each row."""
+          WHOLE: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Tiles of keys from `begin` to `end`, multiples of BN. WHOLE: their rows see all keys. factor, cap and slope are of each row. Sums of
+    products are contracted by name, so that no compiler chooses which."""
     PLAIN: tl.constexpr = not (CAP or ALIBI or bias is not None or mask is not None)
+    # Else the last product of a score and the maximum taken off would be contracted where no mask lies between them, and only there.
+    MASKED: tl.constexpr = not (WHOLE and PLAIN)
     d = tl.arange(0, SIZE)
     dv = tl.arange(0, SIZE_V)
     for start in range(begin, end, BN):
@@ -67,12 +70,19 @@ def _walk(acc, top, total, q, k, v, bias, mask, table, begin, end, rows, heads, 
             kt = tl.load(k_at)
         z = tl.dot(q, kt.to(q.dtype))
         if not PLAIN:
-            there = rows_in[:, None] & columns_in[None, :]
-            z, _ = scored(z, rows[:, None], columns[None, :], there, position, factor[:, None], cap[:, None], slope[:, None], None, 0, 0,
-                          None, 0, 0, CAP, ALIBI)
+            if WHOLE:  # so that bias and mask are loaded in vectors
+                there = rows_in[:, None]
+            else:
+                there = rows_in[:, None] & columns_in[None, :]
+            if CAP:
+                z = tanh(z * cap[:, None])
+            z = z * factor[:, None]
             if bias is not None:
                 at = heads.to(tl.int64)[:, None] * zh + rows.to(tl.int64)[:, None] * zs + columns.to(tl.int64)[None, :] * zk
-                z += tl.load(bias + at, mask=there, other=0.0).to(tl.float32) * LOG2E
+                z = tl.fma(tl.load(bias + at, mask=there, other=0.0).to(tl.float32), tl.full(z.shape, LOG2E, tl.float32), z)
+            if ALIBI:
+                away = tl.abs(columns[None, :] - (rows[:, None] + position)).to(tl.float32)
+                z = tl.fma(away, tl.broadcast_to(slope[:, None] * -LOG2E, z.shape), z)
             if mask is not None:
                 at = heads.to(tl.int64)[:, None] * mh + rows.to(tl.int64)[:, None] * ms + columns.to(tl.int64)[None, :] * mk
                 z = tl.where(tl.load(mask + at, mask=there, other=0) != 0, z, float("-inf"))
@@ -143,8 +153,6 @@ def _splits(q, k, v, bias, mask, slopes, sinks, key_begin, key_end, cu_q, cu_k, 
         k += batch * kb + tl.cast(first_key, tl.int64) * ks
         v += batch * vb + tl.cast(first_key, tl.int64) * vs
     ALIBI: tl.constexpr = slopes is not None
-    # Otherwise the last product of a score and the maximum taken off would be contracted where no mask lies between them, and only there.
-    PLAIN: tl.constexpr = not (CAP or ALIBI or bias is not None or mask is not None)
     scales = tl.zeros((BM,), tl.float32) + scale
     slope = scales
     if bias is not None:
@@ -212,14 +220,14 @@ def _splits(q, k, v, bias, mask, slopes, sinks, key_begin, key_end, cu_q, cu_k, 
             acc, top, total = _walk(acc, top, total, tile_q, k, v, bias, mask, table, tl.maximum(begin, left),
                                     tl.minimum(tl.minimum(whole, end), right), rows, heads, rows_in, low, high, keys, position, factor, cap,
                                     slope, kb, ks, vb, vs, zh, zs, zk, mh, ms, mk, PAGES, D, DV, BN, SIZE, SIZE_V, PAGE, LEFT, RIGHT, CAP,
-                                    ALIBI, True)
+                                    ALIBI, False)
         acc, top, total = _walk(acc, top, total, tile_q, k, v, bias, mask, table, tl.maximum(whole, left),
                                 tl.minimum(tl.minimum(whole_end, end), right), rows, heads, rows_in, low, high, keys, position, factor, cap,
                                 slope, kb, ks, vb, vs, zh, zs, zk, mh, ms, mk, PAGES, D, DV, BN, SIZE, SIZE_V, PAGE, LEFT, RIGHT, CAP,
-                                ALIBI, not PLAIN)
+                                ALIBI, True)
         acc, top, total = _walk(acc, top, total, tile_q, k, v, bias, mask, table, tl.maximum(whole_end, left), tl.minimum(end, right), rows,
                                 heads, rows_in, low, high, keys, position, factor, cap, slope, kb, ks, vb, vs, zh, zs, zk, mh, ms, mk,
-                                PAGES, D, DV, BN, SIZE, SIZE_V, PAGE, LEFT, RIGHT, CAP, ALIBI, True)
+                                PAGES, D, DV, BN, SIZE, SIZE_V, PAGE, LEFT, RIGHT, CAP, ALIBI, False)
         sums, most, weights = _join(sums, most, weights, acc, top, total)
 
     number = (batch * H + heads) * SQ + token
@@ -301,14 +309,15 @@ def _splits_of(p: Problem) -> int:
 
 
 def choose(p: Problem) -> Config:
-    """The tile of keys follows from the size of a head alone. Tiles of 64 rows for few queries; programs for each split where tiles are fewer
-    than multiprocessors."""
+    """The tile of keys follows from the size of a head alone. The sums of a tile's splits and of a split are registers: 64 rows of 128 columns
+    leave room for a second program on a multiprocessor; 256 columns are divided among eight warps of 128 rows. Programs for each split where
+    tiles are fewer than multiprocessors."""
     size, small = _size(p), p.device.shared_per_block < 160 * 1024
     tiled = sum(m.itemsize for n in ("bias", "mask") if (m := p.get(n)) is not None) > 0
     bn = 32 if size > 128 and (small or tiled) else 64
-    stages = 2 if small or tiled else 3
-    few = p["q"].shape[1] * _heads(p) <= 64 or size > 128
-    config = Config(64, bn, 8 if size > 128 else 4, stages) if few else Config(128, bn, 8, stages)
+    stages = 2 if small or size > 128 else 3
+    few = p["q"].shape[1] * _heads(p) <= 64
+    config = Config(64, bn, 4, stages) if few or (not tiled and size <= 128) else Config(128, bn, 8, stages)
     blocks = _tiles(p, config) * (p["q"].shape[2] // _heads(p)) * p["q"].shape[0]
     return Config(config.BM, bn, config.warps, stages, _splits_of(p) > 1 and blocks < 2 * p.device.sms)
 

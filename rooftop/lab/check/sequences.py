@@ -7,6 +7,7 @@ import math
 import random
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 from rooftop.core import registry
@@ -21,7 +22,7 @@ from rooftop.lab.interpret.numbers import one_order
 POINTS = 4
 PAGE = 16  # tokens
 SEQUENCES = 3
-KINDS = ("plain", "window", "softcap", "sinks")
+KINDS = ("plain", "window", "softcap", "sinks", "alibi", "bias", "mask")
 
 Tokens = tuple[int, int, int]  # a sequence, its first token, and the one after its last
 
@@ -35,7 +36,7 @@ def drawn(seed: int, gpu: bool) -> Iterator[dict[str, Any]]:
         yield {
             "lengths": [1, *(round(math.exp(draw.uniform(math.log(17), math.log(most)))) for _ in range(SEQUENCES - 1))],
             "heads": key_heads * draw.choice((1, 2, 3, 4, 8) if gpu else (1, 3)), "key_heads": key_heads,
-            "head": draw.choice((64, 72, 128, 128, 256) if gpu else (16, 24)), "kind": KINDS[i % len(KINDS)],
+            "head": draw.choice((64, 72, 128, 128, 256) if gpu else (16, 24)), "kind": KINDS[(seed + i) % len(KINDS)],
         }
 
 
@@ -58,12 +59,15 @@ def sequences(sizes: Mapping[str, Any], dtype: str = "bf16", *, backend: str = "
     options = {
         "left": 100 if kind == "window" else -1, "right": 0, "scale": size**-0.5, "softcap": 5.0 if kind == "softcap" else 0.0, "dropout_p": 0.0, "seed": 7,
     }
-    sinks = made(sizes["heads"]).float() if kind == "sinks" else None
+    extra = {"sinks": {"sinks": made(sizes["heads"]).float()}, "alibi": {"alibi_slopes": made(sizes["heads"]).float().abs()}}.get(kind, {})
+    tables = [made(sizes["heads"], n, n) for n in lengths] if kind in ("bias", "mask") else []
+    if kind == "mask":  # of a key in four or so
+        tables = [t > -0.7 for t in tables]
     name = f"{'+'.join(map(str, lengths))} tokens, {sizes['heads']}/{sizes['key_heads']} heads of {size}, {kind} {dtype}"
     expected: dict[int, tuple[Any, Any]] = {}
     kernel, wrong, calls = "", [], 0
-    for said, tensors, tokens in arrangements(q, k, v, seed):
-        given = dict.fromkeys(op.tensor_names) | {"sinks": sinks} | tensors
+    for said, tensors, tokens in arrangements(q, k, v, seed, {kind: tables} if tables else {}):
+        given = dict.fromkeys(op.tensor_names) | extra | tensors
         call = for_any_rows(op, op.problem_of(metas_of(given), options, device), implementation).call
         assert call is not None
         runs, reason = backend_and_reason(op, call.implementation, "auto" if gpu else backend)
@@ -88,9 +92,13 @@ def sequences(sizes: Mapping[str, Any], dtype: str = "bf16", *, backend: str = "
     return Compared(name, kernel, calls, tuple(wrong))
 
 
-def arrangements(q: list[Any], k: list[Any], v: list[Any], seed: int) -> Iterator[tuple[str, dict[str, Any], dict[Tokens, tuple[int, int]]]]:
-    """(what it is called, the tensors of the call, which tokens are where in its result: row of the batch and place)."""
+def arrangements(
+    q: list[Any], k: list[Any], v: list[Any], seed: int, tables: Mapping[str, list[Any]] = MappingProxyType({})
+) -> Iterator[tuple[str, dict[str, Any], dict[Tokens, tuple[int, int]]]]:
+    """(what it is called, the tensors of the call, which tokens are where in its result: row of the batch and place). `tables`: a bias or a
+    mask [heads, queries, keys] of each sequence, which packed sequences and pages do not take."""
     import torch
+    from torch.nn.functional import pad
 
     draw, lengths, where = random.Random(seed), [len(x) for x in q], q[0].device
 
@@ -100,8 +108,11 @@ def arrangements(q: list[Any], k: list[Any], v: list[Any], seed: int) -> Iterato
     def integers(values: list[int]) -> Any:
         return torch.tensor(values, dtype=torch.int32, device=where)
 
+    def part(n: int, first: int, last: int) -> dict[str, Any]:
+        return {"q": q[n][None, first:last], "k": k[n][None, :last], "v": v[n][None, :last], **{x: t[n][None, :, first:last, :last] for x, t in tables.items()}}
+
     for n in range(len(q)):
-        yield f"sequence {n} alone", {"q": q[n][None], "k": k[n][None], "v": v[n][None]}, {whole(n): (0, 0)}
+        yield f"sequence {n} alone", part(n, 0, lengths[n]), {whole(n): (0, 0)}
     order = draw.sample(range(len(q)), len(q))
     for more in (0, 5):  # behind each sequence stands what the tensor held before
         most = max(lengths) + more
@@ -112,7 +123,17 @@ def arrangements(q: list[Any], k: list[Any], v: list[Any], seed: int) -> Iterato
                 made[b, : lengths[n]] = x[n]
             return made
 
-        yield f"a batch padded to {most}", {"q": padded(q), "k": padded(k), "v": padded(v)}, {whole(n): (b, 0) for b, n in enumerate(order)}
+        more_tables = {x: torch.stack([pad(t[n], (0, most - lengths[n], 0, most - lengths[n])) for n in order]) for x, t in tables.items()}
+        many = {"q": padded(q), "k": padded(k), "v": padded(v), **more_tables}
+        yield f"a batch padded to {most}", many, {whole(n): (b, 0) for b, n in enumerate(order)}
+    if tables:
+        for n, length in enumerate(lengths):
+            first = 0
+            while first < length:
+                last = min(length, first + draw.choice((1, 15, 64, 130, 1000)))
+                yield f"tokens {first} to {last - 1} of sequence {n}", part(n, first, last), {(n, first, last): (0, 0)}
+                first = last
+        return
     packed = [torch.cat([x[n] for n in order])[None] for x in (q, k, v)]
     starts = [0]
     for n in order:
@@ -133,7 +154,7 @@ def arrangements(q: list[Any], k: list[Any], v: list[Any], seed: int) -> Iterato
         first = 0
         while first < lengths[n]:
             last = min(lengths[n], first + draw.choice((2, 15, 64, 130, 1000)))
-            dense = {"q": q[n][None, first:last], "k": k[n][None, :last], "v": v[n][None, :last]}
+            dense = part(n, first, last)
             paged = {**dense, "k": cached[0], "v": cached[1], "page_table": pool[n : n + 1].int().to(where), "cache_lengths": integers([last])}
             which = draw.choice((dense, paged))
             yield f"tokens {first} to {last - 1} of sequence {n}{' of pages' if which is paged else ''}", which, {(n, first, last): (0, 0)}

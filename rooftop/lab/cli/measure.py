@@ -113,12 +113,15 @@ def _bench_invariant(names: list[str], budget_s: float, folder: Path, as_json: b
     from rooftop.lab.timing import invariant_costs
 
     gpu_for("timing")
-    record = invariant_costs.measure(names, budget_s, (lambda text: None) if as_json else echo)
-    if not record["rows"]:
-        raise ValueError(f"nothing was timed: {'; '.join(record['left'][:3]) or 'the mode makes no difference to these ops'}")
+    records = invariant_costs.measure(names, budget_s, (lambda text: None) if as_json else echo)
+    if not any(r["rows"] for r in records):
+        left = [line for r in records for line in r["left"]]
+        raise ValueError(f"nothing was timed: {'; '.join(left[:3]) or 'the mode makes no difference to these ops'}")
     with store.Writer(folder, torch.cuda.get_device_name()) as writer:
-        writer.write(record)
-    echo(json.dumps(record, indent=2) if as_json else invariant_costs.table([{**record, "at": ""}]))
+        for record in records:
+            if record["rows"]:
+                writer.write(record)
+    echo(json.dumps(records, indent=2) if as_json else invariant_costs.table([{**r, "at": ""} for r in records]))
 
 
 def _bench_own(

@@ -1,6 +1,6 @@
 """What `rooftop.invariant()` costs: each op at its bench cases, and at the sizes where a free choice gains most, timed with and without the mode.
 
-rooftop bench --invariant [OP ...] --records FOLDER      writes a record below FOLDER; docs/invariance.md shows the newest"""
+rooftop bench --invariant [OP ...] --records FOLDER      writes a record an op below FOLDER; docs/invariance.md shows the newest of each"""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from rooftop.lab.records.store import Record
 from rooftop.lab.timing.timer import Candidate, Timer, sets_needed
 from rooftop.lab.timing.timer_cuda import CudaBackend
 
-SUBJECT = "cost of invariance"
+SUBJECT = "cost of invariance of "  # an op
 BENCH = "bench cases"
 FIRST = ("matmul", "attention", "rms_norm", "softmax", "swiglu", "cross_entropy", "quantized_matmul", "grouped_matmul", "scaled_matmul")  # of all ops
 CASE_S = 0.15  # of sampling
@@ -59,19 +59,23 @@ def cases(op: Contract) -> Iterator[tuple[str, Case]]:
     yield from ((BENCH, case) for case in op.cases if "bench" in case.tags)
 
 
-def measure(names: Sequence[str] = (), budget_s: float = 120.0, say: Any = print) -> dict[str, Any]:
-    """A record of kind `clock`, a row a case: seconds without and with the mode on the kernel clock. Cases that the budget leaves are named."""
+def measure(names: Sequence[str] = (), budget_s: float = 120.0, say: Any = print) -> list[Record]:
+    """A record of kind `clock` an op, a row a case: seconds without and with the mode on the kernel clock. Cases that the budget leaves are
+    named."""
     import torch
 
     from rooftop.core.implementation import device_of
 
     index = torch.cuda.current_device()
     timer, device, began = Timer(CudaBackend(index)), device_of(index), time.monotonic()
-    rows: list[dict[str, Any]] = []
-    left: list[str] = []
+    made: list[Record] = []
     for op in ops(names):
+        rows: list[dict[str, Any]] = []
+        left: list[str] = []
         listed, over = list(cases(op)), time.monotonic() - began > budget_s
-        if not over:
+        if over:
+            say(f"{op.name}: not measured, the time is over")
+        else:
             say(f"{op.name}: {compile_calls(((c, case) for _, case in listed for c in chosen(op, case, device)), device)} programs compiled")
         for group, case in listed:
             if over or time.monotonic() - began > budget_s:
@@ -82,9 +86,11 @@ def measure(names: Sequence[str] = (), budget_s: float = 120.0, say: Any = print
             except (invariance.InvarianceError, torch.cuda.OutOfMemoryError) as error:
                 left.append(f"{op.name}: {case.id}: {' '.join(str(error).split())[:200]}")
                 continue
-            rows.append({"op": op.name, "group": group, "case": case.id, **row})
+            rows.append({"group": group, "case": case.id, **row})
             say(f"{op.name} {case.id}: {row['free'] * 1e6:.1f} us free, {row['mode'] * 1e6:.1f} in the mode ({row['free'] / row['mode']:.2f})")
-    return {"kind": "clock", "subject": SUBJECT, "rows": rows, "left": left, "device": store.about(device), "versions": store.versions()}
+        about = {"device": store.about(device), "versions": store.versions()}
+        made.append({"kind": "clock", "subject": SUBJECT + op.name, "rows": rows, "left": left, **about})
+    return made
 
 
 def chosen(op: Contract, case: Case, device: Any) -> Iterator[Call]:
@@ -116,21 +122,22 @@ def timed(op: Contract, case: Case, timer: Timer, device: Any) -> dict[str, Any]
 
 
 def table(found: list[Record], _site: Any = None) -> str:
-    """The newest record, a row for the cases of an op that are alike."""
-    mine = [r for r in found if r["kind"] == "clock" and r.get("subject") == SUBJECT]
+    """Each op by its newest record, a row for its cases that are alike."""
+    mine = [r for r in found if r["kind"] == "clock" and str(r.get("subject", "")).startswith(SUBJECT) and r["rows"]]
     if not mine:
         return "Nothing has been measured yet."
-    record = max(mine, key=lambda r: str(r.get("at", "")))
-    groups: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
-    for row in record["rows"]:
-        groups.setdefault((row["op"], row["group"]), []).append(row)
-    lines = [f"{record['device']['name']}: the speed in the mode over that without.", ""]
+    newest = {r["subject"].removeprefix(SUBJECT): r for r in sorted(mine, key=lambda r: str(r.get("at", "")))}
+    lines = [f"{mine[-1]['device']['name']}: the speed in the mode over that without.", ""]
     lines += ["| op | cases | geometric mean | least | there |", "|---|---|---:|---:|---|"]
-    for (op, group), rows in groups.items():
-        shares = [row["free"] / row["mode"] for row in rows]
-        least = rows[shares.index(min(shares))]
-        mean = math.exp(sum(map(math.log, shares)) / len(shares))
-        lines.append(f"| {op} | {len(rows)} {group if group == BENCH else f'of {group}'} | {mean:.2f} | {min(shares):.2f} | {least['case']} |")
-    if record["left"]:
-        lines += ["", f"Not measured: {len(record['left'])} cases."]
+    for op, record in newest.items():
+        groups: dict[str, list[Mapping[str, Any]]] = {}
+        for row in record["rows"]:
+            groups.setdefault(row["group"], []).append(row)
+        for group, rows in groups.items():
+            shares = [row["free"] / row["mode"] for row in rows]
+            least = rows[shares.index(min(shares))]
+            mean = math.exp(sum(map(math.log, shares)) / len(shares))
+            lines.append(f"| {op} | {len(rows)} {group if group == BENCH else f'of {group}'} | {mean:.2f} | {min(shares):.2f} | {least['case']} |")
+    if missing := [op.name for op in ops(()) if op.name not in newest]:
+        lines += ["", f"Not measured: {', '.join(missing)}."]
     return "\n".join(lines)
