@@ -17,6 +17,7 @@ from rooftop.core.call import select
 from rooftop.core.dispatch import explain_problem
 from rooftop.core.spec import TARGETS, Descriptor, Meta, Problem
 from rooftop.kernels._device.activations import gelu_coarse, gelu_fine, gelu_tanh_fine
+from rooftop.kernels._device.gemm_epilogue import finish
 from rooftop.lab import candidates
 from rooftop.lab.interpret import interpreter
 from rooftop.ops.matmul import rounded
@@ -106,3 +107,23 @@ def test_clusters_share_out_pairs_of_tiles(m: int, n: int, clusters: int) -> Non
     [launch] = kernel.launches(problem, kernel.choose(problem))
     assert launch.cluster == (2,) and launch.grid == (2 * min(clusters, problem.device.resident(2)),)
     assert launch.shared <= problem.device.shared_per_block - 1024
+
+
+@triton.jit
+def _finished(sums, row, column, out, SWAP: tl.constexpr):  # type: ignore[no-untyped-def]
+    at = tl.arange(0, 16)
+    x = tl.load(sums + at[:, None] * 16 + at[None, :])
+    done = finish(
+        x, at, at, tl.program_id(0), 16, 16, 1.0, 0.0, tl.load(row + at), tl.load(column + at), None, 0, 0, tl.load(row + at), tl.load(column + at), None, 0, 0,
+        None, 0, 0, True, True, True, SWAP, 0, False,
+    )
+    tl.store(out + at[:, None] * 16 + at[None, :], done)
+
+
+def test_a_swapped_tile_is_scaled_in_the_same_order() -> None:
+    """Few rows are computed as the transposed product: a token's result may not depend on that (rooftop.invariant)."""
+    sums, of_rows, of_columns = torch.randint(-9999, 9999, (16, 16)), torch.rand(16) / 1000, torch.rand(16) / 1000
+    plain, swapped = torch.empty(16, 16), torch.empty(16, 16)
+    interpreter.run(_finished, (1,), {"sums": sums.int(), "row": of_rows, "column": of_columns, "out": plain, "SWAP": False})
+    interpreter.run(_finished, (1,), {"sums": sums.int().t().contiguous(), "row": of_columns, "column": of_rows, "out": swapped, "SWAP": True})
+    assert torch.equal(plain, swapped.t())

@@ -11,7 +11,7 @@ import rooftop
 from rooftop.core import implementation, registry
 from rooftop.core.call import for_any_rows, select
 from rooftop.core.invariance import InvarianceError
-from rooftop.core.spec import TARGETS
+from rooftop.core.spec import TARGETS, Meta
 from rooftop.lab.check import sequences
 from rooftop.lab.check.batches import Compared
 from rooftop.lab.fuzz import invariant
@@ -31,6 +31,19 @@ def test_the_fuzzer_draws_other_rows_each_round_and_shows_what_is_wrong(monkeypa
     assert "a_kernel: 1 rows from 2 on" in found.wrong[0] and "print(batches(registry.op('matmul'), {" in found.wrong[0]
     with pytest.raises(ValueError, match="sample: no result of these holds under"):
         invariant.run(["sample"], seed=5, rounds=1)
+
+
+@pytest.mark.parametrize(
+    ("columns", "apart", "align", "copied"), [(176, 200, 16, True), (176, 192, 16, False), (176, 192, 2, True), (200, 208, 16, True), (200, 201, 2, False)]
+)
+def test_rows_whose_places_change_the_layout_of_a_triton_kernel_are_copied(columns: int, apart: int, align: int, copied: bool) -> None:
+    """Whether 16 divides an address and a stride decides how many terms of a row a thread adds first."""
+    op = registry.op("softmax").bwd
+    assert op is not None and op.swept is not None
+    problem = op.problem(op.swept.case("bf16", {"columns": columns, "rows": 5}), TARGETS["h200"])
+    moved = problem.replace(**{n: Meta(problem[n].shape, "bf16", (apart, 1), align) for n in ("dy", "y")})
+    call = for_any_rows(op, moved, "triton").call
+    assert call is not None and call.copies == (("dy", "y") if copied else ())
 
 
 def test_costs_are_timed_where_the_mode_chooses_and_shown_by_groups(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,11 +8,12 @@ from math import prod
 from types import ModuleType
 from typing import Any
 
+from rooftop.core import invariance
 from rooftop.core.backends.python_modules import ModuleImplementation
 from rooftop.core.head_parts import HeadError
 from rooftop.core.head_text import shown
 from rooftop.core.implementation import MachineCode, Prepared, Runner, Steps, Where
-from rooftop.core.spec import Launch, Meta, Problem, Step, TorchCall
+from rooftop.core.spec import Launch, Meta, Problem, Step, TorchCall, contiguous_strides
 
 
 class TritonImplementation(ModuleImplementation):
@@ -55,6 +56,21 @@ class TritonImplementation(ModuleImplementation):
         steps = self.steps(problem, config)
         prepared = iter(self.prepare(problem, [s for s in steps if isinstance(s, Launch)], names, index, self.scratch(problem, config)))
         return Steps([s if isinstance(s, TorchCall) else next(prepared) for s in steps], names)
+
+    def varies(self, problem: Problem) -> str | None:
+        """Triton's layouts of a row, and with them the order of its sums, follow from whether 16 divides its address and the strides: rows with
+        gaps must be in that as rows without; unless the module says how the order is kept."""
+        if hasattr(self.module, "for_any_rows") or self.contract is None or (contract := self.contract()).rows is None or contract.exact:
+            return super().varies(problem)
+        rows = contract.rows(problem)
+        for name, dims in {} if isinstance(rows, str) else invariance.rows_of(contract, problem).items():
+            m, last = problem[name], max(dims, default=0)
+            if name in contract.output_names or len(dims) == len(m.shape):
+                continue
+            whole = contiguous_strides(m.shape)[last] % 16 == 0
+            if (m.align < 16 or any(m.strides[d] % 16 for d in dims)) if whole else m.strides[last] % 16 == 0:
+                return f"rows of {name} start at other places than those without gaps, and the order of sums follows them"
+        return None
 
     def variant(self, launch: Launch, tensors: Mapping[str, Meta | None], problem: Problem) -> str:
         from rooftop.core.triton_compat import variant

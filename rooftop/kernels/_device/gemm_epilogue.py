@@ -61,9 +61,11 @@ def finish(x, rows, columns, z, M, N, alpha, beta, row_scale, column_scale, c, l
     inside = (rows < M)[:, None] & (columns < N)[None, :]
     wide_rows, wide_columns, batch = rows.to(tl.int64), columns.to(tl.int64), z.to(tl.int64)
     x = x.to(tl.float32) * alpha
+    if SCALE_B and SWAP:  # the scale of a first, so that a swapped tile has the same bits
+        x *= column_scale[None, :]
     if SCALE_A:
         x *= row_scale[:, None]
-    if SCALE_B:
+    if SCALE_B and not SWAP:
         x *= column_scale[None, :]
     if c is not None:
         at = wide_columns[None, :] * ldc + rows[:, None] if SWAP else (wide_rows * ldc)[:, None] + columns[None, :]
