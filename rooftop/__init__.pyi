@@ -153,7 +153,8 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool | str=False, wind
     Args:
         q: [B, Sq, H, D], float16, bfloat16 or float32, any strides: pass heads before tokens in memory as ``q.transpose(1, 2)``. D is a
         multiple of 8,
-            at most 256. With `cu_seqlens_q` [T, H, D].
+            at most 256. With `cu_seqlens_q` [T, H, D]. Larger where `v` is a view of the first columns of `k`: `rooftop.latent_attention`, and
+            its options alone.
         k, v: [B, Sk, Hk, D] and [B, Sk, Hk, Dv] in the dtype of `q`, H a multiple of Hk: query head h uses key head h // (H / Hk). Dv has
             the limits of D; it may differ from D.
         causal: a query sees no key after its own position. With as many keys as queries that is query i and key i; else True and
@@ -537,6 +538,31 @@ def kthvalue(x: Tensor, k: int, dim: int=-1, keepdim: bool=False, *, nan: str='l
 
     Raises TypeError for other dtypes, ValueError for a k out of range, or where a named implementation cannot take `x`; IndexError for a
     `dim` out of range."""
+
+def latent_attention(q: Tensor, kv: Tensor, *, value_size: int=512, causal: bool=False, scale: float | None=None, page_table: Tensor | None=None, cache_lengths: Tensor | None=None, kv_scale: Tensor | None=None, return_lse: bool=False, implementation: str | None=None) -> Any:
+    """Attention of `q` to the latent vectors `kv`: the keys are all of their columns, the values the first `value_size`. Each is read once.
+    `rooftop.attention(q, kv, kv[..., :512])` runs the same.
+
+    The last query is at the position of the last token, as in `rooftop.attention`. Its gradient is that of plain torch, which keeps all scores:
+    models train with keys and values of each head, which `rooftop.attention` takes (D 192, Dv 128).
+
+    Args:
+        q: [B, Sq, H, D], float16, bfloat16 or float32: of each head the query in the latent space, then its rotated columns. D is a multiple
+            of 16.
+        kv: [B, Sk, Hk, D] in the dtype of `q`, or float8_e4m3fn with `q` of 16 bits; H a multiple of Hk (1 in models).
+        value_size: columns of a value, a multiple of 16, at most 512 and at least D - 128.
+        causal: a query sees no token after its own position.
+        scale: factor of the scores, above 0; None: D ** -0.5. Models scale by the size of a head before it was absorbed (192 ** -0.5).
+        page_table: int32 or int64 [B, pages of a sequence]: `kv` is pages [pages, page_size, Hk, D], as in `rooftop.attention`. A page that
+            does not exist makes the queries that see it NaN.
+        cache_lengths: int32 or int64 [B], the number of tokens of each sequence; None: all of them.
+        kv_scale: float32 [1] or [Hk], above 0: the value of an 8-bit code is code · scale.
+        return_lse: return (out, lse), lse [B, H, Sq] in float32, natural logarithm.
+        implementation: name of a kernel (`"triton"`), which runs or raises. None selects the best one that supports the input.
+
+    Returns out [B, Sq, H, value_size] in the dtype of `q`. A query that sees no token gives zeros and lse -inf.
+
+    Raises TypeError for other dtypes, ValueError for shapes, devices or numbers that do not fit."""
 
 def layer_norm(input: Tensor, normalized_shape: Sequence[int] | int, weight: Tensor | None=None, bias: Tensor | None=None, eps: float=1e-05, *, residual: Tensor | None=None, implementation: str | None=None) -> Any:
     """Normalise each row to mean 0 and variance 1, as `torch.nn.functional.layer_norm`, computed in float32.

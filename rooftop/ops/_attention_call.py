@@ -12,6 +12,7 @@ EIGHT_BITS = "torch.float8_e4m3fn"
 CAUSAL = ("upper_left", "lower_right")
 ORDERS = ("bshd", "bhsd")
 MANY = 256  # heads: more than models have
+MOST = 256  # columns of a head
 
 
 def first_order(op: str, order: Any, q: Any, k: Any, v: Any, pages: Any) -> str:
@@ -35,6 +36,23 @@ def first_order(op: str, order: Any, q: Any, k: Any, v: Any, pages: Any) -> str:
             "order='bshd' if they are [B, tokens, heads, D]"
         )
     return ORDERS[0]
+
+
+def latent(q: Any, k: Any, v: Any) -> bool:
+    """Whether the heads are larger than those of models, and `v` is a view of the first columns of `k`: one tensor for both."""
+    import torch
+
+    if not all(isinstance(t, torch.Tensor) and t.dim() == 4 for t in (q, k, v)) or q.shape[-1] <= MOST or k.shape[:-1] != v.shape[:-1]:
+        return False
+    alike = k.dtype == v.dtype and k.device == v.device and k.stride()[:-1] == v.stride()[:-1] and k.stride(-1) == v.stride(-1)
+    return alike and v.shape[-1] <= k.shape[-1] and k.untyped_storage()._cdata == v.untyped_storage()._cdata and k.storage_offset() == v.storage_offset()
+
+
+def without(what: str, **given: Any) -> None:
+    """Raises ValueError for the first of `given` that is given."""
+    for name, value in given.items():
+        if value is not None and not (isinstance(value, (int, float)) and value == 0):
+            raise ValueError(f"attention: {name} is given with {what}, which take none")
 
 
 def turned(t: Any, order: str) -> Any:
@@ -110,8 +128,9 @@ def validated(
     if heads % max(key_heads, 1) or (heads > 0) != (key_heads > 0):
         raise refuse(f"q has {heads} heads and k {key_heads}; the first must be a multiple of the second")
     for name, n in (("D", size), ("Dv", v.shape[-1])):
-        if not 8 <= n <= 256 or n % 8:
-            raise refuse(f"{name}, the size of a head, is {n}; accepted are multiples of 8 from 8 to 256")
+        if not 8 <= n <= MOST or n % 8:
+            more = "; or more where v is a view of the first columns of k, as of latent heads" if n > MOST else ""
+            raise refuse(f"{name}, the size of a head, is {n}; accepted are multiples of 8 from 8 to {MOST}{more}")
     batch = q.shape[0] if rank == 4 else 1
     for name, t, dtypes in (("bias", bias, (q.dtype, torch.float32)), ("mask", mask, (torch.bool,))):
         if t is None:

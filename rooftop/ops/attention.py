@@ -16,12 +16,13 @@ from typing import TYPE_CHECKING, Any
 
 from rooftop.core import invariance
 from rooftop.core.invariance import ROWS
-from rooftop.core.op import Calls, Grad, Judged, Judging, Op, Sizes, Tolerance, Values, like
+from rooftop.core.op import Calls, Grad, Judging, Op, Sizes, Tolerance, Values
 from rooftop.core.spec import Input, Meta, Problem, Work
 from rooftop.ops import _attention, _attention_call, _randomness
 from rooftop.ops._attention import UNBOUNDED
 from rooftop.ops._attention_call import validated
 from rooftop.ops._attention_cases import arrange, cases
+from rooftop.ops._attention_contract import UNITS, cpu, faults, same_lse, with_columns
 from rooftop.ops._attention_peers import cudnn, cudnn_backward, flash, flash_backward
 
 if TYPE_CHECKING:
@@ -66,7 +67,8 @@ def attention(
     Args:
         q: [B, Sq, H, D], float16, bfloat16 or float32, any strides: pass heads before tokens in memory as ``q.transpose(1, 2)``. D is a
         multiple of 8,
-            at most 256. With `cu_seqlens_q` [T, H, D].
+            at most 256. With `cu_seqlens_q` [T, H, D]. Larger where `v` is a view of the first columns of `k`: `rooftop.latent_attention`, and
+            its options alone.
         k, v: [B, Sk, Hk, D] and [B, Sk, Hk, Dv] in the dtype of `q`, H a multiple of Hk: query head h uses key head h // (H / Hk). Dv has
             the limits of D; it may differ from D.
         causal: a query sees no key after its own position. With as many keys as queries that is query i and key i; else True and
@@ -111,6 +113,14 @@ def attention(
 
     first = _attention_call.first_order("attention", order, q, k, v, page_table)
     q, k, v = (_attention_call.turned(t, first) for t in (q, k, v))
+    if _attention_call.latent(q, k, v):
+        _attention_call.without(
+            "latent heads", window=window, softcap=softcap, bias=bias, mask=mask, dropout_p=dropout_p, cu_seqlens_q=cu_seqlens_q,
+            cu_seqlens_k=cu_seqlens_k, alibi_slopes=alibi_slopes, q_scale=q_scale, sinks=sinks,
+        )
+        out, lse = _latent(q, k, v, causal, scale, page_table, cache_lengths, k_scale, v_scale, implementation)
+        out = _attention_call.turned(out, first)
+        return (out, lse) if return_lse else out
     tensors = {
         "q": q, "k": k, "v": v, "bias": bias, "mask": mask, "cu_seqlens_q": cu_seqlens_q, "cu_seqlens_k": cu_seqlens_k,
         "page_table": page_table, "cache_lengths": cache_lengths, "alibi_slopes": alibi_slopes, "q_scale": q_scale, "k_scale": k_scale,
@@ -142,6 +152,21 @@ def attention(
         out, lse = out[0], lse[0]
     out = _attention_call.turned(out, first)
     return (out, lse) if return_lse else out
+
+
+def _latent(
+    q: Tensor, k: Tensor, v: Tensor, causal: Any, scale: Any, pages: Any, lengths: Any, k_scale: Any, v_scale: Any, implementation: Any,
+) -> tuple[Tensor, Tensor]:
+    from rooftop.ops.latent_attention import latent_attention
+
+    if causal == "upper_left" or k_scale is not v_scale:
+        what = "causal is 'upper_left'" if causal == "upper_left" else "k_scale and v_scale are two tensors"
+        raise ValueError(f"attention: {what}, and v is a view of k, of latent heads; accepted are True, False and 'lower_right', and one scale for both")
+    out, lse = latent_attention(
+        q, k, value_size=v.shape[-1], causal=_attention_call.window_of(causal, None)[1] == 0, scale=scale, page_table=pages, cache_lengths=lengths,
+        kv_scale=k_scale, return_lse=True, implementation=implementation,
+    )
+    return out, lse
 
 
 def _options(
@@ -183,31 +208,6 @@ def reference(
     q, k, v = (x if s is None else x * s[:, None] for x, s in ((q, q_scale), (k, k_scale), (v, v_scale)))
     options = _options(q, k, bias, mask, alibi_slopes, sinks, left, right, scale, softcap, dropout_p, seed, key_begin, key_end)
     return _attention.forward(q, k, v, list(_attention.parts(q, k, cu_seqlens_q, cu_seqlens_k, page_table, cache_lengths)), options)
-
-
-def cpu(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, mask: Tensor | None, *rest: Any) -> Any:
-    """Torch's own without the normaliser, of dense sequences; a single query at the last position sees every key, causal or not."""
-    import torch
-
-    tensors, (left, right, scale, softcap, dropout_p, _), ranges = rest[:9], rest[9:15], rest[15:]
-    causal = right == 0 and q.shape[1] != 1
-    if (
-        any(t is not None for t in (bias, mask, *tensors, *ranges)) or softcap or dropout_p or left != UNBOUNDED
-        or right not in (UNBOUNDED, 0)
-    ):
-        return NotImplemented
-    if q.dtype != k.dtype or q.element_size() == 1 or (causal and q.shape[1] != k.shape[1]) or not (q.numel() and k.numel() and v.numel()):
-        return NotImplemented
-    if k.shape[1] == 1 and not causal:  # a softmax of one score, whose gradient is exactly 0
-        wide_q, wide_k, wide_v = (x.float() if x.element_size() == 2 else x for x in (q, k, v))
-        group = q.shape[2] // k.shape[2]
-        score = (wide_q * wide_k.repeat_interleave(group, 2)).sum(-1, keepdim=True) * scale
-        return (score.softmax(-1) * wide_v.repeat_interleave(group, 2)).to(q.dtype), None
-    if q.element_size() == 2 and any(x.requires_grad for x in (q, k, v)):  # its gradients err too much
-        return NotImplemented
-    a, b, c = (x.transpose(1, 2) for x in (q, k, v))
-    out = torch.nn.functional.scaled_dot_product_attention(a, b, c, is_causal=causal, scale=scale, enable_gqa=q.shape[2] != k.shape[2])
-    return out.transpose(1, 2), None
 
 
 def same(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
@@ -272,25 +272,14 @@ def _gradients(
     return dq, dk, dv, dbias, dsinks
 
 
-def _as(q: Meta, last: int) -> Meta:
-    """A tensor of the shape of `q` but for its last dimension, whose dimensions lie in the same order."""
-    if like(q).strides != q.strides:
-        return Meta((*q.shape[:-1], last), q.dtype)
-    strides, step = [1] * len(q.shape), 1
-    shape = (*q.shape[:-1], last)
-    for i in sorted(range(len(shape)), key=lambda i: (q.strides[i], q.shape[i])):
-        strides[i], step = step, step * shape[i]
-    return Meta(shape, q.dtype, tuple(strides)) if strides[-1] == 1 and q.numel else Meta(shape, q.dtype)
-
-
 def outputs(q: Meta, v: Meta, **_: Any) -> dict[str, Meta]:
-    out = _as(q, v.shape[3])
+    out = with_columns(q, v.shape[3])
     lse = Meta((q.shape[0], q.shape[2], q.shape[1]), "f64" if q.dtype == "f64" else "f32")
     return {"out": out if q.itemsize > 1 else out.with_(dtype="bf16"), "lse": lse}
 
 
 def outputs_bwd(q: Meta, k: Meta, v: Meta, bias: Meta | None, sinks: Meta | None, **_: Any) -> dict[str, Meta | None]:
-    made: dict[str, Meta | None] = {f"d{n}": _as(m, m.shape[-1]) for n, m in (("q", q), ("k", k), ("v", v))}
+    made: dict[str, Meta | None] = {f"d{n}": with_columns(m, m.shape[-1]) for n, m in (("q", q), ("k", k), ("v", v))}
     return {**made, "dbias": bias and Meta(bias.shape, bias.dtype), "dsinks": sinks and Meta(sinks.shape, sinks.dtype)}
 
 
@@ -352,7 +341,6 @@ def pairs(p: Problem) -> int:
     return batch * total
 
 
-UNITS = {"bf16": "tensor-bf16", "f16": "tensor-f16", "f32": "fma32", "f8e4m3": "tensor-f8"}
 READ = ("q", "k", "v", "bias", "mask", "sinks")
 
 
@@ -371,33 +359,6 @@ def work_bwd(p: Problem) -> Work:
     return Work(read, sum(m.nbytes for name in ("dq", "dk", "dv", "dbias", "dsinks") if (m := p.get(name)) is not None), ops)
 
 
-def faults(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> str | None:
-    """What only the device can see: bounds that are none, lengths and pages beyond the cache, ranges beyond the keys."""
-    _, _, cu_q, cu_k, pages, lengths, *_ = rest
-    for name, bounds, total in (("cu_seqlens_q", cu_q, q.shape[1]), ("cu_seqlens_k", cu_k, k.shape[1])):
-        if bounds is not None:
-            values = bounds.tolist()
-            if values != sorted(values) or values[0] < 0 or values[-1] > total:
-                return f"{name} is {values[:8]}...; it must rise from 0 or more to at most {total}"
-    if pages is not None and k.shape[1] == 0:
-        return f"k has shape {tuple(k.shape)}: pages of no token; with page_table its second extent, page_size, must be at least 1"
-    if lengths is not None:
-        most = k.shape[1] * (1 if pages is None else pages.shape[1])
-        if bool(((lengths < 0) | (lengths > most)).any()):
-            return f"cache_lengths is {lengths.tolist()[:8]}...; each must be 0 to {most}"
-        if pages is not None:
-            used = -(-lengths // k.shape[1])
-            for b in range(pages.shape[0]):
-                found = pages[b, : int(used[b])]
-                if bool(((found < 0) | (found >= k.shape[0])).any()):
-                    accepted = f"each must be 0 to {k.shape[0] - 1}" if k.shape[0] else "k has no page"
-                    return f"page_table[{b}] is {found.tolist()[:8]}...; {accepted}"
-    for name, at in zip(("begin", "end"), rest[17:], strict=False):
-        if at is not None and bool(((at < 0) | (at > k.shape[1])).any()):
-            return f"{name} of mask is {int(at.min())} to {int(at.max())}; it must be 0 to {k.shape[1]}"
-    return None
-
-
 def _public(tensors: Mapping[str, Any], options: Mapping[str, Any]) -> tuple[Sequence[Any], Mapping[str, Any]] | None:
     more = {n: t for n, t in tensors.items() if n not in ("q", "k", "v", "key_begin", "key_end")}
     first = [tensors[n] for n in "qkv"]
@@ -409,21 +370,6 @@ def _public(tensors: Mapping[str, Any], options: Mapping[str, Any]) -> tuple[Seq
         more["mask"] = (tensors["key_begin"], tensors["key_end"])
     named = {"window": (options["left"], options["right"]), "softcap": options["softcap"] or None, "return_lse": True}
     return first, {"order": "bshd", **more, **named, **{n: options[n] for n in ("scale", "dropout_p", "seed")}}
-
-
-def _same_lse(judged: Judged) -> str | None:
-    """Infinite or NaN where plain torch is; else, of 16-bit inputs, to 2^-18 of the larger of 1 and lse: tensor cores add the products of a
-    score in some 24 bits without rounding, and no more of it is seen in weights of 16 bits. Of float32 to four times what torch errs."""
-    got, exact, plain = (t["lse"].double() for t in (judged.got, judged.exact, judged.same))
-    there = plain.isfinite()
-    if not bool(((got == plain) | (got.isnan() & plain.isnan()))[~there].all()) or not bool(got[there].isfinite().all()):
-        return "lse is NaN or infinite elsewhere than in plain torch"
-    if not bool(there.any()):
-        return None
-    mine, theirs, size = (got - exact)[there].abs(), (plain - exact)[there].abs(), exact[there].abs().clamp(min=1.0)
-    allowed = size * (2.0**-18 if judged.tensors["q"].element_size() < 4 else 0.0) + 4 * theirs.max()
-    over = mine > allowed
-    return f"lse errs by {float(mine[over].max()):.3g}; {float(allowed[over].min()):.3g} is allowed" if bool(over.any()) else None
 
 
 def _changed(function: Callable[..., Any], **changes: Any) -> Callable[..., Any]:
@@ -469,7 +415,7 @@ OP = Op(
     work=work,
     tolerance=Tolerance(multiple=2.0, flushed=True),
     judging=Judging(
-        compare={"lse": _same_lse}, same=same, rows=rows, alone=alone,
+        compare={"lse": same_lse}, same=same, rows=rows, alone=alone,
         invariant={"padding": "mode", "packing": "mode", "chunking": "mode", "splits": "keys on several ranks are cut elsewhere than at multiples of a split"},
     ),
     values=Values(runtime_options=("scale", "seed"), arrange=arrange),

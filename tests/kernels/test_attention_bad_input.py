@@ -3,6 +3,7 @@ says, forward and backward, with no NaN that was not given."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -152,3 +153,50 @@ def test_mixed_devices_are_refused_by_name() -> None:
     call = _call()
     with pytest.raises(ValueError, match="q lies on cpu and v on meta"):
         rooftop.attention(**{**call, "v": call["v"].to("meta")})
+
+
+def test_latent_heads_are_taken_by_the_one_function() -> None:
+    """D above 256 where v is a view of the first columns of k; their options alone."""
+    q, kv = torch.randn(2, 3, 16, 576), torch.randn(2, 40, 1, 576)
+    out, lse = rooftop.attention(q, kv, kv[..., :512], causal=True, scale=192**-0.5, order="bshd", return_lse=True)
+    again = rooftop.latent_attention(q, kv, causal=True, scale=192**-0.5)
+    assert torch.equal(out, again) and out.shape == (2, 3, 16, 512) and lse.shape == (2, 16, 3)
+    turned = rooftop.attention(q.transpose(1, 2), kv.transpose(1, 2), kv.transpose(1, 2)[..., :512], causal="lower_right", scale=192**-0.5, order="bhsd")
+    assert torch.equal(turned.transpose(1, 2), out)
+    scores = torch.einsum("bihd,bjd->bhij", q, kv[:, :, 0]) * 192**-0.5
+    hidden = torch.arange(40) > torch.arange(3)[:, None] + 37
+    expected = torch.einsum("bhij,bjd->bihd", scores.masked_fill(hidden, float("-inf")).softmax(-1), kv[:, :, 0, :512])
+    torch.testing.assert_close(out, expected)
+    for other, said in (
+        ({"v": kv[..., :512].clone()}, "D, the size of a head, is 576; accepted are multiples of 8 from 8 to 256; or more where v is a view"),
+        ({"v": kv[..., 64:]}, "D, the size of a head, is 576"),
+        ({"softcap": 5.0}, "softcap is given with latent heads, which take none"),
+        ({"mask": torch.ones(1, 1, 1, 40, dtype=torch.bool)}, "mask is given with latent heads"),
+        ({"causal": "upper_left"}, "causal is 'upper_left', and v is a view of k, of latent heads"),
+        ({"v": kv[..., :500]}, "value_size is 500 and D 576; both must be multiples of 16"),
+        ({"v": kv[..., :432]}, "value_size is 432 and D 576"),
+    ):
+        more = {"q": q, "k": kv, "v": kv[..., :512], "order": "bshd", **other}
+        with pytest.raises(ValueError, match=re.escape(said)):
+            rooftop.attention(**more)
+
+
+@pytest.mark.parametrize(
+    ("other", "error", "said"),
+    [
+        ({"q": torch.randn(2, 1, 16, 40)}, ValueError, "q has shape (2, 1, 16, 40) and kv (2, 9, 1, 80); they must be [B, Sq, H, D] and [B, Sk, Hk, D]"),
+        ({"kv": torch.randn(2, 9, 3, 80)}, ValueError, "q has 16 heads and kv 3"),
+        ({"kv": torch.randn(2, 9, 1, 80).half()}, TypeError, "q is torch.float32 and kv torch.float16; they must be alike, or kv torch.float8_e4m3fn"),
+        ({"kv": torch.randn(2, 9, 1, 80).to(torch.float8_e4m3fn)}, TypeError, "kv torch.float8_e4m3fn and q of 16 bits"),
+        ({"kv_scale": torch.ones(1)}, ValueError, "kv_scale is given, and kv is torch.float32"),
+        ({"value_size": 8}, ValueError, "value_size is 8 and D 80"), ({"value_size": 64.0}, TypeError, "value_size is 64.0, a float"),
+        ({"scale": 0.0}, ValueError, "scale is 0.0"), ({"causal": 1}, TypeError, "causal is 1"),
+        ({"page_table": torch.zeros(2, 2, dtype=torch.int32)}, ValueError, "page_table needs cache_lengths"),
+        ({"cache_lengths": torch.zeros(3, dtype=torch.int32)}, ValueError, "cache_lengths has shape (3,); it must be [2]"),
+        ({"cache_lengths": torch.zeros(2)}, TypeError, "cache_lengths is torch.float32"),
+    ],
+)
+def test_latent_attention_refuses_what_does_not_fit(other: dict[str, Any], error: type[Exception], said: str) -> None:
+    whole = {"q": torch.randn(2, 1, 16, 80), "kv": torch.randn(2, 9, 1, 80), "value_size": 64, **other}
+    with pytest.raises(error, match=re.escape(said)):
+        rooftop.latent_attention(**whole)

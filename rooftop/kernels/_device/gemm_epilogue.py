@@ -55,9 +55,8 @@ def finish(x, rows, columns, z, M, N, alpha, beta, row_scale, column_scale, c, l
            SHORT: tl.constexpr):  # type: ignore[no-untyped-def]
     """act(alpha · row_scale · column_scale · x + beta c + bias) · gate + residual in float32, for matrix z of a batch.
 
-    x [R, C]; rows [R] and columns [C]: their indices in the product as the kernel sees it, M x N; row_· [R] and column_· [C]: values, used
-    if SCALE_A, SCALE_B and BIAS say that they exist. SWAP: x is part of the transposed result, so that `columns` are rows of c, gate and
-    residual. z·: elements from one matrix of the batch to the next."""
+    x [R, C]; rows [R] and columns [C]: their indices in the M x N product that the kernel sees; row_· [R], column_· [C]: values, if SCALE_A,
+    SCALE_B and BIAS are. SWAP: x is of the transposed result: `columns` are rows of c, gate and residual. z·: elements of a matrix."""
     inside = (rows < M)[:, None] & (columns < N)[None, :]
     wide_rows, wide_columns, batch = rows.to(tl.int64), columns.to(tl.int64), z.to(tl.int64)
     x = x.to(tl.float32) * alpha
@@ -119,8 +118,7 @@ def begin_of(block, blocks, units):  # type: ignore[no-untyped-def]
 def add_pieces(parts, out, ldo, zo, M, N, whole, streamed, slices, blocks, group, alpha, beta, scale_a, scale_b, c, ldc, zc, bias, gate,
                ldg, zg, residual, ldr, zr,
                BM: tl.constexpr, BN: tl.constexpr, ROWS: tl.constexpr, SWAP: tl.constexpr, ACT: tl.constexpr, SHORT: tl.constexpr,
-               RAW: tl.constexpr,
-               SCALES: tl.constexpr, CHAINED: tl.constexpr):  # type: ignore[no-untyped-def]
+               RAW: tl.constexpr, SCALES: tl.constexpr, CHAINED: tl.constexpr):  # type: ignore[no-untyped-def]
     """The reduction of stream-K: the sum of a tile's parts from several blocks, in the order of K, and the epilogue.
 
     The slices of K of `streamed` tiles were divided among the blocks; block p wrote the part that contains its first slice to parts[2 p]
