@@ -140,17 +140,20 @@ def reference(
     return out.to(q.dtype), lse
 
 
-def same(q: Tensor, kv: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
+def same(
+    q: Tensor, kv: Tensor, page_table: Tensor | None, cache_lengths: Tensor | None, kv_scale: Tensor | None, value_size: int, right: int, scale: float
+) -> tuple[Tensor, Tensor]:
     """The result at the same precision: in float32, but for the probabilities, which are rounded to the dtype of `q` before they meet a value."""
     short = q.dtype if q.element_size() == 2 else None
-    return _forward(q.float(), kv if kv.element_size() == 1 else kv.float(), *rest, short)
+    kv = kv if kv.element_size() == 1 else kv.float()
+    return _forward(q.float(), kv, page_table, cache_lengths, kv_scale, value_size, right, scale, short)
 
 
 def cpu(
     q: Tensor, kv: Tensor, page_table: Tensor | None, cache_lengths: Tensor | None, kv_scale: Tensor | None, value_size: int, right: int, scale: float
 ) -> Any:
-    return _attention_contract.cpu(q, kv, kv[..., :value_size], None, None, None, None, page_table, cache_lengths, None, None, kv_scale, kv_scale, None, UNBOUNDED,
-                         right, scale, 0.0, 0.0, 0)
+    tensors = (None, None, page_table, cache_lengths, None, None, kv_scale, kv_scale, None)
+    return _attention_contract.cpu(q, kv, kv[..., :value_size], None, None, *tensors, UNBOUNDED, right, scale, 0.0, 0.0, 0)
 
 
 def outputs(q: Meta, value_size: int, **_: Any) -> dict[str, Meta]:
