@@ -554,7 +554,7 @@ def layer_norm(input: Tensor, normalized_shape: Sequence[int] | int, weight: Ten
     Raises TypeError for other dtypes, ValueError for shapes or devices that do not fit, an eps below 0, or an input that a named
     implementation cannot take."""
 
-def linear_cross_entropy(x: Tensor, weight: Tensor, target: Tensor, *, bias: Tensor | None=None, ignore_index: int=-100, label_smoothing: float=0.0, lse_square_scale: float=0.0, softcap: float | None=None, logit_scale: float=1.0, reduction: str='mean', divisor: int | float | Tensor | None=None, return_lse: bool=False, weight_grad_dtype: torch.dtype | None=None, memory: str='fast', group: Any=None, implementation: str | None=None) -> Any:
+def linear_cross_entropy(x: Tensor, weight: Tensor, target: Tensor, *, bias: Tensor | None=None, ignore_index: int=-100, label_smoothing: float=0.0, lse_square_scale: float=0.0, softcap: float | None=None, logit_scale: float=1.0, temperature: float=1.0, reduction: str='mean', divisor: int | float | Tensor | None=None, weights: Tensor | None=None, return_lse: bool=False, return_entropy: bool=False, weight_grad_dtype: torch.dtype | None=None, memory: str='fast', group: Any=None, implementation: str | None=None) -> Any:
     """Cross-entropy between `x @ weight.T + bias` and class indices. Products are summed in float32 and rounded to the dtype of `x`, all
     else is float32. Under autocast `x`, `weight` and `bias` are cast to its dtype, as by a linear layer.
 
@@ -580,11 +580,18 @@ def linear_cross_entropy(x: Tensor, weight: Tensor, target: Tensor, *, bias: Ten
         most 70, the
             error is up to 2e-7 of the cap.
         logit_scale: factor of the logits before the soft cap, other than 0; `x` and the bias are multiplied by it.
+        temperature: above 0: loss, lse and entropy are those of the logits, soft-capped, divided by it. `x` is divided by it and rounded
+            to its dtype, unless it is a power of two.
         divisor: with `"sum"`, what the sum is divided by: a number, or a tensor of one element on any device (`num_items_in_batch` of
         Transformers: the
             tokens that count in all batches of a step). Without a gradient.
         reduction: `"mean"` over the tokens that count, `"sum"` or `"none"`. With `"none"` both values of `memory` need four products.
+        weights: [...], the shape of `target`, floating point: factors of the tokens' losses, without a gradient. `"mean"` divides by
+            their sum over the tokens that count. There are four products for either value of `memory`. A token of weight 0 is computed as
+            an ignored one, unless lse or entropy are asked for.
         return_lse: return (loss, lse), lse [...] in float32, 0 where a token is ignored. No gradient flows through it.
+        return_entropy: return last the entropy of each token's distribution, [...] in float32, in nats, 0 where a token is ignored. Its
+            gradient flows. There are four products for either value of `memory`.
         weight_grad_dtype: dtype of the weight's gradient: that of the weight, or torch.float32, for a leaf with ``weight.grad_dtype =
         torch.float32``
             (otherwise autograd rounds it to the weight's dtype). It is summed in float32 either way.
@@ -1279,7 +1286,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None=None, *, activation: s
 
     Raises TypeError for other dtypes, ValueError for shapes, devices or options that do not fit."""
 
-def linear_logp(x: Tensor, weight: Tensor, tokens: Tensor, *, bias: Tensor | None=None, temperature: float=1.0, softcap: float | None=None, ignore_index: int=-100, memory: str='fast', group: Any=None, implementation: str | None=None) -> Tensor:
+def linear_logp(x: Tensor, weight: Tensor, tokens: Tensor, *, bias: Tensor | None=None, temperature: float=1.0, softcap: float | None=None, ignore_index: int=-100, return_entropy: bool=False, memory: str='fast', group: Any=None, implementation: str | None=None) -> Any:
     """log softmax((x weightᵀ + bias) / temperature) of given tokens, without the logits: what DPO, KTO, PPO and GRPO train on. It is
     `rooftop.linear_cross_entropy` of each token with the sign changed, and has its gradients and its memory.
 
@@ -1289,9 +1296,10 @@ def linear_logp(x: Tensor, weight: Tensor, tokens: Tensor, *, bias: Tensor | Non
         tokens: int64 [...], 0 to V - 1 or `ignore_index`, whose log-probability is 0, without a gradient.
         bias: [V], of the dtype of `x` or float32.
         temperature: above 0. `x` is divided by it and rounded to its dtype, unless it is a power of two.
-        softcap, memory, group, implementation: as `rooftop.linear_cross_entropy`'s. A soft cap goes with temperature 1 alone.
+        return_entropy: return (log-probabilities, entropies) of each token's distribution, in nats. Gradients flow through both.
+        softcap, memory, group, implementation: as `rooftop.linear_cross_entropy`'s.
 
-    Returns float32 [...].
+    Returns float32 [...], or two of them.
 
     Raises TypeError for other dtypes, ValueError for shapes, devices or options that do not fit, IndexError for a token out of range on
     the CPU.

@@ -28,6 +28,45 @@ def check_divisor(divisor: Any, reduction: str) -> None:
         raise ValueError("linear_cross_entropy: divisor is 0; it must be a number other than 0, or a tensor of one element")
 
 
+def scale_of(logit_scale: Any, temperature: Any) -> float:
+    """The factor of the logits before a soft cap. Raises TypeError and ValueError as linear_cross_entropy says."""
+    name = "linear_cross_entropy"
+    number(name, "logit_scale", logit_scale, "a finite number other than 0", finite=True)
+    if not logit_scale:
+        raise ValueError(f"{name}: logit_scale is 0; it must be a finite number other than 0")
+    number(name, "temperature", temperature, "a finite number above 0", finite=True)
+    if not temperature > 0:
+        raise ValueError(f"{name}: temperature is {temperature}; it must be a finite number above 0")
+    return logit_scale / temperature
+
+
+def check_weights(weights: Any, target: Any) -> None:
+    """Raises TypeError and ValueError as linear_cross_entropy says."""
+    import torch
+
+    name = "linear_cross_entropy"
+    if not isinstance(weights, torch.Tensor):
+        raise TypeError(f"{name}: weights is a {type(weights).__name__}; it must be a tensor of the shape of target")
+    if not weights.is_floating_point():
+        raise TypeError(f"{name}: weights is {weights.dtype}; it must be floating point")
+    if weights.shape != target.shape:
+        raise ValueError(f"{name}: weights has shape {tuple(weights.shape)}; it must be that of target, {tuple(target.shape)}")
+    if weights.device != target.device:
+        raise ValueError(f"{name}: weights lies on {weights.device} and target on {target.device}; they must be on one device")
+    if weights.requires_grad and torch.is_grad_enabled():
+        raise ValueError(f"{name}: weights requires a gradient, and gets none; give weights.detach(), or multiply the losses of reduction='none'")
+
+
+def summed(losses: Any, live: Any, weights: Any, reduction: str) -> Any:
+    """Losses of tokens [N], times their weights, reduced as linear_cross_entropy says. `live`: the tokens that count."""
+    if weights is not None:
+        losses = (losses * weights).where(live, 0.0)
+    if reduction == "none":
+        return losses
+    count = live if weights is None else weights.where(live, 0.0)
+    return losses.sum() / (count.sum() if reduction == "mean" else 1)
+
+
 def validated(
     x: Any, weight: Any, target: Any, bias: Any, ignore_index: Any, label_smoothing: Any, lse_square_scale: Any, softcap: Any,
     reduction: Any, weight_grad_dtype: Any, memory: Any,

@@ -2,7 +2,7 @@
 it.
 
 `state` [N, 4] is a token's shift m (its largest logit), the sum of exp(z - m), the sum of z where labels are smoothed (else 0), and the
-target's logit (0 where the slice has it not). A token that is ignored has (0, 1, 0, 0)."""
+target's logit (0 where the slice has it not). A token that is ignored has (0, 1, 0, 0). Where entropies are asked for, the token's follows as a fifth number."""
 
 from __future__ import annotations
 
@@ -59,12 +59,30 @@ def losses(state: Tensor, target: Tensor, o: Options) -> Tensor:
     return found.where((target >= 0) & (target < o.classes), float("nan")).where(target != o.ignore_index, 0.0)
 
 
+def with_entropies(z: Tensor, target: Tensor, state: Tensor, o: Options) -> Tensor:
+    """The state [N, 5], with lse - sum of p z of each token's distribution p last, from differences of logits; 0 where it is ignored. A
+    class of probability 0 adds nothing, though its logit be -inf."""
+    import torch
+
+    d = z - state[:, :1]
+    e = d.exp()
+    found = state[:, 1].log() - (e * d.where(e != 0, 0.0)).sum(-1) / state[:, 1]
+    return torch.cat((state, found.where(target != o.ignore_index, 0.0)[:, None]), 1)
+
+
+def entropy_slopes(z: Tensor, state: Tensor, share: Tensor) -> Tensor:
+    """The gradient of the entropies by the logits, -p (log p + entropy), times `share` [N]."""
+    d = z - state[:, :1]
+    e = d.exp()
+    return -e * (d.where(e != 0, 0.0) + (state[:, 4] - state[:, 1].log())[:, None]) * (share / state[:, 1])[:, None]
+
+
 def divisor_of(target: Tensor, o: Options, like: Tensor) -> Tensor:
     return (target != o.ignore_index).sum().to(like.dtype) if o.reduction == "mean" else like.new_ones(())
 
 
-def slopes(z: Tensor, target: Tensor, state: Tensor, share: Tensor, o: Options) -> Tensor:
-    """The gradient of the logits before the soft cap. `share` [N]: that of each token's loss."""
+def slopes(z: Tensor, target: Tensor, state: Tensor, share: Tensor, o: Options, of_entropy: Tensor | None = None) -> Tensor:
+    """The gradient of the logits before the soft cap. `share`, `of_entropy` [N]: those of each token's loss and entropy."""
     count = z.shape[-1]
     most, sum_ = state[:, 0], state[:, 1]
     share = share.where((target >= 0) & (target < o.classes), float("nan"))
@@ -74,5 +92,7 @@ def slopes(z: Tensor, target: Tensor, state: Tensor, share: Tensor, o: Options) 
     d = (z - most[:, None]).exp() * each[:, None] - o.smoothing / o.classes
     taken = d.new_full((), o.smoothing - 1).expand(hit.shape).where(there, 0.0)
     d = d.scatter_add(-1, hit.clamp(0, count - 1)[:, None], taken[:, None]) * share[:, None]
+    if of_entropy is not None:
+        d = d + entropy_slopes(z, state, of_entropy)
     d = d * (1 - (z / o.softcap).square()) if o.softcap else d
     return d.where((target != o.ignore_index)[:, None], 0.0)

@@ -30,9 +30,9 @@ def torch_step(compiled: bool = False) -> Callable[..., Any]:
     function = torch.compile(_materialised, dynamic=False) if compiled else _materialised
 
     def run(x: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, *rest: Any) -> Any:
-        ignore, reduction, smoothing, scale, cap, start, classes, _, memory, *wanted = rest
-        if scale or start or classes:
-            raise ValueError("torch's cross_entropy has no term of the log-normaliser and takes no slice of the vocabulary")
+        ignore, reduction, smoothing, scale, cap, start, classes, _, memory, *wanted, with_entropy = rest
+        if scale or start or classes or with_entropy:
+            raise ValueError("torch's cross_entropy has no term of the log-normaliser, no entropy, and takes no slice of the vocabulary")
         made = memory == "fast" and reduction != "none"
         if compiled and not (made and all(wanted[:2]) and ignore == -100):
             raise ValueError("compiled for the loss with both gradients: each compilation costs seconds")

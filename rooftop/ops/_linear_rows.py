@@ -14,7 +14,7 @@ LOGITS = 2**28  # bytes of logits of one product
 APART = "it runs as rooftop.matmul and rooftop.cross_entropy there, on one rank"
 
 
-def refuse(implementation: str | None, group: Any, to: str, weight: Tensor) -> None:
+def refuse(implementation: str | None, group: Any, to: str, weight: Tensor, entropy: bool) -> None:
     """Raises InvarianceError for what the two ops have not."""
     what, along = "", "batch"
     if implementation is not None:
@@ -23,6 +23,8 @@ def refuse(implementation: str | None, group: Any, to: str, weight: Tensor) -> N
         what, along = "group", "splits"
     elif DTYPES[to].torch != str(weight.dtype).removeprefix("torch."):
         what = "weight_grad_dtype=torch.float32"
+    elif entropy:
+        what = "return_entropy=True"
     if what:
         raise invariance.InvarianceError(f"linear_cross_entropy under rooftop.invariant(), along {along}: {what} is given; {APART}")
 

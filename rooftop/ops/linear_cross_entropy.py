@@ -1,7 +1,8 @@
 """Cross-entropy of the logits x · wᵀ, which never exist in full: the last layer of a language model and its loss in one.
 
-    z = logit_scale · (x · weightᵀ + bias),  then softcap · tanh(z / softcap) where that is asked
+    z = logit_scale · (x · weightᵀ + bias),  then softcap · tanh(z / softcap) where that is asked,  then z / temperature
     loss_i = lse_i - (1 - s) · z_i,target - s · mean(z_i) + lse_square_scale · lse_i²,   lse_i = log sum_j exp(z_ij)
+    entropy_i = lse_i - sum_j p_ij · z_ij,   p_ij = exp(z_ij - lse_i)
 
 s is the label smoothing. Sources: Wijmans et al. 2024, Cut Your Losses (arXiv 2411.09009); Hsu et al. 2024, Liger Kernel (arXiv
 2410.10989), for gradients made in the forward; those of the options are in cross_entropy's contract."""
@@ -12,12 +13,12 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rooftop.core import invariance
-from rooftop.core.argument_checks import flag, number, wants_gradient
+from rooftop.core.argument_checks import flag, wants_gradient
 from rooftop.core.autocasting import lowered
 from rooftop.core.op import Calls, Grad, Judged, Judging, Op, Timed, Tolerance
 from rooftop.core.spec import DTYPES, Meta, Problem, Work
 from rooftop.ops import _linear_loss, _linear_rows
-from rooftop.ops._linear_call import check_divisor, validated
+from rooftop.ops._linear_call import check_divisor, check_weights, scale_of, summed, validated
 from rooftop.ops._linear_cases import SWEPT, cases
 from rooftop.ops._linear_loss import Options
 from rooftop.ops._linear_peers import compiled_backward, liger, three_products, torch_step
@@ -42,9 +43,12 @@ def linear_cross_entropy(
     lse_square_scale: float = 0.0,
     softcap: float | None = None,
     logit_scale: float = 1.0,
+    temperature: float = 1.0,
     reduction: str = "mean",
     divisor: int | float | Tensor | None = None,
+    weights: Tensor | None = None,
     return_lse: bool = False,
+    return_entropy: bool = False,
     weight_grad_dtype: torch.dtype | None = None,
     memory: str = "fast",
     group: Any = None,
@@ -75,11 +79,18 @@ def linear_cross_entropy(
         most 70, the
             error is up to 2e-7 of the cap.
         logit_scale: factor of the logits before the soft cap, other than 0; `x` and the bias are multiplied by it.
+        temperature: above 0: loss, lse and entropy are those of the logits, soft-capped, divided by it. `x` is divided by it and rounded
+            to its dtype, unless it is a power of two.
         divisor: with `"sum"`, what the sum is divided by: a number, or a tensor of one element on any device (`num_items_in_batch` of
         Transformers: the
             tokens that count in all batches of a step). Without a gradient.
         reduction: `"mean"` over the tokens that count, `"sum"` or `"none"`. With `"none"` both values of `memory` need four products.
+        weights: [...], the shape of `target`, floating point: factors of the tokens' losses, without a gradient. `"mean"` divides by
+            their sum over the tokens that count. There are four products for either value of `memory`. A token of weight 0 is computed as
+            an ignored one, unless lse or entropy are asked for.
         return_lse: return (loss, lse), lse [...] in float32, 0 where a token is ignored. No gradient flows through it.
+        return_entropy: return last the entropy of each token's distribution, [...] in float32, in nats, 0 where a token is ignored. Its
+            gradient flows. There are four products for either value of `memory`.
         weight_grad_dtype: dtype of the weight's gradient: that of the weight, or torch.float32, for a leaf with ``weight.grad_dtype =
         torch.float32``
             (otherwise autograd rounds it to the weight's dtype). It is summed in float32 either way.
@@ -98,36 +109,46 @@ def linear_cross_entropy(
 
     x, weight, bias = lowered(x, weight, bias)
     to = validated(x, weight, target, bias, ignore_index, label_smoothing, lse_square_scale, softcap, reduction, weight_grad_dtype, memory)
-    number("linear_cross_entropy", "logit_scale", logit_scale, "a finite number other than 0", finite=True)
-    if not logit_scale:
-        raise ValueError("linear_cross_entropy: logit_scale is 0; it must be a finite number other than 0")
+    scale = scale_of(logit_scale, temperature)
     if divisor is not None:
         check_divisor(divisor, reduction)
-    if logit_scale != 1:
-        x, bias = x * logit_scale, None if bias is None else bias.float() * logit_scale
-    rows, flat = x.reshape(-1, x.shape[-1]), target.reshape(-1)
+    if weights is not None:
+        check_weights(weights, target)
     flag("linear_cross_entropy", "return_lse", return_lse)
+    flag("linear_cross_entropy", "return_entropy", return_entropy)
+    if scale != 1:
+        x, bias = x * scale, None if bias is None else bias.float() * scale
+    rows, flat = x.reshape(-1, x.shape[-1]), target.reshape(-1)
     wanted = (wants_gradient(x), wants_gradient(weight), wants_gradient(bias))
-    cap = 0.0 if softcap is None else float(softcap)
-    options = (int(ignore_index), reduction, float(label_smoothing), float(lse_square_scale), cap)
+    cap = 0.0 if softcap is None else float(softcap) / temperature  # cap · tanh(z / cap) / T, with z / T for z
+    each = None if weights is None else weights.detach().reshape(-1).float()
+    if each is not None and not return_lse and not return_entropy:
+        flat = flat.where(each != 0, ignore_index)
+    apart = each is not None or return_entropy  # what is summed are losses of tokens
+    options = (int(ignore_index), "none" if apart else reduction, float(label_smoothing), float(lse_square_scale), cap)
     given = implementation if implementation is not None or not return_lse else ""  # torch's own function gives no normaliser
     if invariance.on:
-        _linear_rows.refuse(implementation, group, to, weight)
+        _linear_rows.refuse(implementation, group, to, weight, return_entropy)
         loss, lse = _linear_rows.losses(rows, weight, bias, flat, *(options[0], *options[2:]))
-        if reduction != "none":
-            loss = loss.sum() / ((flat != ignore_index).sum() if reduction == "mean" else 1)
+        apart = True
     else:
         if group is not None:
             from rooftop.ops._vocabulary import split_loss
 
-            loss, state = split_loss(OP, rows, weight, bias, flat, options, (to, memory), wanted, group, implementation)
+            loss, state = split_loss(OP, rows, weight, bias, flat, options, (to, memory), wanted, group, implementation, return_entropy)
         else:
-            loss, state, *_ = OP(rows, weight, bias, flat, *options, 0, 0, to, memory, *wanted, True, implementation=given)
+            loss, state, *_ = OP(
+                rows, weight, bias, flat, *options, 0, 0, to, memory, *wanted, True, return_entropy, implementation=given
+            )
         lse = state[:, 0] + state[:, 1].log() if return_lse else loss
+    loss, entropy = loss.unbind(-1) if return_entropy else (loss, loss)
+    if apart:
+        loss = summed(loss, flat != ignore_index, each, reduction)
     loss = loss.reshape(target.shape) if reduction == "none" else loss
     if divisor is not None:
         loss = loss / (divisor.detach().reshape(()).to(loss.device) if hasattr(divisor, "detach") else divisor)
-    return (loss, lse.detach().reshape(target.shape)) if return_lse else loss
+    more = ([lse.detach()] if return_lse else []) + ([entropy] if return_entropy else [])
+    return (loss, *(m.reshape(target.shape) for m in more)) if more else loss
 
 
 def _options(weight: Tensor, rest: Sequence[Any]) -> Options:
@@ -153,18 +174,19 @@ def reference(
     weight_grad: bool,
     bias_grad: bool,
     inplace: bool,
+    with_entropy: bool = False,
 ) -> tuple[Tensor, ...]:
     """(loss, state, divisor, and for memory="fast" the gradients of the loss by x, weight and bias). `start`, `classes`: the weight's first
-    class and all
-    classes, where it is a slice of the vocabulary; 0 classes: it is all."""
+    class and all classes, where it is a slice of the vocabulary; 0 classes: it is all. With entropies, which go with no reduction, `loss`
+    [N, 2] is each token's loss and entropy."""
     rest = (ignore_index, reduction, label_smoothing, lse_square_scale, softcap, start, classes)
-    return _forward(x, weight, bias, target, _options(weight, rest), memory, narrow=False)
+    return _forward(x, weight, bias, target, _options(weight, rest), memory, with_entropy, narrow=False)
 
 
 def cpu(
     x: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, ignore_index: int, reduction: str, label_smoothing: float,
     lse_square_scale: float, softcap: float, start: int, classes: int, weight_to: str, memory: str, x_grad: bool, weight_grad: bool,
-    bias_grad: bool, inplace: bool,
+    bias_grad: bool, inplace: bool, with_entropy: bool = False,
 ) -> Any:
     """Two calls of torch, where all logits of float32 are few. Its gradients err more than what is allowed."""
     import torch
@@ -172,7 +194,7 @@ def cpu(
     wanted = (x_grad and x.requires_grad) or (weight_grad and weight.requires_grad) or (
         bias_grad and bias is not None and bias.requires_grad
     )
-    if wanted or x.element_size() == 2 or lse_square_scale or classes or memory != "fast" or x.shape[0] * weight.shape[0] > FEW:
+    if wanted or x.element_size() == 2 or lse_square_scale or classes or memory != "fast" or with_entropy or x.shape[0] * weight.shape[0] > FEW:
         return NotImplemented
     z = torch.nn.functional.linear(x, weight, bias)
     z = softcap * (z / softcap).tanh() if softcap else z
@@ -186,10 +208,12 @@ def cpu(
 def same(x: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, *rest: Any) -> tuple[Tensor, ...]:
     """The result at the same precision: products rounded to the dtype of `x`, all else in float32; so is the logits' gradient, before it is
     multiplied."""
-    return _forward(x, weight, bias, target, _options(weight, rest), rest[8], narrow=x.element_size() == 2)
+    return _forward(x, weight, bias, target, _options(weight, rest), rest[8], rest[13], narrow=x.element_size() == 2)
 
 
-def _forward(x: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, o: Options, memory: str, narrow: bool) -> tuple[Tensor, ...]:
+def _forward(
+    x: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, o: Options, memory: str, with_entropy: bool, narrow: bool
+) -> tuple[Tensor, ...]:
     import torch
 
     parts = _pieces(x, weight)
@@ -197,7 +221,12 @@ def _forward(x: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, o: 
     for p in parts:
         z = _linear_loss.logits(x[p], weight, bias, o.softcap, narrow)
         states.append(_linear_loss.state_of(z, target[p], o))
+        if with_entropy:
+            states[-1] = _linear_loss.with_entropies(z, target[p], states[-1], o)
     state = torch.cat(states)
+    if with_entropy:
+        loss = torch.stack((_linear_loss.losses(state[:, :4], target, o), state[:, 4]), 1)
+        return loss, state, _linear_loss.divisor_of(target, o, state), None, None, None
     found = _linear_loss.losses(state, target, o)
     divisor = _linear_loss.divisor_of(target, o, state)
     loss = found if o.reduction == "none" else found.sum() / divisor
@@ -216,7 +245,7 @@ def _pieces(x: Tensor, weight: Tensor) -> list[slice]:
 
 def _products(
     x: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, state: Tensor, share: Tensor, o: Options, narrow: bool,
-    known: Tensor | None = None
+    known: Tensor | None = None, of_entropy: Tensor | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The gradients. Those of weight and bias are rounded once: sums over several pieces are at least float32. `known`: the logits, of a
     single piece."""
@@ -224,6 +253,8 @@ def _products(
 
     def slopes(p: slice) -> Tensor:
         z = _linear_loss.logits(x[p], weight, bias, o.softcap, narrow) if known is None else known
+        if of_entropy is not None:
+            return _linear_loss.slopes(z, target[p], state[p], share[p], o, of_entropy[p]).to(x.dtype)
         return _linear_loss.slopes(z, target[p], state[p], share[p], o).to(x.dtype)
 
     parts = _pieces(x, weight)
@@ -264,12 +295,22 @@ def backward(
     weight_grad: bool,
     bias_grad: bool,
     inplace: bool,
+    with_entropy: bool = False,
 ) -> tuple[Tensor, ...]:
     """dz = (exp(z - lse) · (1 + 2 · lse_square_scale · lse) - s / V - (1 - s) · [target]) · dloss / divisor, times 1 - (z / softcap)²; dx =
-    dz · weight, dweight = dzᵀ · x, dbias the sum of dz over the tokens. Where the forward has made the gradients: those times dloss."""
+    dz · weight, dweight = dzᵀ · x, dbias the sum of dz over the tokens. Where the forward has made the gradients: those times dloss. With
+    entropies, dloss [N, 2] is (dloss, dentropy), and dz has another - p (log p + entropy) · dentropy before the soft cap's factor."""
     rest = (ignore_index, reduction, label_smoothing, lse_square_scale, softcap, start, classes)
     o = _options(weight, rest)
+    if with_entropy:
+        return _with_entropy(dloss, x, weight, bias, target, state, divisor, o, narrow=False)
     return _gradients(dloss, x, weight, bias, target, state, divisor, unit_x, unit_weight, unit_bias, o, narrow=False)
+
+
+def _with_entropy(
+    dloss: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, state: Tensor, divisor: Tensor, o: Options, narrow: bool
+) -> tuple[Tensor, ...]:
+    return _products(x, weight, bias, target, state, dloss[:, 0] / divisor, o, narrow, None, dloss[:, 1])
 
 
 def _gradients(
@@ -289,6 +330,8 @@ def same_gradients(
 ) -> tuple[Tensor, ...]:
     """As `same`."""
     o = _options(weight, rest)
+    if rest[13]:
+        return _with_entropy(dloss, x, weight, bias, target, state, divisor, o, narrow=x.element_size() == 2)
     return _gradients(dloss, x, weight, bias, target, state, divisor, unit_x, unit_weight, unit_bias, o, narrow=x.element_size() == 2)
 
 
@@ -299,12 +342,13 @@ def made_in_forward(reduction: str, memory: str) -> bool:
 
 def outputs(
     x: Meta, weight: Meta, bias: Meta | None, reduction: str, weight_to: str, memory: str, x_grad: bool, weight_grad: bool, bias_grad: bool,
-    **_: Any
+    with_entropy: bool = False, **_: Any
 ) -> dict[str, Meta | None]:
     rows, wide = x.shape[:1], "f64" if x.dtype == "f64" else "f32"
+    each = (*rows, 2) if with_entropy else rows
     made = made_in_forward(reduction, memory)
     return {
-        "loss": Meta(rows if reduction == "none" else (), wide), "state": Meta((*rows, 4), wide), "divisor": Meta((), wide),
+        "loss": Meta(each if reduction == "none" else (), wide), "state": Meta((*rows, 5 if with_entropy else 4), wide), "divisor": Meta((), wide),
         "unit_x": Meta(x.shape, x.dtype) if made and x_grad else None,
         "unit_weight": Meta(weight.shape, weight_to) if made and weight_grad else None,
         "unit_bias": Meta(bias.shape, bias.dtype) if made and bias_grad and bias is not None else None,
@@ -394,6 +438,8 @@ def _public(tensors: Mapping[str, Any], options: Mapping[str, Any]) -> tuple[Seq
     to = getattr(torch, DTYPES[options["weight_to"]].torch)
     if options["start"] or options["classes"] or to != tensors["weight"].dtype:  # a gradient of another dtype wants a weight that takes it
         return None
+    if options["with_entropy"]:  # the public function gives two tensors
+        return None
     names = ("ignore_index", "reduction", "label_smoothing", "lse_square_scale", "memory")
     more = {"softcap": options["softcap"] or None, "bias": tensors["bias"]}
     return (tensors["x"], tensors["weight"], tensors["target"]), {**{n: options[n] for n in names}, **more}
@@ -402,7 +448,7 @@ def _public(tensors: Mapping[str, Any], options: Mapping[str, Any]) -> tuple[Seq
 def _changed(function: Any, first: int, **changes: Any) -> Any:
     """The same function with options exchanged for others. `first`: how many arguments come before the options."""
     names = ("ignore_index", "reduction", "label_smoothing", "lse_square_scale", "softcap", "start", "classes", "weight_to", "memory",
-             "x_grad", "weight_grad", "bias_grad", "inplace")
+             "x_grad", "weight_grad", "bias_grad", "inplace", "with_entropy")
 
     def run(*args: Any) -> Any:
         return function(*args[:first], *(changes.get(n, v) for n, v in zip(names, args[first:], strict=True)))
@@ -424,6 +470,22 @@ def _last_chunk_alone(dloss: Tensor, *rest: Any) -> Any:
     """dX of the last half of the classes alone: what slices add is forgotten."""
     dx, dweight, dbias = backward(dloss, *rest)
     return (dx / 2, dweight, dbias)
+
+
+def _flat(x: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, *rest: Any) -> Any:
+    """The entropy of the largest probability alone, -log p of it."""
+    loss, state, *more = reference(x, weight, bias, target, *rest)
+    return (_beside(loss[:, 0], state[:, 1].log()), state, *more) if rest[13] else (loss, state, *more)
+
+
+def _beside(*columns: Tensor) -> Tensor:
+    import torch
+
+    return torch.stack(columns, -1)
+
+
+def _entropy_without_gradient(dloss: Tensor, *rest: Any) -> Any:
+    return backward(_beside(dloss[:, 0], 0 * dloss[:, 1]) if rest[-1] else dloss, *rest)
 
 
 OP = Op(
@@ -457,6 +519,7 @@ OP = Op(
             "square forgotten": _changed(backward, 10, lse_square_scale=0.0),
             "cap forgotten": _changed(backward, 10, softcap=0.0),
             "slices not added": _last_chunk_alone,
+            "entropy without a gradient": _entropy_without_gradient,
         },
     ),
     peers={"torch": torch_step, "torch.compile": lambda: torch_step(compiled=True), "liger": liger},
@@ -468,5 +531,6 @@ OP = Op(
         "cap forgotten": _changed(reference, 4, softcap=0.0),
         "bias forgotten": lambda x, weight, bias, *rest: reference(x, weight, bias if bias is None else bias * 0, *rest),
         "tail dropped": _tail_dropped,
+        "entropy of one class": _flat,
     },
 )

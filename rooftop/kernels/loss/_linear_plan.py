@@ -90,6 +90,11 @@ def bias_of(p: Problem) -> str | None:
     return "bias" if p.get("bias") is not None else None
 
 
+def entropy_of(p: Problem) -> dict[str, bool]:
+    """ENTROPY for the kernels that have it, where it is asked for."""
+    return {"ENTROPY": True} if p.option("with_entropy") else {}
+
+
 def taking(launch_of: Any, args: dict[str, Any], grid: int, warps: int) -> Launch:
     """A launch with those of `args` that the kernel has as parameters."""
     return Launch(launch_of, (grid,), {k: v for k, v in args.items() if k in launch_of.arg_names}, warps)
