@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rooftop.core.argument_checks import number, positive
 from rooftop.core.spec import dtype_of
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 REDUCTIONS = ("mean", "sum", "none")
 MEMORY = ("fast", "small")
@@ -119,3 +122,13 @@ def validated(
     if softcap is not None:
         positive(name, "softcap", softcap)
     return dtype_of(weight_grad_dtype or weight.dtype)
+
+
+def faults(x: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, ignore_index: int, *rest: Any) -> str | None:
+    """What is wrong with the targets; they are read, so the device is waited for."""
+    classes = rest[5] or weight.shape[0]
+    bad = (target != ignore_index) & ((target < 0) | (target >= classes))
+    if not bool(bad.any()):
+        return None
+    row = int(bad.nonzero()[0])
+    return f"target[{row}] is {int(target[row])}; accepted are 0 to {classes - 1} and ignore_index, {ignore_index}"

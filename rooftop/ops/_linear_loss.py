@@ -6,11 +6,17 @@ target's logit (0 where the slice has it not). A token that is ignored has (0, 1
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from rooftop.core.op import Judged
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+
+PIECE = 2**29  # logits that the reference holds at a time
 
 
 @dataclass(frozen=True)
@@ -24,6 +30,11 @@ class Options:
     softcap: float
     start: int
     classes: int
+
+
+def options_of(weight: Tensor, rest: Sequence[Any]) -> Options:
+    ignore, reduction, smoothing, scale, cap, start, classes = rest[:7]
+    return Options(ignore, reduction, smoothing, scale, cap, start, classes or weight.shape[0])
 
 
 def logits(x: Tensor, weight: Tensor, bias: Tensor | None, softcap: float, narrow: bool = False) -> Tensor:
@@ -96,3 +107,116 @@ def slopes(z: Tensor, target: Tensor, state: Tensor, share: Tensor, o: Options, 
         d = d + entropy_slopes(z, state, of_entropy)
     d = d * (1 - (z / o.softcap).square()) if o.softcap else d
     return d.where((target != o.ignore_index)[:, None], 0.0)
+
+
+def forward(
+    x: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, o: Options, memory: str, with_entropy: bool, narrow: bool
+) -> tuple[Tensor, ...]:
+    import torch
+
+    parts = pieces(x, weight)
+    states = []
+    for p in parts:
+        z = logits(x[p], weight, bias, o.softcap, narrow)
+        states.append(state_of(z, target[p], o))
+        if with_entropy:
+            states[-1] = with_entropies(z, target[p], states[-1], o)
+    state = torch.cat(states)
+    if with_entropy:
+        loss = torch.stack((losses(state[:, :4], target, o), state[:, 4]), 1)
+        return loss, state, divisor_of(target, o, state), None, None, None
+    found = losses(state, target, o)
+    divisor = divisor_of(target, o, state)
+    loss = found if o.reduction == "none" else found.sum() / divisor
+    if memory != "fast" or o.reduction == "none":
+        return loss, state, divisor, None, None, None
+    with torch.no_grad():
+        units = products(x, weight, bias, target, state, (1 / divisor).expand(target.shape), o, narrow, z if len(parts) == 1 else None)
+    return loss, state, divisor, *units
+
+
+def pieces(x: Tensor, weight: Tensor) -> list[slice]:
+    """The tokens, as many at a time as have at most PIECE logits."""
+    step = max(1, PIECE // weight.shape[0])
+    return [slice(i, i + step) for i in range(0, max(1, x.shape[0]), step)]
+
+
+def products(
+    x: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, state: Tensor, share: Tensor, o: Options, narrow: bool,
+    known: Tensor | None = None, of_entropy: Tensor | None = None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The gradients. Those of weight and bias are rounded once: sums over several pieces are at least float32. `known`: the logits, of a
+    single piece."""
+    import torch
+
+    def of(p: slice) -> Tensor:
+        z = logits(x[p], weight, bias, o.softcap, narrow) if known is None else known
+        if of_entropy is not None:
+            return slopes(z, target[p], state[p], share[p], o, of_entropy[p]).to(x.dtype)
+        return slopes(z, target[p], state[p], share[p], o).to(x.dtype)
+
+    parts = pieces(x, weight)
+    if len(parts) == 1:
+        d = of(parts[0])
+        return d @ weight, d.t() @ x, d.sum(0)
+    wide = torch.promote_types(x.dtype, torch.float32)
+    dx, dweight, dbias = torch.empty_like(x), weight.new_zeros(weight.shape, dtype=wide), weight.new_zeros(weight.shape[:1], dtype=wide)
+    for p in parts:
+        d = of(p)
+        dx[p] = d @ weight
+        dweight.addmm_(d.t().to(wide), x[p].to(wide))
+        dbias += d.sum(0, dtype=wide)
+    return dx, dweight.to(x.dtype), dbias.to(x.dtype)
+
+
+def entropy_gradients(
+    dloss: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, state: Tensor, divisor: Tensor, o: Options, narrow: bool
+) -> tuple[Tensor, ...]:
+    return products(x, weight, bias, target, state, dloss[:, 0] / divisor, o, narrow, None, dloss[:, 1])
+
+
+def gradients(
+    dloss: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, state: Tensor, divisor: Tensor, unit_x: Tensor | None,
+    unit_weight: Tensor | None, unit_bias: Tensor | None, o: Options, narrow: bool,
+) -> tuple[Tensor, ...]:
+    units = (unit_x, unit_weight, unit_bias)
+    found: Sequence[Any] = units
+    if any(u is None for u in units[: 2 if bias is None else 3]):
+        found = products(x, weight, bias, target, state, (dloss / divisor).expand(target.shape), o, narrow)
+    return tuple(f if u is None else (u.float() if narrow else u) * dloss for u, f in zip(units, found, strict=True))
+
+
+def same_state(judged: Judged) -> str | None:
+    """Any shift will do that keeps lse. lse, the sum of the logits and the target's logit: to four times what the same precision errs, or
+    2^-20 of the largest, or where the logits of many classes have 16 bits 2^-22 of the soft cap."""
+    classes, cap = int(judged.options["classes"] or judged.tensors["weight"].shape[0]), float(judged.options["softcap"])
+    rough = cap if judged.tensors["x"].element_size() == 2 and classes >= 1024 and cap <= 70 else 0.0
+    got, exact, narrow = (t["state"].double() for t in (judged.got, judged.exact, judged.same))
+    for i, what in enumerate(("lse", "the sum of the logits", "the target's logit")):
+        mine, true, theirs = (t[:, i + 1] if i else t[:, 0] + t[:, 1].log() for t in (got, exact, narrow))
+        if not bool((mine.isfinite() == theirs.isfinite()).all()):
+            return f"{what} is NaN or infinite elsewhere than at the same precision in plain torch"
+        there = theirs.isfinite()
+        if bool(there.any()):
+            error, base = (float((t - true)[there].abs().max()) for t in (mine, theirs))
+            allowed = max(4 * base, 2.0**-20 * max(1.0, float(true[there].abs().max())), 2.0**-22 * rough)
+            if error > allowed:
+                return f"{what} errs by {error:.3g}; {allowed:.3g} is allowed"
+    return None
+
+
+def changed(function: Any, first: int, **changes: Any) -> Any:
+    """The same function with options exchanged for others. `first`: how many arguments come before the options."""
+    names = ("ignore_index", "reduction", "label_smoothing", "lse_square_scale", "softcap", "start", "classes", "weight_to", "memory",
+             "x_grad", "weight_grad", "bias_grad", "inplace", "with_entropy")
+
+    def run(*args: Any) -> Any:
+        return function(*args[:first], *(changes.get(n, v) for n, v in zip(names, args[first:], strict=True)))
+
+    return run
+
+
+def beside(*columns: Tensor) -> Tensor:
+    import torch
+
+    return torch.stack(columns, -1)

@@ -15,19 +15,18 @@ from typing import TYPE_CHECKING, Any
 from rooftop.core import invariance
 from rooftop.core.argument_checks import flag, wants_gradient
 from rooftop.core.autocasting import lowered
-from rooftop.core.op import Calls, Grad, Judged, Judging, Op, Timed, Tolerance
+from rooftop.core.op import Calls, Grad, Judging, Op, Timed, Tolerance
 from rooftop.core.spec import DTYPES, Meta, Problem, Work
-from rooftop.ops import _linear_loss, _linear_rows
-from rooftop.ops._linear_call import check_divisor, check_weights, scale_of, summed, validated
+from rooftop.ops import _linear_rows
+from rooftop.ops._linear_call import check_divisor, check_weights, faults, scale_of, summed, validated
 from rooftop.ops._linear_cases import SWEPT, cases
-from rooftop.ops._linear_loss import Options
+from rooftop.ops._linear_loss import beside, changed, entropy_gradients, forward, gradients, options_of, same_state
 from rooftop.ops._linear_peers import compiled_backward, liger, three_products, torch_step
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-PIECE = 2**29  # logits that the reference holds at a time
 FEW = 2**24  # logits that a call on the CPU may hold for its backward
 UNITS = {"f64": "fma64", "f32": "fma32", "f16": "tensor-f16", "bf16": "tensor-bf16"}
 
@@ -151,11 +150,6 @@ def linear_cross_entropy(
     return (loss, *(m.reshape(target.shape) for m in more)) if more else loss
 
 
-def _options(weight: Tensor, rest: Sequence[Any]) -> Options:
-    ignore, reduction, smoothing, scale, cap, start, classes = rest[:7]
-    return Options(ignore, reduction, smoothing, scale, cap, start, classes or weight.shape[0])
-
-
 def reference(
     x: Tensor,
     weight: Tensor,
@@ -180,7 +174,7 @@ def reference(
     class and all classes, where it is a slice of the vocabulary; 0 classes: it is all. With entropies, which go with no reduction, `loss`
     [N, 2] is each token's loss and entropy."""
     rest = (ignore_index, reduction, label_smoothing, lse_square_scale, softcap, start, classes)
-    return _forward(x, weight, bias, target, _options(weight, rest), memory, with_entropy, narrow=False)
+    return forward(x, weight, bias, target, options_of(weight, rest), memory, with_entropy, narrow=False)
 
 
 def cpu(
@@ -208,67 +202,7 @@ def cpu(
 def same(x: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, *rest: Any) -> tuple[Tensor, ...]:
     """The result at the same precision: products rounded to the dtype of `x`, all else in float32; so is the logits' gradient, before it is
     multiplied."""
-    return _forward(x, weight, bias, target, _options(weight, rest), rest[8], rest[13], narrow=x.element_size() == 2)
-
-
-def _forward(
-    x: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, o: Options, memory: str, with_entropy: bool, narrow: bool
-) -> tuple[Tensor, ...]:
-    import torch
-
-    parts = _pieces(x, weight)
-    states = []
-    for p in parts:
-        z = _linear_loss.logits(x[p], weight, bias, o.softcap, narrow)
-        states.append(_linear_loss.state_of(z, target[p], o))
-        if with_entropy:
-            states[-1] = _linear_loss.with_entropies(z, target[p], states[-1], o)
-    state = torch.cat(states)
-    if with_entropy:
-        loss = torch.stack((_linear_loss.losses(state[:, :4], target, o), state[:, 4]), 1)
-        return loss, state, _linear_loss.divisor_of(target, o, state), None, None, None
-    found = _linear_loss.losses(state, target, o)
-    divisor = _linear_loss.divisor_of(target, o, state)
-    loss = found if o.reduction == "none" else found.sum() / divisor
-    if memory != "fast" or o.reduction == "none":
-        return loss, state, divisor, None, None, None
-    with torch.no_grad():
-        units = _products(x, weight, bias, target, state, (1 / divisor).expand(target.shape), o, narrow, z if len(parts) == 1 else None)
-    return loss, state, divisor, *units
-
-
-def _pieces(x: Tensor, weight: Tensor) -> list[slice]:
-    """The tokens, as many at a time as have at most PIECE logits."""
-    step = max(1, PIECE // weight.shape[0])
-    return [slice(i, i + step) for i in range(0, max(1, x.shape[0]), step)]
-
-
-def _products(
-    x: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, state: Tensor, share: Tensor, o: Options, narrow: bool,
-    known: Tensor | None = None, of_entropy: Tensor | None = None
-) -> tuple[Tensor, Tensor, Tensor]:
-    """The gradients. Those of weight and bias are rounded once: sums over several pieces are at least float32. `known`: the logits, of a
-    single piece."""
-    import torch
-
-    def slopes(p: slice) -> Tensor:
-        z = _linear_loss.logits(x[p], weight, bias, o.softcap, narrow) if known is None else known
-        if of_entropy is not None:
-            return _linear_loss.slopes(z, target[p], state[p], share[p], o, of_entropy[p]).to(x.dtype)
-        return _linear_loss.slopes(z, target[p], state[p], share[p], o).to(x.dtype)
-
-    parts = _pieces(x, weight)
-    if len(parts) == 1:
-        d = slopes(parts[0])
-        return d @ weight, d.t() @ x, d.sum(0)
-    wide = torch.promote_types(x.dtype, torch.float32)
-    dx, dweight, dbias = torch.empty_like(x), weight.new_zeros(weight.shape, dtype=wide), weight.new_zeros(weight.shape[:1], dtype=wide)
-    for p in parts:
-        d = slopes(p)
-        dx[p] = d @ weight
-        dweight.addmm_(d.t().to(wide), x[p].to(wide))
-        dbias += d.sum(0, dtype=wide)
-    return dx, dweight.to(x.dtype), dbias.to(x.dtype)
+    return forward(x, weight, bias, target, options_of(weight, rest), rest[8], rest[13], narrow=x.element_size() == 2)
 
 
 def backward(
@@ -301,27 +235,10 @@ def backward(
     dz · weight, dweight = dzᵀ · x, dbias the sum of dz over the tokens. Where the forward has made the gradients: those times dloss. With
     entropies, dloss [N, 2] is (dloss, dentropy), and dz has another - p (log p + entropy) · dentropy before the soft cap's factor."""
     rest = (ignore_index, reduction, label_smoothing, lse_square_scale, softcap, start, classes)
-    o = _options(weight, rest)
+    o = options_of(weight, rest)
     if with_entropy:
-        return _with_entropy(dloss, x, weight, bias, target, state, divisor, o, narrow=False)
-    return _gradients(dloss, x, weight, bias, target, state, divisor, unit_x, unit_weight, unit_bias, o, narrow=False)
-
-
-def _with_entropy(
-    dloss: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, state: Tensor, divisor: Tensor, o: Options, narrow: bool
-) -> tuple[Tensor, ...]:
-    return _products(x, weight, bias, target, state, dloss[:, 0] / divisor, o, narrow, None, dloss[:, 1])
-
-
-def _gradients(
-    dloss: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, state: Tensor, divisor: Tensor, unit_x: Tensor | None,
-    unit_weight: Tensor | None, unit_bias: Tensor | None, o: Options, narrow: bool,
-) -> tuple[Tensor, ...]:
-    units = (unit_x, unit_weight, unit_bias)
-    found: Sequence[Any] = units
-    if any(u is None for u in units[: 2 if bias is None else 3]):
-        found = _products(x, weight, bias, target, state, (dloss / divisor).expand(target.shape), o, narrow)
-    return tuple(f if u is None else (u.float() if narrow else u) * dloss for u, f in zip(units, found, strict=True))
+        return entropy_gradients(dloss, x, weight, bias, target, state, divisor, o, narrow=False)
+    return gradients(dloss, x, weight, bias, target, state, divisor, unit_x, unit_weight, unit_bias, o, narrow=False)
 
 
 def same_gradients(
@@ -329,13 +246,13 @@ def same_gradients(
     unit_weight: Tensor | None, unit_bias: Tensor | None, *rest: Any,
 ) -> tuple[Tensor, ...]:
     """As `same`."""
-    o = _options(weight, rest)
+    o = options_of(weight, rest)
     if rest[13]:
-        return _with_entropy(dloss, x, weight, bias, target, state, divisor, o, narrow=x.element_size() == 2)
-    return _gradients(dloss, x, weight, bias, target, state, divisor, unit_x, unit_weight, unit_bias, o, narrow=x.element_size() == 2)
+        return entropy_gradients(dloss, x, weight, bias, target, state, divisor, o, narrow=x.element_size() == 2)
+    return gradients(dloss, x, weight, bias, target, state, divisor, unit_x, unit_weight, unit_bias, o, narrow=x.element_size() == 2)
 
 
-def made_in_forward(reduction: str, memory: str) -> bool:
+def made_inforward(reduction: str, memory: str) -> bool:
     """Whether the forward makes the gradients. A token's own share of the loss is not known there, so not without a reduction."""
     return memory == "fast" and reduction != "none"
 
@@ -346,7 +263,7 @@ def outputs(
 ) -> dict[str, Meta | None]:
     rows, wide = x.shape[:1], "f64" if x.dtype == "f64" else "f32"
     each = (*rows, 2) if with_entropy else rows
-    made = made_in_forward(reduction, memory)
+    made = made_inforward(reduction, memory)
     return {
         "loss": Meta(each if reduction == "none" else (), wide), "state": Meta((*rows, 5 if with_entropy else 4), wide), "divisor": Meta((), wide),
         "unit_x": Meta(x.shape, x.dtype) if made and x_grad else None,
@@ -403,35 +320,6 @@ def work_bwd(p: Problem) -> Work:
     return Work(read, made, {UNITS[p["x"].dtype]: products * _one(p), "exp": _one(p) / p["x"].shape[-1]})
 
 
-def _same_state(judged: Judged) -> str | None:
-    """Any shift will do that keeps lse. lse, the sum of the logits and the target's logit: to four times what the same precision errs, or
-    2^-20 of the largest, or where the logits of many classes have 16 bits 2^-22 of the soft cap."""
-    classes, cap = int(judged.options["classes"] or judged.tensors["weight"].shape[0]), float(judged.options["softcap"])
-    rough = cap if judged.tensors["x"].element_size() == 2 and classes >= 1024 and cap <= 70 else 0.0
-    got, exact, narrow = (t["state"].double() for t in (judged.got, judged.exact, judged.same))
-    for i, what in enumerate(("lse", "the sum of the logits", "the target's logit")):
-        mine, true, theirs = (t[:, i + 1] if i else t[:, 0] + t[:, 1].log() for t in (got, exact, narrow))
-        if not bool((mine.isfinite() == theirs.isfinite()).all()):
-            return f"{what} is NaN or infinite elsewhere than at the same precision in plain torch"
-        there = theirs.isfinite()
-        if bool(there.any()):
-            error, base = (float((t - true)[there].abs().max()) for t in (mine, theirs))
-            allowed = max(4 * base, 2.0**-20 * max(1.0, float(true[there].abs().max())), 2.0**-22 * rough)
-            if error > allowed:
-                return f"{what} errs by {error:.3g}; {allowed:.3g} is allowed"
-    return None
-
-
-def faults(x: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, ignore_index: int, *rest: Any) -> str | None:
-    """What is wrong with the targets; they are read, so the device is waited for."""
-    classes = rest[5] or weight.shape[0]
-    bad = (target != ignore_index) & ((target < 0) | (target >= classes))
-    if not bool(bad.any()):
-        return None
-    row = int(bad.nonzero()[0])
-    return f"target[{row}] is {int(target[row])}; accepted are 0 to {classes - 1} and ignore_index, {ignore_index}"
-
-
 def _public(tensors: Mapping[str, Any], options: Mapping[str, Any]) -> tuple[Sequence[Any], Mapping[str, Any]] | None:
     import torch
 
@@ -443,17 +331,6 @@ def _public(tensors: Mapping[str, Any], options: Mapping[str, Any]) -> tuple[Seq
     names = ("ignore_index", "reduction", "label_smoothing", "lse_square_scale", "memory")
     more = {"softcap": options["softcap"] or None, "bias": tensors["bias"]}
     return (tensors["x"], tensors["weight"], tensors["target"]), {**{n: options[n] for n in names}, **more}
-
-
-def _changed(function: Any, first: int, **changes: Any) -> Any:
-    """The same function with options exchanged for others. `first`: how many arguments come before the options."""
-    names = ("ignore_index", "reduction", "label_smoothing", "lse_square_scale", "softcap", "start", "classes", "weight_to", "memory",
-             "x_grad", "weight_grad", "bias_grad", "inplace", "with_entropy")
-
-    def run(*args: Any) -> Any:
-        return function(*args[:first], *(changes.get(n, v) for n, v in zip(names, args[first:], strict=True)))
-
-    return run
 
 
 def _tail_dropped(x: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, *rest: Any) -> Any:
@@ -475,17 +352,11 @@ def _last_chunk_alone(dloss: Tensor, *rest: Any) -> Any:
 def _flat(x: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, *rest: Any) -> Any:
     """The entropy of the largest probability alone, -log p of it."""
     loss, state, *more = reference(x, weight, bias, target, *rest)
-    return (_beside(loss[:, 0], state[:, 1].log()), state, *more) if rest[13] else (loss, state, *more)
-
-
-def _beside(*columns: Tensor) -> Tensor:
-    import torch
-
-    return torch.stack(columns, -1)
+    return (beside(loss[:, 0], state[:, 1].log()), state, *more) if rest[13] else (loss, state, *more)
 
 
 def _entropy_without_gradient(dloss: Tensor, *rest: Any) -> Any:
-    return backward(_beside(dloss[:, 0], 0 * dloss[:, 1]) if rest[-1] else dloss, *rest)
+    return backward(beside(dloss[:, 0], 0 * dloss[:, 1]) if rest[-1] else dloss, *rest)
 
 
 OP = Op(
@@ -497,7 +368,7 @@ OP = Op(
     swept=SWEPT,
     work=work,
     judging=Judging(
-        same=same, compare={"state": _same_state}, rows=lambda p: _linear_rows.APART,
+        same=same, compare={"state": same_state}, rows=lambda p: _linear_rows.APART,
         invariant={"batch": "mode", "packing": "mode", "padding": "mode", "chunking": "mode"},
     ),
     tolerance=Tolerance(multiple=2.0),
@@ -514,10 +385,10 @@ OP = Op(
         narrow=same_gradients,
         peers={"torch.compile": compiled_backward(backward)},
         wrong={
-            "ignored tokens have a gradient": _changed(backward, 10, ignore_index=-1),
-            "smoothing forgotten": _changed(backward, 10, label_smoothing=0.0),
-            "square forgotten": _changed(backward, 10, lse_square_scale=0.0),
-            "cap forgotten": _changed(backward, 10, softcap=0.0),
+            "ignored tokens have a gradient": changed(backward, 10, ignore_index=-1),
+            "smoothing forgotten": changed(backward, 10, label_smoothing=0.0),
+            "square forgotten": changed(backward, 10, lse_square_scale=0.0),
+            "cap forgotten": changed(backward, 10, softcap=0.0),
             "slices not added": _last_chunk_alone,
             "entropy without a gradient": _entropy_without_gradient,
         },
@@ -525,10 +396,10 @@ OP = Op(
     peers={"torch": torch_step, "torch.compile": lambda: torch_step(compiled=True), "liger": liger},
     timed=Timed(beside={"three products": three_products}),
     wrong={
-        "ignored tokens count": _changed(reference, 4, ignore_index=-1),
-        "smoothing forgotten": _changed(reference, 4, label_smoothing=0.0),
-        "square forgotten": _changed(reference, 4, lse_square_scale=0.0),
-        "cap forgotten": _changed(reference, 4, softcap=0.0),
+        "ignored tokens count": changed(reference, 4, ignore_index=-1),
+        "smoothing forgotten": changed(reference, 4, label_smoothing=0.0),
+        "square forgotten": changed(reference, 4, lse_square_scale=0.0),
+        "cap forgotten": changed(reference, 4, softcap=0.0),
         "bias forgotten": lambda x, weight, bias, *rest: reference(x, weight, bias if bias is None else bias * 0, *rest),
         "tail dropped": _tail_dropped,
         "entropy of one class": _flat,

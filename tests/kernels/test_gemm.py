@@ -280,3 +280,17 @@ def test_the_grouped_walk_meets_every_tile_once(form: str, offsets: list[int]) -
 def test_explain_says_tile_stages_why_and_the_predicted_time(op: str, case: str, said: str) -> None:
     contract = registry.op(op)
     assert re.search(said, str(explain_problem(contract, contract.problem(contract.case(case), TARGETS["h200"])))), said
+
+
+@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize("bias", [False, True])
+def test_the_peer_of_all_heuristics_multiplies_what_torch_does(turned: bool, bias: bool) -> None:
+    peer = registry.op("matmul").peers["cublaslt-best"]()
+    a, b = torch.randn(5, 7), torch.randn(9, 7).t() if turned else torch.randn(7, 9)
+    row = torch.randn(9) if bias else None
+    found = peer(a, b, None, row, None, None, 1.0, 0.0, "relu" if bias else "none", "", "ieee")
+    torch.testing.assert_close(found, (a @ b + row).relu() if bias else a @ b)
+    with pytest.raises(ValueError, match="contiguous rows or columns"):
+        peer(torch.randn(5, 14)[:, ::2], b, None, row, None, None, 1.0, 0.0, "none", "", "ieee")
+    with pytest.raises(ValueError, match="multiplies two matrices"):
+        peer(a, b, None, row, None, None, 2.0, 0.0, "none", "", "ieee")

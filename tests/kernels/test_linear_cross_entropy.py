@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib
 from typing import Any
 
 import pytest
@@ -74,7 +73,10 @@ WEIGHTS = torch.tensor([1.0, 0.0, 2.5, -1.0, 0.5, 3.0])
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize(
     "options",
-    [{}, {"temperature": 0.7, "softcap": 2.0, "bias": True}, {"reduction": "sum", "memory": "small", "temperature": 4.0}, {"reduction": "none", "ignore_index": 3}],
+    [
+        {}, {"temperature": 0.7, "softcap": 2.0, "bias": True}, {"reduction": "sum", "memory": "small", "temperature": 4.0},
+        {"reduction": "none", "ignore_index": 3},
+    ],
     ids=str,
 )
 def test_entropy_temperature_and_weights_of_tokens(options: dict[str, Any], weighted: bool) -> None:
@@ -382,15 +384,16 @@ def test_logits_are_bounded_shortly_where_nothing_shows_it(dtype: str, classes: 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
 def test_the_reference_is_the_same_in_pieces_of_the_tokens(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
-    reference = importlib.import_module("rooftop.ops.linear_cross_entropy")
+    from rooftop.ops import _linear_loss as reference
+
     g = torch.Generator().manual_seed(5)
     x, weight, bias = (torch.randn(n, generator=g, dtype=torch.float64).to(dtype) for n in ((50, 16), (30, 16), (30,)))
     target = torch.randint(0, 30, (50,), generator=g)
-    options = reference._options(weight, (3, "mean", 0.1, 0.01, 5.0, 0, 0))
-    whole = reference._forward(x, weight, bias, target, options, "fast", False, dtype != torch.float64)
+    options = reference.options_of(weight, (3, "mean", 0.1, 0.01, 5.0, 0, 0))
+    whole = reference.forward(x, weight, bias, target, options, "fast", False, dtype != torch.float64)
     monkeypatch.setattr(reference, "PIECE", 30 * 7)
-    assert len(reference._pieces(x, weight)) == 8
-    pieces = reference._forward(x, weight, bias, target, options, "fast", False, dtype != torch.float64)
+    assert len(reference.pieces(x, weight)) == 8
+    pieces = reference.forward(x, weight, bias, target, options, "fast", False, dtype != torch.float64)
     for one, other in zip(whole, pieces, strict=True):
         torch.testing.assert_close(other, one, rtol=1e-12 if dtype == torch.float64 else 2**-8, atol=1e-12 if dtype == torch.float64 else 1e-4)
 
