@@ -145,7 +145,7 @@ def linear_logp(
         weight: [V, H], in the dtype of `x`: the last layer's.
         tokens: int64 [...], 0 to V - 1 or `ignore_index`, whose log-probability is 0, without a gradient.
         bias: [V], of the dtype of `x` or float32.
-        temperature: above 0. `x` is divided by it and rounded to its dtype, unless it is a power of two.
+        temperature: above 0.
         return_entropy: return (log-probabilities, entropies) of each token's distribution, in nats. Gradients flow through both.
         softcap, memory, group, implementation: as `rooftop.linear_cross_entropy`'s.
 

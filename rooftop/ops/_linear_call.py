@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from rooftop.core.argument_checks import number, positive
-from rooftop.core.spec import dtype_of
+from rooftop.core.spec import Problem, dtype_of
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -132,3 +132,18 @@ def faults(x: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, ignor
         return None
     row = int(bad.nonzero()[0])
     return f"target[{row}] is {int(target[row])}; accepted are 0 to {classes - 1} and ignore_index, {ignore_index}"
+
+
+def canonical(p: Problem) -> Problem | None:
+    """As they are: rows of x and weight with neighbouring features, one behind another; all else without gaps."""
+    for name, m in p.tensors:
+        if m is None or m.contiguous:
+            continue
+        if name not in ("x", "weight") or m.strides[1] != 1 or m.strides[0] < m.shape[1]:
+            return None
+    return p
+
+
+def canonical_bwd(p: Problem) -> Problem | None:
+    """Where the forward has made the gradients, they and dloss alone are looked at."""
+    return p if any(p.get(n) is not None for n in ("unit_x", "unit_weight", "unit_bias")) else canonical(p)

@@ -2,7 +2,8 @@
 it.
 
 `state` [N, 4] is a token's shift m (its largest logit), the sum of exp(z - m), the sum of z where labels are smoothed (else 0), and the
-target's logit (0 where the slice has it not). A token that is ignored has (0, 1, 0, 0). Where entropies are asked for, the token's follows as a fifth number."""
+target's logit (0 where the slice has it not). A token that is ignored has (0, 1, 0, 0). Where entropies are asked for, the token's follows
+as a fifth number."""
 
 from __future__ import annotations
 
@@ -37,11 +38,13 @@ def options_of(weight: Tensor, rest: Sequence[Any]) -> Options:
     return Options(ignore, reduction, smoothing, scale, cap, start, classes or weight.shape[0])
 
 
-def logits(x: Tensor, weight: Tensor, bias: Tensor | None, softcap: float, narrow: bool = False) -> Tensor:
-    """`narrow`: the product is rounded to the dtype of `x`, and all else is in float32."""
+def logits(x: Tensor, weight: Tensor, bias: Tensor | None, softcap: float, narrow: bool = False, factor: float = 1.0) -> Tensor:
+    """`narrow`: the product is rounded to the dtype of `x`, and all else is in float32. `factor`: of all but the soft cap."""
     z = x @ weight.t()
     z = z.float() if narrow else z
     z = z if bias is None else z + (bias.float() if narrow else bias)
+    if factor != 1:
+        z = z * factor
     return softcap * (z / softcap).tanh() if softcap else z
 
 
@@ -92,8 +95,10 @@ def divisor_of(target: Tensor, o: Options, like: Tensor) -> Tensor:
     return (target != o.ignore_index).sum().to(like.dtype) if o.reduction == "mean" else like.new_ones(())
 
 
-def slopes(z: Tensor, target: Tensor, state: Tensor, share: Tensor, o: Options, of_entropy: Tensor | None = None) -> Tensor:
-    """The gradient of the logits before the soft cap. `share`, `of_entropy` [N]: those of each token's loss and entropy."""
+def slopes(
+    z: Tensor, target: Tensor, state: Tensor, share: Tensor, o: Options, of_entropy: Tensor | None = None, factor: float = 1.0
+) -> Tensor:
+    """The gradient of the logits before the soft cap and the factor. `share`, `of_entropy` [N]: those of each token's loss and entropy."""
     count = z.shape[-1]
     most, sum_ = state[:, 0], state[:, 1]
     share = share.where((target >= 0) & (target < o.classes), float("nan"))
@@ -106,18 +111,21 @@ def slopes(z: Tensor, target: Tensor, state: Tensor, share: Tensor, o: Options, 
     if of_entropy is not None:
         d = d + entropy_slopes(z, state, of_entropy)
     d = d * (1 - (z / o.softcap).square()) if o.softcap else d
+    if factor != 1:
+        d = d * factor
     return d.where((target != o.ignore_index)[:, None], 0.0)
 
 
 def forward(
-    x: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, o: Options, memory: str, with_entropy: bool, narrow: bool
+    x: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, o: Options, memory: str, with_entropy: bool, factor: float,
+    narrow: bool,
 ) -> tuple[Tensor, ...]:
     import torch
 
     parts = pieces(x, weight)
     states = []
     for p in parts:
-        z = logits(x[p], weight, bias, o.softcap, narrow)
+        z = logits(x[p], weight, bias, o.softcap, narrow, factor)
         states.append(state_of(z, target[p], o))
         if with_entropy:
             states[-1] = with_entropies(z, target[p], states[-1], o)
@@ -131,7 +139,7 @@ def forward(
     if memory != "fast" or o.reduction == "none":
         return loss, state, divisor, None, None, None
     with torch.no_grad():
-        units = products(x, weight, bias, target, state, (1 / divisor).expand(target.shape), o, narrow, z if len(parts) == 1 else None)
+        units = products(x, weight, bias, target, state, (1 / divisor).expand(target.shape), o, narrow, z if len(parts) == 1 else None, factor=factor)
     return loss, state, divisor, *units
 
 
@@ -143,17 +151,17 @@ def pieces(x: Tensor, weight: Tensor) -> list[slice]:
 
 def products(
     x: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, state: Tensor, share: Tensor, o: Options, narrow: bool,
-    known: Tensor | None = None, of_entropy: Tensor | None = None
+    known: Tensor | None = None, of_entropy: Tensor | None = None, factor: float = 1.0
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The gradients. Those of weight and bias are rounded once: sums over several pieces are at least float32. `known`: the logits, of a
     single piece."""
     import torch
 
     def of(p: slice) -> Tensor:
-        z = logits(x[p], weight, bias, o.softcap, narrow) if known is None else known
+        z = logits(x[p], weight, bias, o.softcap, narrow, factor) if known is None else known
         if of_entropy is not None:
-            return slopes(z, target[p], state[p], share[p], o, of_entropy[p]).to(x.dtype)
-        return slopes(z, target[p], state[p], share[p], o).to(x.dtype)
+            return slopes(z, target[p], state[p], share[p], o, of_entropy[p], factor=factor).to(x.dtype)
+        return slopes(z, target[p], state[p], share[p], o, factor=factor).to(x.dtype)
 
     parts = pieces(x, weight)
     if len(parts) == 1:
@@ -170,19 +178,20 @@ def products(
 
 
 def entropy_gradients(
-    dloss: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, state: Tensor, divisor: Tensor, o: Options, narrow: bool
+    dloss: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, state: Tensor, divisor: Tensor, o: Options,
+    factor: float, narrow: bool,
 ) -> tuple[Tensor, ...]:
-    return products(x, weight, bias, target, state, dloss[:, 0] / divisor, o, narrow, None, dloss[:, 1])
+    return products(x, weight, bias, target, state, dloss[:, 0] / divisor, o, narrow, None, dloss[:, 1], factor)
 
 
 def gradients(
     dloss: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, state: Tensor, divisor: Tensor, unit_x: Tensor | None,
-    unit_weight: Tensor | None, unit_bias: Tensor | None, o: Options, narrow: bool,
+    unit_weight: Tensor | None, unit_bias: Tensor | None, o: Options, factor: float, narrow: bool,
 ) -> tuple[Tensor, ...]:
     units = (unit_x, unit_weight, unit_bias)
     found: Sequence[Any] = units
     if any(u is None for u in units[: 2 if bias is None else 3]):
-        found = products(x, weight, bias, target, state, (dloss / divisor).expand(target.shape), o, narrow)
+        found = products(x, weight, bias, target, state, (dloss / divisor).expand(target.shape), o, narrow, factor=factor)
     return tuple(f if u is None else (u.float() if narrow else u) * dloss for u, f in zip(units, found, strict=True))
 
 
@@ -208,7 +217,7 @@ def same_state(judged: Judged) -> str | None:
 def changed(function: Any, first: int, **changes: Any) -> Any:
     """The same function with options exchanged for others. `first`: how many arguments come before the options."""
     names = ("ignore_index", "reduction", "label_smoothing", "lse_square_scale", "softcap", "start", "classes", "weight_to", "memory",
-             "x_grad", "weight_grad", "bias_grad", "inplace", "with_entropy")
+             "x_grad", "weight_grad", "bias_grad", "inplace", "with_entropy", "logit_scale")
 
     def run(*args: Any) -> Any:
         return function(*args[:first], *(changes.get(n, v) for n, v in zip(names, args[first:], strict=True)))

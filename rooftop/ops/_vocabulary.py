@@ -30,6 +30,7 @@ class Shard:
     group: Any
     implementation: str | None
     entropy: bool
+    factor: float
 
     @property
     def all(self) -> Options:
@@ -37,14 +38,15 @@ class Shard:
         return Options(ignore, reduction, smoothing, scale, cap, self.first, self.classes)
 
     def call(self, function: Callable[..., Any], *args: Any, flags: Sequence[bool], **more: Any) -> Any:
-        return function(*args, *self.options, self.first, self.classes, *self.how, *flags, False, self.entropy, **more)
+        return function(*args, *self.options, self.first, self.classes, *self.how, *flags, False, self.entropy, self.factor, **more)
 
 
 def split_loss(
     op: Any, x: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, options: Sequence[Any], how: tuple[str, str],
-    wanted: Sequence[bool], group: Any, implementation: str | None, entropy: bool,
+    wanted: Sequence[bool], group: Any, implementation: str | None, entropy: bool, factor: float,
 ) -> tuple[Tensor, Tensor]:
-    """(loss, state of the whole vocabulary). With `entropy`, which goes with no reduction, losses and states as the op has them. Parameters as those of `Shard`.
+    """(loss, state of the whole vocabulary). With `entropy`, which goes with no reduction, losses and states as the op has them. Parameters
+    as those of `Shard`.
 
     Raises TypeError for a group that is none."""
     import torch.distributed as dist
@@ -54,7 +56,7 @@ def split_loss(
     rows = weight.shape[0]
     shard = Shard(
         op, target, tuple(options), dist.get_rank(group) * rows, dist.get_world_size(group) * rows, how, tuple(wanted), group,
-        implementation, entropy
+        implementation, entropy, factor
     )
     loss, state = _split().apply(shard, x, weight, bias)
     return loss, state

@@ -18,7 +18,7 @@ from rooftop.core.autocasting import lowered
 from rooftop.core.op import Calls, Grad, Judging, Op, Timed, Tolerance
 from rooftop.core.spec import DTYPES, Meta, Problem, Work
 from rooftop.ops import _linear_rows
-from rooftop.ops._linear_call import check_divisor, check_weights, faults, scale_of, summed, validated
+from rooftop.ops._linear_call import canonical, canonical_bwd, check_divisor, check_weights, faults, scale_of, summed, validated
 from rooftop.ops._linear_cases import SWEPT, cases
 from rooftop.ops._linear_loss import beside, changed, entropy_gradients, forward, gradients, options_of, same_state
 from rooftop.ops._linear_peers import compiled_backward, liger, three_products, torch_step
@@ -70,16 +70,14 @@ def linear_cross_entropy(
             NaN, and raises under `rooftop.debug()`.
         bias: [V], of the dtype of `x` or float32.
         ignore_index: tokens with this target have no loss and no gradient, do not count in the mean, and their logits are not read. On
-        Hopper, in 16 bits,
-            the products skip them too; elsewhere the products include their rows.
+            Hopper, in 16 bits, the products skip them too; elsewhere the products include their rows.
         label_smoothing: 0 to 1, the share of the target spread evenly over all classes.
         lse_square_scale: factor of the squared log-normaliser, added to each token's loss.
         softcap: logits are first bounded smoothly to ± this. None: no cap. On a GPU, with 16 bits, 1024 classes or more and a cap of at
         most 70, the
             error is up to 2e-7 of the cap.
-        logit_scale: factor of the logits before the soft cap, other than 0; `x` and the bias are multiplied by it.
-        temperature: above 0: loss, lse and entropy are those of the logits, soft-capped, divided by it. `x` is divided by it and rounded
-            to its dtype, unless it is a power of two.
+        logit_scale: factor of the logits before the soft cap, other than 0.
+        temperature: above 0: loss, lse and entropy are those of the logits, soft-capped, divided by it.
         divisor: with `"sum"`, what the sum is divided by: a number, or a tensor of one element on any device (`num_items_in_batch` of
         Transformers: the
             tokens that count in all batches of a step). Without a gradient.
@@ -115,8 +113,6 @@ def linear_cross_entropy(
         check_weights(weights, target)
     flag("linear_cross_entropy", "return_lse", return_lse)
     flag("linear_cross_entropy", "return_entropy", return_entropy)
-    if scale != 1:
-        x, bias = x * scale, None if bias is None else bias.float() * scale
     rows, flat = x.reshape(-1, x.shape[-1]), target.reshape(-1)
     wanted = (wants_gradient(x), wants_gradient(weight), wants_gradient(bias))
     cap = 0.0 if softcap is None else float(softcap) / temperature  # cap · tanh(z / cap) / T, with z / T for z
@@ -128,16 +124,16 @@ def linear_cross_entropy(
     given = implementation if implementation is not None or not return_lse else ""  # torch's own function gives no normaliser
     if invariance.on:
         _linear_rows.refuse(implementation, group, to, weight, return_entropy)
-        loss, lse = _linear_rows.losses(rows, weight, bias, flat, *(options[0], *options[2:]))
+        loss, lse = _linear_rows.losses(rows, weight, bias, flat, *(options[0], *options[2:]), scale)
         apart = True
     else:
         if group is not None:
             from rooftop.ops._vocabulary import split_loss
 
-            loss, state = split_loss(OP, rows, weight, bias, flat, options, (to, memory), wanted, group, implementation, return_entropy)
+            loss, state = split_loss(OP, rows, weight, bias, flat, options, (to, memory), wanted, group, implementation, return_entropy, scale)
         else:
             loss, state, *_ = OP(
-                rows, weight, bias, flat, *options, 0, 0, to, memory, *wanted, True, return_entropy, implementation=given
+                rows, weight, bias, flat, *options, 0, 0, to, memory, *wanted, True, return_entropy, scale, implementation=given
             )
         lse = state[:, 0] + state[:, 1].log() if return_lse else loss
     loss, entropy = loss.unbind(-1) if return_entropy else (loss, loss)
@@ -169,18 +165,19 @@ def reference(
     bias_grad: bool,
     inplace: bool,
     with_entropy: bool = False,
+    logit_scale: float = 1.0,
 ) -> tuple[Tensor, ...]:
     """(loss, state, divisor, and for memory="fast" the gradients of the loss by x, weight and bias). `start`, `classes`: the weight's first
     class and all classes, where it is a slice of the vocabulary; 0 classes: it is all. With entropies, which go with no reduction, `loss`
     [N, 2] is each token's loss and entropy."""
     rest = (ignore_index, reduction, label_smoothing, lse_square_scale, softcap, start, classes)
-    return forward(x, weight, bias, target, options_of(weight, rest), memory, with_entropy, narrow=False)
+    return forward(x, weight, bias, target, options_of(weight, rest), memory, with_entropy, logit_scale, narrow=False)
 
 
 def cpu(
     x: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, ignore_index: int, reduction: str, label_smoothing: float,
     lse_square_scale: float, softcap: float, start: int, classes: int, weight_to: str, memory: str, x_grad: bool, weight_grad: bool,
-    bias_grad: bool, inplace: bool, with_entropy: bool = False,
+    bias_grad: bool, inplace: bool, with_entropy: bool = False, logit_scale: float = 1.0,
 ) -> Any:
     """Two calls of torch, where all logits of float32 are few. Its gradients err more than what is allowed."""
     import torch
@@ -191,6 +188,7 @@ def cpu(
     if wanted or x.element_size() == 2 or lse_square_scale or classes or memory != "fast" or with_entropy or x.shape[0] * weight.shape[0] > FEW:
         return NotImplemented
     z = torch.nn.functional.linear(x, weight, bias)
+    z = z if logit_scale == 1 else z * logit_scale
     z = softcap * (z / softcap).tanh() if softcap else z
     try:
         loss = torch.nn.functional.cross_entropy(z, target, ignore_index=ignore_index, reduction=reduction, label_smoothing=label_smoothing)
@@ -202,7 +200,7 @@ def cpu(
 def same(x: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, *rest: Any) -> tuple[Tensor, ...]:
     """The result at the same precision: products rounded to the dtype of `x`, all else in float32; so is the logits' gradient, before it is
     multiplied."""
-    return forward(x, weight, bias, target, options_of(weight, rest), rest[8], rest[13], narrow=x.element_size() == 2)
+    return forward(x, weight, bias, target, options_of(weight, rest), rest[8], *rest[13:], narrow=x.element_size() == 2)
 
 
 def backward(
@@ -230,6 +228,7 @@ def backward(
     bias_grad: bool,
     inplace: bool,
     with_entropy: bool = False,
+    logit_scale: float = 1.0,
 ) -> tuple[Tensor, ...]:
     """dz = (exp(z - lse) · (1 + 2 · lse_square_scale · lse) - s / V - (1 - s) · [target]) · dloss / divisor, times 1 - (z / softcap)²; dx =
     dz · weight, dweight = dzᵀ · x, dbias the sum of dz over the tokens. Where the forward has made the gradients: those times dloss. With
@@ -237,8 +236,8 @@ def backward(
     rest = (ignore_index, reduction, label_smoothing, lse_square_scale, softcap, start, classes)
     o = options_of(weight, rest)
     if with_entropy:
-        return entropy_gradients(dloss, x, weight, bias, target, state, divisor, o, narrow=False)
-    return gradients(dloss, x, weight, bias, target, state, divisor, unit_x, unit_weight, unit_bias, o, narrow=False)
+        return entropy_gradients(dloss, x, weight, bias, target, state, divisor, o, logit_scale, narrow=False)
+    return gradients(dloss, x, weight, bias, target, state, divisor, unit_x, unit_weight, unit_bias, o, logit_scale, narrow=False)
 
 
 def same_gradients(
@@ -248,8 +247,8 @@ def same_gradients(
     """As `same`."""
     o = options_of(weight, rest)
     if rest[13]:
-        return entropy_gradients(dloss, x, weight, bias, target, state, divisor, o, narrow=x.element_size() == 2)
-    return gradients(dloss, x, weight, bias, target, state, divisor, unit_x, unit_weight, unit_bias, o, narrow=x.element_size() == 2)
+        return entropy_gradients(dloss, x, weight, bias, target, state, divisor, o, rest[14], narrow=x.element_size() == 2)
+    return gradients(dloss, x, weight, bias, target, state, divisor, unit_x, unit_weight, unit_bias, o, rest[14], narrow=x.element_size() == 2)
 
 
 def made_inforward(reduction: str, memory: str) -> bool:
@@ -280,21 +279,6 @@ def outputs_bwd(
         "dweight": Meta(weight.shape, weight_to) if weight_grad else None,
         "dbias": Meta(bias.shape, bias.dtype) if bias_grad and bias is not None else None,
     }
-
-
-def canonical(p: Problem) -> Problem | None:
-    """As they are: rows of x and weight with neighbouring features, one behind another; all else without gaps."""
-    for name, m in p.tensors:
-        if m is None or m.contiguous:
-            continue
-        if name not in ("x", "weight") or m.strides[1] != 1 or m.strides[0] < m.shape[1]:
-            return None
-    return p
-
-
-def canonical_bwd(p: Problem) -> Problem | None:
-    """Where the forward has made the gradients, they and dloss alone are looked at."""
-    return p if any(p.get(n) is not None for n in ("unit_x", "unit_weight", "unit_bias")) else canonical(p)
 
 
 def _one(p: Problem) -> float:
@@ -329,7 +313,7 @@ def _public(tensors: Mapping[str, Any], options: Mapping[str, Any]) -> tuple[Seq
     if options["with_entropy"]:  # the public function gives two tensors
         return None
     names = ("ignore_index", "reduction", "label_smoothing", "lse_square_scale", "memory")
-    more = {"softcap": options["softcap"] or None, "bias": tensors["bias"]}
+    more = {"softcap": options["softcap"] or None, "bias": tensors["bias"], "logit_scale": options["logit_scale"]}
     return (tensors["x"], tensors["weight"], tensors["target"]), {**{n: options[n] for n in names}, **more}
 
 
@@ -356,7 +340,7 @@ def _flat(x: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, *rest:
 
 
 def _entropy_without_gradient(dloss: Tensor, *rest: Any) -> Any:
-    return backward(beside(dloss[:, 0], 0 * dloss[:, 1]) if rest[-1] else dloss, *rest)
+    return backward(beside(dloss[:, 0], 0 * dloss[:, 1]) if rest[-2] else dloss, *rest)
 
 
 OP = Op(
@@ -390,6 +374,7 @@ OP = Op(
             "square forgotten": changed(backward, 10, lse_square_scale=0.0),
             "cap forgotten": changed(backward, 10, softcap=0.0),
             "slices not added": _last_chunk_alone,
+            "logit scale forgotten": changed(backward, 10, logit_scale=1.0),
             "entropy without a gradient": _entropy_without_gradient,
         },
     ),
@@ -401,6 +386,7 @@ OP = Op(
         "square forgotten": changed(reference, 4, lse_square_scale=0.0),
         "cap forgotten": changed(reference, 4, softcap=0.0),
         "bias forgotten": lambda x, weight, bias, *rest: reference(x, weight, bias if bias is None else bias * 0, *rest),
+        "logit scale forgotten": changed(reference, 4, logit_scale=1.0),
         "tail dropped": _tail_dropped,
         "entropy of one class": _flat,
     },

@@ -185,7 +185,7 @@ def test_opcheck() -> None:
     bias = torch.randn(20, requires_grad=True)
     rooftop.linear_cross_entropy(**tensors)
     for reduction, memory, inplace, entropy in (("mean", "fast", True, False), ("sum", "small", False, False), ("none", "fast", True, True)):
-        options = (-100, reduction, 0.1, 0.01, 3.0, 0, 0, "f32", memory, True, True, True, inplace, entropy, "")
+        options = (-100, reduction, 0.1, 0.01, 3.0, 0, 0, "f32", memory, True, True, True, inplace, entropy, 1.5, "")
         args = (tensors["x"], tensors["weight"], bias, tensors["target"], *options)
         torch.library.opcheck(torch.ops.rooftop.linear_cross_entropy.default, args)
 
@@ -390,10 +390,10 @@ def test_the_reference_is_the_same_in_pieces_of_the_tokens(dtype: torch.dtype, m
     x, weight, bias = (torch.randn(n, generator=g, dtype=torch.float64).to(dtype) for n in ((50, 16), (30, 16), (30,)))
     target = torch.randint(0, 30, (50,), generator=g)
     options = reference.options_of(weight, (3, "mean", 0.1, 0.01, 5.0, 0, 0))
-    whole = reference.forward(x, weight, bias, target, options, "fast", False, dtype != torch.float64)
+    whole = reference.forward(x, weight, bias, target, options, "fast", False, 1.0, dtype != torch.float64)
     monkeypatch.setattr(reference, "PIECE", 30 * 7)
     assert len(reference.pieces(x, weight)) == 8
-    pieces = reference.forward(x, weight, bias, target, options, "fast", False, dtype != torch.float64)
+    pieces = reference.forward(x, weight, bias, target, options, "fast", False, 1.0, dtype != torch.float64)
     for one, other in zip(whole, pieces, strict=True):
         torch.testing.assert_close(other, one, rtol=1e-12 if dtype == torch.float64 else 2**-8, atol=1e-12 if dtype == torch.float64 else 1e-4)
 

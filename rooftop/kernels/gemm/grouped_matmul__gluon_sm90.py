@@ -75,7 +75,7 @@ def choose(p: Problem) -> Config:
     m, n = p["out"].shape[-2:]
     groups = p["offsets"].numel
     rows = m / groups if _form(p) == "rows" else m
-    found = [c for c in configs(p) if c.BM == (128 if rows > 64 else 64)]
+    found = [c for c in configs(p) if (128 if rows > 64 else 64) == c.BM]
     wide, narrow = found[0], found[-1]
     tiles = groups * -(-int(rows) // wide.BM) * -(-n // wide.BN)
     return narrow if n <= 128 or tiles < p.device.sms else wide

@@ -29,12 +29,8 @@ def choose(p: Problem) -> Config:
     return _product(p).ranked()[0]
 
 
-def every(p: Problem) -> list[Config]:
-    return _product(p).ranked()
-
-
 def configs(p: Problem) -> list[Config]:
-    return every(p)[:TRIED]
+    return _product(p).ranked()[:TRIED]
 
 
 def scratch(p: Problem, config: Config) -> dict[str, Meta]:

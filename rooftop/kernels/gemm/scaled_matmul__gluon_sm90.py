@@ -47,12 +47,8 @@ def for_any_rows(p: Problem) -> Config:
     return min(short or chains, key=product.seconds)
 
 
-def every(p: Problem) -> list[Config]:
-    return _product(p).ranked()
-
-
 def configs(p: Problem) -> list[Config]:
-    return every(p)[:TRIED]
+    return _product(p).ranked()[:TRIED]
 
 
 def scratch(p: Problem, config: Config) -> dict[str, Meta]:

@@ -1,8 +1,8 @@
 """The launches of the forward and the backward of linear_cross_entropy between their matrix products, in Triton.
 
 Logits are in a chunk: some rows (tokens) by some columns (classes from `first` on), with row stride `zs`, from element `zo` of its memory
-on. They are x · wᵀ as rounded by the product; bias and soft cap are applied when they are read. `state` [N, 4] holds for each token the
-shift (its largest logit so far), the sum of exp(logit - shift), the sum of the logits (for label smoothing) and the target's logit. Ignored
+on. They are x · wᵀ as rounded by the product; bias, `factor` (None: 1) and soft cap are applied when they are read. `state` [N, 4] holds for
+each token the shift (its largest logit so far), the sum of exp(logit - shift), the sum of the logits (for label smoothing) and the target's logit. Ignored
 tokens are never read. ENTROPY: `state` [N, 5] holds last the sum of exp(d) · d with d = logit - shift, the moment, which `row_losses`
 replaces by the entropy of the row's distribution; losses [N, 2] and their gradients are each a loss and an entropy."""
 
@@ -20,7 +20,7 @@ INF = tl.constexpr(float("inf"))
 
 
 @triton.jit
-def _logits(z, bias, at, last, cap, CAP: tl.constexpr, WHOLE: tl.constexpr):  # type: ignore[no-untyped-def]
+def _logits(z, bias, at, last, factor, cap, CAP: tl.constexpr, WHOLE: tl.constexpr):  # type: ignore[no-untyped-def]
     """Logits of one row in float32; -inf past `last`. WHOLE: none are past it."""
     if WHOLE:
         v = tl.load(z + at).to(tl.float32)
@@ -30,6 +30,8 @@ def _logits(z, bias, at, last, cap, CAP: tl.constexpr, WHOLE: tl.constexpr):  # 
         v = tl.load(z + at, at < last, other=0).to(tl.float32)
         if bias is not None:
             v += tl.load(bias + at, at < last, other=0).to(tl.float32)
+    if factor is not None:
+        v *= factor
     if CAP == EXACT:
         v = capped(v, cap)
     if CAP == SHORT:
@@ -52,16 +54,16 @@ def _moment(d):  # type: ignore[no-untyped-def]
 
 @triton.jit
 def _fold(  # type: ignore[no-untyped-def]
-    m, s, total, moment, z, bias, now, last, cap, SMOOTH: tl.constexpr, CAP: tl.constexpr, ENTROPY: tl.constexpr, WHOLE: tl.constexpr,
-    COLUMNS: tl.constexpr
+    m, s, total, moment, z, bias, now, last, factor, cap, SMOOTH: tl.constexpr, CAP: tl.constexpr, ENTROPY: tl.constexpr,
+    WHOLE: tl.constexpr, COLUMNS: tl.constexpr
 ):
     """Online softmax: adds 4 · COLUMNS logits from column `now` on to maximum, sum, total and moment of each position, with 1.25
     exponentials a logit."""
     at = now + tl.arange(0, COLUMNS)
-    a = _logits(z, bias, at, last, cap, CAP, WHOLE)
-    b = _logits(z, bias, at + COLUMNS, last, cap, CAP, WHOLE)
-    c = _logits(z, bias, at + 2 * COLUMNS, last, cap, CAP, WHOLE)
-    d = _logits(z, bias, at + 3 * COLUMNS, last, cap, CAP, WHOLE)
+    a = _logits(z, bias, at, last, factor, cap, CAP, WHOLE)
+    b = _logits(z, bias, at + COLUMNS, last, factor, cap, CAP, WHOLE)
+    c = _logits(z, bias, at + 2 * COLUMNS, last, factor, cap, CAP, WHOLE)
+    d = _logits(z, bias, at + 3 * COLUMNS, last, factor, cap, CAP, WHOLE)
     most = tl.maximum(m, tl.maximum(tl.maximum(a, b), tl.maximum(c, d)))
     if ENTROPY:
         moment = _moved(moment, s, m - most) + ((_moment(a - most) + _moment(b - most)) + (_moment(c - most) + _moment(d - most)))
@@ -77,7 +79,8 @@ def _fold(  # type: ignore[no-untyped-def]
 
 @triton.jit
 def _statistics(  # type: ignore[no-untyped-def]
-    z, bias, columns, cap, SMOOTH: tl.constexpr, CAP: tl.constexpr, ENTROPY: tl.constexpr, COLUMNS: tl.constexpr, STAGES: tl.constexpr
+    z, bias, columns, factor, cap, SMOOTH: tl.constexpr, CAP: tl.constexpr, ENTROPY: tl.constexpr, COLUMNS: tl.constexpr,
+    STAGES: tl.constexpr
 ):
     """Shift, sum, total and moment over `columns` logits of one row."""
     m = tl.full((COLUMNS,), LOWEST, tl.float32)
@@ -86,10 +89,12 @@ def _statistics(  # type: ignore[no-untyped-def]
     moment = tl.zeros((COLUMNS,), tl.float32)
     whole = columns // (4 * COLUMNS)
     for k in tl.range(0, whole, num_stages=STAGES):
-        m, s, total, moment = _fold(m, s, total, moment, z, bias, k * (4 * COLUMNS), columns, cap, SMOOTH, CAP, ENTROPY, True, COLUMNS)
+        m, s, total, moment = _fold(
+            m, s, total, moment, z, bias, k * (4 * COLUMNS), columns, factor, cap, SMOOTH, CAP, ENTROPY, True, COLUMNS
+        )
     if whole * (4 * COLUMNS) < columns:
         m, s, total, moment = _fold(
-            m, s, total, moment, z, bias, whole * (4 * COLUMNS), columns, cap, SMOOTH, CAP, ENTROPY, False, COLUMNS
+            m, s, total, moment, z, bias, whole * (4 * COLUMNS), columns, factor, cap, SMOOTH, CAP, ENTROPY, False, COLUMNS
         )
     most = tl.max(m, 0)
     if ENTROPY:
@@ -98,11 +103,13 @@ def _statistics(  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _picked(z, bias, hit, there, cap, CAP: tl.constexpr):  # type: ignore[no-untyped-def]
+def _picked(z, bias, hit, there, factor, cap, CAP: tl.constexpr):  # type: ignore[no-untyped-def]
     """The target's logit, 0 where it is not in this chunk."""
     v = tl.load(z + hit, there, other=0).to(tl.float32)
     if bias is not None:
         v += tl.load(bias + hit, there, other=0).to(tl.float32)
+    if factor is not None:
+        v *= factor
     if CAP == EXACT:
         v = capped(v, cap)
     if CAP == SHORT:
@@ -123,13 +130,18 @@ def _loss(most, sum_, picked, total, classes, smoothing, scale, SMOOTH: tl.const
 
 @triton.jit
 def _slopes(  # type: ignore[no-untyped-def]
-    z, bias, at, last, hit, most, each, evenly, smoothing, g, cap, CAP: tl.constexpr, ENTROPY: tl.constexpr = False, level=0.0, share=0.0
+    z, bias, at, last, hit, most, each, evenly, smoothing, g, factor, cap, CAP: tl.constexpr, ENTROPY: tl.constexpr = False, level=0.0,
+    share=0.0
 ):
     """d loss / d (x · wᵀ) of one row's logits at `at`. `each`: the factor of the exponentials; `evenly`: the smoothing term of each class;
     `hit`: the target's column; `g`: the row's share of the loss. ENTROPY: `level` and `share` as `entropy_terms` gives them."""
     v = tl.load(z + at, at < last, other=0).to(tl.float32)
     if bias is not None:
         v += tl.load(bias + at, at < last, other=0).to(tl.float32)
+    if factor is not None:
+        v *= factor
+        g *= factor
+        share *= factor
     if CAP == EXACT:
         v = capped(v, cap)
         u = v / cap
@@ -173,7 +185,7 @@ def count_live(target, divisor, R, ignore, MEAN: tl.constexpr, BLOCK: tl.constex
 @triton.jit
 def slice_statistics(z, bias, target, state, zo, zs, columns, first, start, ignore, cap,
                      FIRST: tl.constexpr, SMOOTH: tl.constexpr, CAP: tl.constexpr, COLUMNS: tl.constexpr,
-                     STAGES: tl.constexpr, ENTROPY: tl.constexpr = False):  # type: ignore[no-untyped-def]
+                     STAGES: tl.constexpr, ENTROPY: tl.constexpr = False, factor=None):  # type: ignore[no-untyped-def]
     """Adds one row's logits of a slice of the classes, those of the weight from `first` on, to its state. The weight's class 0 is class
     `start` of the vocabulary. FIRST: the first slice."""
     row = tl.program_id(0).to(tl.int64)
@@ -182,10 +194,10 @@ def slice_statistics(z, bias, target, state, zo, zs, columns, first, start, igno
         z += zo + row * zs
         if bias is not None:
             bias += first
-        most, sum_, total, moment = _statistics(z, bias, columns, cap, SMOOTH, CAP, ENTROPY, COLUMNS, STAGES)
+        most, sum_, total, moment = _statistics(z, bias, columns, factor, cap, SMOOTH, CAP, ENTROPY, COLUMNS, STAGES)
         hit = t - start - first
         there = (hit >= 0) & (hit < columns)
-        picked = _picked(z, bias, hit, there, cap, CAP)
+        picked = _picked(z, bias, hit, there, factor, cap, CAP)
         to = state + (5 if ENTROPY else 4) * row
         if not FIRST:
             before = tl.load(to)
@@ -206,7 +218,8 @@ def slice_statistics(z, bias, target, state, zo, zs, columns, first, start, igno
 
 @triton.jit
 def whole_rows(z, bias, target, state, losses, divisor, zo, zs, columns, row0, ignore, smoothing, scale, cap,
-               SMOOTH: tl.constexpr, CAP: tl.constexpr, COLUMNS: tl.constexpr, STAGES: tl.constexpr):  # type: ignore[no-untyped-def]
+               SMOOTH: tl.constexpr, CAP: tl.constexpr, COLUMNS: tl.constexpr, STAGES: tl.constexpr,
+               factor=None):  # type: ignore[no-untyped-def]
     """One whole row of logits, read for its loss and, while it is still in the L2, again for its gradient, which replaces the logits. The
     chunk's row 0 is token `row0`."""
     row = row0 + tl.program_id(0).to(tl.int64)
@@ -224,9 +237,9 @@ def whole_rows(z, bias, target, state, losses, divisor, zo, zs, columns, row0, i
         tl.store(to + 2, 0.0)
         tl.store(to + 3, 0.0)
     else:
-        most, sum_, total, _ = _statistics(z, bias, columns, cap, SMOOTH, CAP, False, COLUMNS, STAGES)
+        most, sum_, total, _ = _statistics(z, bias, columns, factor, cap, SMOOTH, CAP, False, COLUMNS, STAGES)
         known = (t >= 0) & (t < columns)
-        picked = _picked(z, bias, t, known, cap, CAP)
+        picked = _picked(z, bias, t, known, factor, cap, CAP)
         found = _loss(most, sum_, picked, total, tl.full((), columns, tl.float32), smoothing, scale, SMOOTH)
         tl.store(losses + row, tl.where(known, found, float("nan")))
         tl.store(to, most)
@@ -239,10 +252,10 @@ def whole_rows(z, bias, target, state, losses, divisor, zo, zs, columns, row0, i
         tl.debug_barrier()  # all threads have read the row for its statistics before any thread writes
         for k in tl.range(0, tl.cdiv(columns, 4 * COLUMNS), num_stages=STAGES):
             at = k * (4 * COLUMNS) + step
-            a = _slopes(z, bias, at, columns, t, most, each, evenly, smoothing, g, cap, CAP)
-            b = _slopes(z, bias, at + COLUMNS, columns, t, most, each, evenly, smoothing, g, cap, CAP)
-            c = _slopes(z, bias, at + 2 * COLUMNS, columns, t, most, each, evenly, smoothing, g, cap, CAP)
-            d = _slopes(z, bias, at + 3 * COLUMNS, columns, t, most, each, evenly, smoothing, g, cap, CAP)
+            a = _slopes(z, bias, at, columns, t, most, each, evenly, smoothing, g, factor, cap, CAP)
+            b = _slopes(z, bias, at + COLUMNS, columns, t, most, each, evenly, smoothing, g, factor, cap, CAP)
+            c = _slopes(z, bias, at + 2 * COLUMNS, columns, t, most, each, evenly, smoothing, g, factor, cap, CAP)
+            d = _slopes(z, bias, at + 3 * COLUMNS, columns, t, most, each, evenly, smoothing, g, factor, cap, CAP)
             tl.store(z + at, a.to(z.dtype.element_ty), at < columns)
             tl.store(z + (at + COLUMNS), b.to(z.dtype.element_ty), at + COLUMNS < columns)
             tl.store(z + (at + 2 * COLUMNS), c.to(z.dtype.element_ty), at + 2 * COLUMNS < columns)
@@ -290,7 +303,7 @@ def total_loss(losses, divisor, loss, R, BLOCK: tl.constexpr):  # type: ignore[n
 @triton.jit
 def slice_gradient(z, bias, target, state, dloss, divisor, zo, zs, gs, columns, blocks, first, start, classes, ignore, smoothing, scale,
                    cap,
-                   CAP: tl.constexpr, BLOCK: tl.constexpr, ENTROPY: tl.constexpr = False):  # type: ignore[no-untyped-def]
+                   CAP: tl.constexpr, BLOCK: tl.constexpr, ENTROPY: tl.constexpr = False, factor=None):  # type: ignore[no-untyped-def]
     """Replaces BLOCK logits of one row in a slice of the classes by their gradient. `gs`: stride of dloss, 0 if there is one for all."""
     row = (tl.program_id(0) // blocks).to(tl.int64)
     at = (tl.program_id(0) % blocks) * BLOCK + tl.arange(0, BLOCK)
@@ -307,9 +320,11 @@ def slice_gradient(z, bias, target, state, dloss, divisor, zo, zs, gs, columns, 
     last = tl.where(live, columns, 0)  # nothing is read of an ignored row
     if ENTROPY:
         level, share = entropy_terms(to, sum_, dloss + row * gs)
-        d = _slopes(z, bias, at, last, t - start - first, most, each, smoothing / classes, smoothing, g, cap, CAP, True, level, share)
+        d = _slopes(
+            z, bias, at, last, t - start - first, most, each, smoothing / classes, smoothing, g, factor, cap, CAP, True, level, share
+        )
     else:
-        d = _slopes(z, bias, at, last, t - start - first, most, each, smoothing / classes, smoothing, g, cap, CAP)
+        d = _slopes(z, bias, at, last, t - start - first, most, each, smoothing / classes, smoothing, g, factor, cap, CAP)
     tl.store(z + at, tl.where(live, d, 0).to(z.dtype.element_ty), at < columns)
 
 
@@ -406,7 +421,8 @@ def spread_rows(source, place, out, H, first, height, FIRST: tl.constexpr, BLOCK
 
 @triton.jit
 def live_rows(z, bias, order, live, target, state, losses, divisor, zs, columns, first, smoothing, scale, cap,
-              SMOOTH: tl.constexpr, CAP: tl.constexpr, COLUMNS: tl.constexpr, STAGES: tl.constexpr):  # type: ignore[no-untyped-def]
+              SMOOTH: tl.constexpr, CAP: tl.constexpr, COLUMNS: tl.constexpr, STAGES: tl.constexpr,
+              factor=None):  # type: ignore[no-untyped-def]
     """One whole row of logits, read for its loss and, while it is still in the L2, again for its gradient, which replaces the logits."""
     j = tl.program_id(0)
     if first + j < tl.load(live):
@@ -415,9 +431,9 @@ def live_rows(z, bias, order, live, target, state, losses, divisor, zs, columns,
         t = tl.load(target + row)
         to = state + 4 * row
         step = tl.arange(0, COLUMNS)
-        most, sum_, total, _ = _statistics(z, bias, columns, cap, SMOOTH, CAP, False, COLUMNS, STAGES)
+        most, sum_, total, _ = _statistics(z, bias, columns, factor, cap, SMOOTH, CAP, False, COLUMNS, STAGES)
         known = (t >= 0) & (t < columns)
-        picked = _picked(z, bias, t, known, cap, CAP)
+        picked = _picked(z, bias, t, known, factor, cap, CAP)
         found = _loss(most, sum_, picked, total, tl.full((), columns, tl.float32), smoothing, scale, SMOOTH)
         tl.store(losses + row, tl.where(known, found, float("nan")))
         tl.store(to, most)
@@ -430,10 +446,10 @@ def live_rows(z, bias, order, live, target, state, losses, divisor, zs, columns,
         tl.debug_barrier()  # all threads have read the row for its statistics before any thread writes
         for k in tl.range(0, tl.cdiv(columns, 4 * COLUMNS), num_stages=STAGES):
             at = k * (4 * COLUMNS) + step
-            a = _slopes(z, bias, at, columns, t, most, each, evenly, smoothing, g, cap, CAP)
-            b = _slopes(z, bias, at + COLUMNS, columns, t, most, each, evenly, smoothing, g, cap, CAP)
-            c = _slopes(z, bias, at + 2 * COLUMNS, columns, t, most, each, evenly, smoothing, g, cap, CAP)
-            d = _slopes(z, bias, at + 3 * COLUMNS, columns, t, most, each, evenly, smoothing, g, cap, CAP)
+            a = _slopes(z, bias, at, columns, t, most, each, evenly, smoothing, g, factor, cap, CAP)
+            b = _slopes(z, bias, at + COLUMNS, columns, t, most, each, evenly, smoothing, g, factor, cap, CAP)
+            c = _slopes(z, bias, at + 2 * COLUMNS, columns, t, most, each, evenly, smoothing, g, factor, cap, CAP)
+            d = _slopes(z, bias, at + 3 * COLUMNS, columns, t, most, each, evenly, smoothing, g, factor, cap, CAP)
             tl.store(z + at, a.to(z.dtype.element_ty), at < columns)
             tl.store(z + (at + COLUMNS), b.to(z.dtype.element_ty), at + COLUMNS < columns)
             tl.store(z + (at + 2 * COLUMNS), c.to(z.dtype.element_ty), at + 2 * COLUMNS < columns)
@@ -443,7 +459,7 @@ def live_rows(z, bias, order, live, target, state, losses, divisor, zs, columns,
 @triton.jit
 def live_statistics(z, bias, order, live, target, state, zs, columns, first, start, cap,
                     FIRST: tl.constexpr, SMOOTH: tl.constexpr, CAP: tl.constexpr, COLUMNS: tl.constexpr,
-                    STAGES: tl.constexpr, ENTROPY: tl.constexpr = False):  # type: ignore[no-untyped-def]
+                    STAGES: tl.constexpr, ENTROPY: tl.constexpr = False, factor=None):  # type: ignore[no-untyped-def]
     """Adds one row's logits of a slice of the classes, those of the weight from `first` on, to its state. The weight's class 0 is class
     `start` of the vocabulary. FIRST: the first slice."""
     j = tl.program_id(0)
@@ -452,9 +468,9 @@ def live_statistics(z, bias, order, live, target, state, zs, columns, first, sta
         z += j.to(tl.int64) * zs
         if bias is not None:
             bias += first
-        most, sum_, total, moment = _statistics(z, bias, columns, cap, SMOOTH, CAP, ENTROPY, COLUMNS, STAGES)
+        most, sum_, total, moment = _statistics(z, bias, columns, factor, cap, SMOOTH, CAP, ENTROPY, COLUMNS, STAGES)
         hit = tl.load(target + row) - start - first
-        picked = _picked(z, bias, hit, (hit >= 0) & (hit < columns), cap, CAP)
+        picked = _picked(z, bias, hit, (hit >= 0) & (hit < columns), factor, cap, CAP)
         to = state + (5 if ENTROPY else 4) * row
         if not FIRST:
             before = tl.load(to)
@@ -476,7 +492,7 @@ def live_statistics(z, bias, order, live, target, state, zs, columns, first, sta
 @triton.jit
 def live_gradient(z, bias, order, live, target, state, dloss, divisor, zo, zs, gs, columns, blocks, first, start, classes, smoothing, scale,
                   cap,
-                  CAP: tl.constexpr, BLOCK: tl.constexpr, ENTROPY: tl.constexpr = False):  # type: ignore[no-untyped-def]
+                  CAP: tl.constexpr, BLOCK: tl.constexpr, ENTROPY: tl.constexpr = False, factor=None):  # type: ignore[no-untyped-def]
     """Replaces BLOCK logits of one row in a slice of the classes by their gradient. `gs`: stride of dloss, 0 if there is one for all."""
     j = tl.program_id(0) // blocks
     if j < tl.load(live):
@@ -493,9 +509,11 @@ def live_gradient(z, bias, order, live, target, state, dloss, divisor, zo, zs, g
         g = tl.where((t >= 0) & (t < classes), tl.load(dloss + row * gs).to(tl.float32) / tl.load(divisor), float("nan"))
         if ENTROPY:
             level, share = entropy_terms(to, sum_, dloss + row * gs)
-            d = _slopes(z, bias, at, columns, t - start - first, most, each, smoothing / classes, smoothing, g, cap, CAP, True, level, share)
+            d = _slopes(
+                z, bias, at, columns, t - start - first, most, each, smoothing / classes, smoothing, g, factor, cap, CAP, True, level, share
+            )
         else:
-            d = _slopes(z, bias, at, columns, t - start - first, most, each, smoothing / classes, smoothing, g, cap, CAP)
+            d = _slopes(z, bias, at, columns, t - start - first, most, each, smoothing / classes, smoothing, g, factor, cap, CAP)
         tl.store(z + at, d.to(z.dtype.element_ty), at < columns)
 
 

@@ -77,8 +77,9 @@ def cap_of(p: Problem) -> int:
 
 def numbers(p: Problem) -> dict[str, Any]:
     """Options by the names of the kernels' parameters."""
-    return {"ignore": int(p.option("ignore_index")), "smoothing": float(p.option("label_smoothing")),
-            "scale": float(p.option("lse_square_scale")), "cap": float(p.option("softcap"))}
+    found = {"ignore": int(p.option("ignore_index")), "smoothing": float(p.option("label_smoothing")),
+             "scale": float(p.option("lse_square_scale")), "cap": float(p.option("softcap"))}
+    return found if p.option("logit_scale") == 1 else {**found, "factor": float(p.option("logit_scale"))}
 
 
 def classes(p: Problem) -> int:

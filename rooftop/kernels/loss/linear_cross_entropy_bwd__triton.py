@@ -52,7 +52,7 @@ from rooftop.kernels.loss._logits import EXACT, capped
 @triton.jit
 def exact_gradient(z, bias, target, state, dloss, divisor, zo, zs, gs, columns, blocks, first, start, classes, ignore, smoothing, scale,
                    cap,
-                   CAP: tl.constexpr, BLOCK: tl.constexpr, ENTROPY: tl.constexpr = False):  # type: ignore[no-untyped-def]
+                   CAP: tl.constexpr, BLOCK: tl.constexpr, ENTROPY: tl.constexpr = False, factor=None):  # type: ignore[no-untyped-def]
     """Replaces BLOCK logits of one row in a slice of the classes by their gradient. `gs`: stride of dloss, 0 if there is one for all."""
     row = (tl.program_id(0) // blocks).to(tl.int64)
     at = (tl.program_id(0) % blocks) * BLOCK + tl.arange(0, BLOCK)
@@ -63,6 +63,8 @@ def exact_gradient(z, bias, target, state, dloss, divisor, zo, zs, gs, columns, 
     v = tl.load(z + at, at < last, other=0)
     if bias is not None:
         v += tl.load(bias + first + at, at < last, other=0).to(tl.float32)
+    if factor is not None:
+        v *= factor
     slope = tl.full((BLOCK,), 1.0, tl.float32)
     if CAP == EXACT:
         v = capped(v, cap)
@@ -73,6 +75,8 @@ def exact_gradient(z, bias, target, state, dloss, divisor, zo, zs, gs, columns, 
     each = (1 + 2 * scale * (most + tl.log(sum_))) / sum_
     g = tl.where((t >= 0) & (t < classes), tl.load(dloss + row * gs).to(tl.float32) / tl.load(divisor), float("nan"))
     d = libdevice.exp(v - most) * each - smoothing / classes
+    if factor is not None:
+        slope *= factor
     if ENTROPY:
         level, share = entropy_terms(to, sum_, dloss + row * gs)
         e = libdevice.exp(v - most)
