@@ -41,7 +41,7 @@ def grouped_matmul(
             [M] (or [G, M]) and [G, N]: rows of a and columns of b;
             [M, ceil(K / 128)] (or [G, M, ceil(K / 128)]) and [G, ceil(K / 128), ceil(N / 128)]: 128 elements of a row of a, blocks of 128
             x 128 of b.
-        out_dtype: of fp8: torch.bfloat16 (the default) or torch.float16.
+        out_dtype: of fp8: torch.bfloat16 (the default), torch.float16 or torch.float32.
         offsets: int32 [G]. In the first two forms the end of each group: non-decreasing, at most M (K). In the third the number of rows, at
         most M.
             Offsets out of range are clamped; which rows then belong to which group is unspecified. `rooftop.debug()` reports them.
@@ -81,8 +81,8 @@ def grouped_matmul(
             raise ValueError(f"grouped_matmul: a is {a.dtype}; scale_a, scale_b and out_dtype are of fp8 alone")
         return OP(a, b, offsets, None, None, "", implementation=implementation)
     of_a, of_b = _scales(a, b, scale_a, scale_b)
-    if out_dtype not in (None, torch.bfloat16, torch.float16):
-        raise TypeError(f"grouped_matmul: out_dtype is {out_dtype}; accepted is torch.bfloat16, torch.float16")
+    if out_dtype not in (None, *floats):
+        raise TypeError(f"grouped_matmul: out_dtype is {out_dtype}; accepted is {', '.join(map(str, floats))}")
     to = "bf16" if out_dtype is None else dtype_of(out_dtype)
     return OP(a.detach(), b.detach(), offsets, of_a, of_b, to, implementation=implementation)
 
@@ -275,7 +275,7 @@ def _torch() -> Callable[..., Tensor]:
             return torch._grouped_mm(a, b, offs=offsets)
         if scale_a.dim() == a.dim():
             raise ValueError("torch's grouped product of fp8 has scales of rows and columns")
-        return torch._scaled_grouped_mm(a, b, scale_a, scale_b, offsets, out_dtype=torch.bfloat16 if to == "bf16" else torch.float16)
+        return torch._scaled_grouped_mm(a, b, scale_a, scale_b, offsets, out_dtype=getattr(torch, DTYPES[to].torch))
 
     return grouped
 
@@ -326,11 +326,11 @@ def _cases() -> list[Case]:
         case("weights of 64 experts 2048x1408x16384", tags="bench model", **mm(64, 2048, 1408, 16384, form="depth", a="transposed"))
     )
 
-    def fp8(groups: int, m: int, n: int, k: int, scales: str, dtype: str = "f8e4m3", form: str = "rows", **more: Any) -> dict[str, Any]:
+    def fp8(groups: int, m: int, n: int, k: int, scales: str, dtype: str = "f8e4m3", form: str = "rows", to: str = "bf16", **more: Any) -> dict[str, Any]:
         lead = (groups, m) if form == "masked" else (m,)
         shapes = ((*lead, -(-k // BLOCK)), (groups, -(-k // BLOCK), -(-n // BLOCK))) if scales == "blocks" else (lead, (groups, n))
         given = mm(groups, m, n, k, dtype, form, **{"b": "transposed", **more})
-        return {**given, "scale_a": Input(shapes[0]), "scale_b": Input(shapes[1]), "to": "bf16"}
+        return {**given, "scale_a": Input(shapes[0]), "scale_b": Input(shapes[1]), "to": to}
 
     bench += [
         case(f"{scales} of fp8, experts {g}, {m}x{n}x{k}", tags="bench model", **fp8(g, m, n, k, scales))
@@ -346,6 +346,7 @@ def _cases() -> list[Case]:
                 ]
         edge += [
             case("rows of fp8, small", tags="edge", **fp8(3, 20, 24, 40, "rows", dtype, b="contiguous")),
+            case("blocks of fp8, result of float32", tags="edge", **fp8(3, 20, 24, 136, "blocks", dtype, to="f32")),
             case("blocks of fp8, rows of b", tags="edge", **fp8(3, 40, 136, 144, "blocks", dtype, b="contiguous")),
         ]
     for dtype in ("bf16", "f16", "f32"):

@@ -54,7 +54,7 @@ def test_grouped_products_of_fp8(masked: bool, blocks: bool) -> None:
         ({}, TypeError, "^grouped_matmul: scale_a is NoneType; with fp8 it must be a tensor of torch.float32$"),
         ({"scale_a": torch.ones(8), "scale_b": torch.ones(2, 5)}, ValueError,
          r"scale_a is \(8,\) and scale_b \(2, 5\); accepted is \(8,\) and \(2, 6\), or \(8, 2\) and \(2, 2, 1\)$"),
-        ({"scale_a": torch.ones(8), "scale_b": torch.ones(2, 6), "out_dtype": torch.float32}, TypeError, "out_dtype is torch.float32"),
+        ({"scale_a": torch.ones(8), "scale_b": torch.ones(2, 6), "out_dtype": torch.int8}, TypeError, "out_dtype is torch.int8"),
         ({"a": torch.randn(8, 130), "b": torch.randn(2, 130, 6), "scale_a": torch.ones(8)}, ValueError, "are of fp8 alone$"),
         ({"b": eight_bits(130, 6), "scale_a": torch.ones(8), "scale_b": torch.ones(2, 6)}, ValueError, "groups along K are not of fp8"),
     ],

@@ -49,6 +49,8 @@ def supports(p: Problem) -> str | None:
             return f"TMA does not read {name}: {reason}"
     if turned(out):
         return "the elements of a row of out must be neighbours"
+    if a.itemsize == 1 and out.dtype == "f32":
+        return "tensor cores add fp8 products in fewer than 24 bits: a float32 result needs more"
     if a.itemsize == 1 and (turned(a) or not lies(b, -1, -2)):
         return "wgmma reads 8-bit operands along K: rows of a and columns of b must be neighbours in memory"
     # Groups start anywhere, and a TMA box whose start in the innermost dimension is not a multiple of 16 bytes ends in an illegal
