@@ -132,6 +132,8 @@ def best() -> Callable[..., Tensor]:
             return out
         key = (a.shape, a.stride(), b.shape, b.stride(), a.dtype, a.device, *map(alignment, (a, b, out)), bias is not None, activation)
         if key not in known:
+            if torch.cuda.is_current_stream_capturing():
+                raise ValueError("the first call of the peer at a shape times algorithms, which a graph that is captured cannot")
             known[key] = Searched(*operands, bias, activation)
             known[key].forget()
         known[key].run(known[key].best, b, a, out, bias)

@@ -15,7 +15,7 @@ from rooftop.core.spec import Descriptor, Launch, Meta, Problem
 from rooftop.kernels._device.gluon_tiles import TYPES, lies, readable, turned
 from rooftop.kernels.gemm import _grouped_gluon, _model
 
-DEMANDS = {"has": ["HGMMA", "UTMALDG", "UTMASTG"]}
+DEMANDS = {"has": ["HGMMA|QGMMA", "UTMALDG", "UTMASTG"]}
 SHARED = 226 * 1024
 
 
