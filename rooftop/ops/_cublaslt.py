@@ -44,7 +44,7 @@ class Searched(Matmul):
 
     def _offered(self) -> list[Heuristic]:
         preference, size = _made("cublasLtMatmulPreferenceCreate"), ctypes.c_size_t(WORKSPACE)
-        pairs = [(MAX_WORKSPACE_BYTES, size)]
+        pairs: list[tuple[int, Any]] = [(MAX_WORKSPACE_BYTES, size)]
         pairs += [(n, ctypes.c_uint32(alignment(x.tensor))) for n, x in zip(MIN_ALIGNMENTS, (self.a, self.b, self.c, self.c), strict=True)]
         for attribute, value in pairs:
             _call("libcublasLt", "cublasLtMatmulPreferenceSetAttribute", preference, attribute, ctypes.byref(value), ctypes.c_size_t(ctypes.sizeof(value)))

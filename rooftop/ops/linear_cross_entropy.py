@@ -200,7 +200,7 @@ def cpu(
 def same(x: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, *rest: Any) -> tuple[Tensor, ...]:
     """The result at the same precision: products rounded to the dtype of `x`, all else in float32; so is the logits' gradient, before it is
     multiplied."""
-    return forward(x, weight, bias, target, options_of(weight, rest), rest[8], *rest[13:], narrow=x.element_size() == 2)
+    return forward(x, weight, bias, target, options_of(weight, rest), rest[8], rest[13], rest[14], narrow=x.element_size() == 2)
 
 
 def backward(

@@ -91,7 +91,7 @@ def rivals(run: sweep.Sweep, point: sweep.Point, every: bool = False) -> list[Su
         if implementation.backend not in BACKENDS or subject.supports(case, device) is not None:
             continue
         problem = subject.kernel_problem(case, device)[1]
-        listed = getattr(implementation.module, "every", implementation.configs) if every else implementation.configs
+        listed = getattr(getattr(implementation, "module", None), "every", implementation.configs) if every else implementation.configs
         configs = listed(problem) if implementation.name == mine.name else [implementation.configure(problem)]
         for config in configs:
             text = label(implementation.config_dict(config))
