@@ -455,7 +455,7 @@ def group_norm(input: Tensor, num_groups: int, weight: Tensor | None=None, bias:
     Raises TypeError for other dtypes, ValueError for shapes or devices that do not fit, a number of groups that does not divide C, one
     element a group in all, an eps below 0, or an input that a named implementation cannot take."""
 
-def grouped_matmul(a: Tensor, b: Tensor, offsets: Tensor, *, implementation: str | None=None) -> Tensor:
+def grouped_matmul(a: Tensor, b: Tensor, offsets: Tensor, *, scale_a: Tensor | None=None, scale_b: Tensor | None=None, out_dtype: Any=None, implementation: str | None=None) -> Tensor:
     """One product for each of G groups, given by offsets that stay on the device; summed in float32, rounded once.
 
     Three forms, distinguished by the dimensions of a and b:
@@ -465,13 +465,19 @@ def grouped_matmul(a: Tensor, b: Tensor, offsets: Tensor, *, implementation: str
         [G, M, K], [G, K, N] -> [G, M, N]: the first offsets[g] rows of matrix g; the rows after them give zeros and are not read.
 
     Args:
-        a, b: float32, float16 or bfloat16, of one dtype, any strides. Under autocast both are cast to its dtype.
+        a, b: float32, float16 or bfloat16, of one dtype, any strides. Under autocast both are cast to its dtype. Or float8_e4m3fn or
+            float8_e5m2 with both scales, in the two forms with a matrix a group; fastest where both are contiguous along K.
+        scale_a, scale_b: float32, of fp8; their shapes determine what they scale. Any strides: they are copied.
+            [M] (or [G, M]) and [G, N]: rows of a and columns of b;
+            [M, ceil(K / 128)] (or [G, M, ceil(K / 128)]) and [G, ceil(K / 128), ceil(N / 128)]: 128 elements of a row of a, blocks of 128
+            x 128 of b.
+        out_dtype: of fp8: torch.bfloat16 (the default) or torch.float16.
         offsets: int32 [G]. In the first two forms the end of each group: non-decreasing, at most M (K). In the third the number of rows, at
         most M.
             Offsets out of range are clamped; which rows then belong to which group is unspecified. `rooftop.debug()` reports them.
         implementation: name of a kernel (`"triton"`), which runs or raises. None selects the best one that supports the input.
 
-    Returns a tensor in the dtype of `a`.
+    Returns a tensor in the dtype of `a`, or `out_dtype`. No gradient flows through a product of fp8.
 
     Raises TypeError for other dtypes, ValueError for shapes that do not fit or tensors on different devices."""
 
@@ -580,7 +586,7 @@ def layer_norm(input: Tensor, normalized_shape: Sequence[int] | int, weight: Ten
     Raises TypeError for other dtypes, ValueError for shapes or devices that do not fit, an eps below 0, or an input that a named
     implementation cannot take."""
 
-def linear_cross_entropy(x: Tensor, weight: Tensor, target: Tensor, *, bias: Tensor | None=None, ignore_index: int=-100, label_smoothing: float=0.0, lse_square_scale: float=0.0, softcap: float | None=None, logit_scale: float=1.0, reduction: str='mean', divisor: int | float | Tensor | None=None, return_lse: bool=False, weight_grad_dtype: torch.dtype | None=None, memory: str='fast', group: Any=None, implementation: str | None=None) -> Any:
+def linear_cross_entropy(x: Tensor, weight: Tensor, target: Tensor, *, bias: Tensor | None=None, ignore_index: int=-100, label_smoothing: float=0.0, lse_square_scale: float=0.0, softcap: float | None=None, logit_scale: float=1.0, temperature: float=1.0, reduction: str='mean', divisor: int | float | Tensor | None=None, weights: Tensor | None=None, return_lse: bool=False, return_entropy: bool=False, weight_grad_dtype: torch.dtype | None=None, memory: str='fast', group: Any=None, implementation: str | None=None) -> Any:
     """Cross-entropy between `x @ weight.T + bias` and class indices. Products are summed in float32 and rounded to the dtype of `x`, all
     else is float32. Under autocast `x`, `weight` and `bias` are cast to its dtype, as by a linear layer.
 
@@ -598,19 +604,24 @@ def linear_cross_entropy(x: Tensor, weight: Tensor, target: Tensor, *, bias: Ten
             NaN, and raises under `rooftop.debug()`.
         bias: [V], of the dtype of `x` or float32.
         ignore_index: tokens with this target have no loss and no gradient, do not count in the mean, and their logits are not read. On
-        Hopper, in 16 bits,
-            the products skip them too; elsewhere the products include their rows.
+            Hopper, in 16 bits, the products skip them too; elsewhere the products include their rows.
         label_smoothing: 0 to 1, the share of the target spread evenly over all classes.
         lse_square_scale: factor of the squared log-normaliser, added to each token's loss.
         softcap: logits are first bounded smoothly to ± this. None: no cap. On a GPU, with 16 bits, 1024 classes or more and a cap of at
         most 70, the
             error is up to 2e-7 of the cap.
-        logit_scale: factor of the logits before the soft cap, other than 0; `x` and the bias are multiplied by it.
+        logit_scale: factor of the logits before the soft cap, other than 0.
+        temperature: above 0: loss, lse and entropy are those of the logits, soft-capped, divided by it.
         divisor: with `"sum"`, what the sum is divided by: a number, or a tensor of one element on any device (`num_items_in_batch` of
         Transformers: the
             tokens that count in all batches of a step). Without a gradient.
         reduction: `"mean"` over the tokens that count, `"sum"` or `"none"`. With `"none"` both values of `memory` need four products.
+        weights: [...], the shape of `target`, floating point: factors of the tokens' losses, without a gradient. `"mean"` divides by
+            their sum over the tokens that count. There are four products for either value of `memory`. A token of weight 0 is computed as
+            an ignored one, unless lse or entropy are asked for.
         return_lse: return (loss, lse), lse [...] in float32, 0 where a token is ignored. No gradient flows through it.
+        return_entropy: return last the entropy of each token's distribution, [...] in float32, in nats, 0 where a token is ignored. Its
+            gradient flows. There are four products for either value of `memory`.
         weight_grad_dtype: dtype of the weight's gradient: that of the weight, or torch.float32, for a leaf with ``weight.grad_dtype =
         torch.float32``
             (otherwise autograd rounds it to the weight's dtype). It is summed in float32 either way.
@@ -967,10 +978,10 @@ def scaled_matmul(a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor, *, bia
             one element each: all of a, all of b;
             [M] or [M, 1], and [N] or [1, N]: rows of a and columns of b;
             [M, ceil(K / 128)] and [ceil(K / 128), ceil(N / 128)] (fp8 only): 128 elements of a row of a, blocks of 128 x 128 of b.
+            Any strides: they are copied. DeepGEMM's `fp8_gemm_nt((a, sa), (b, sb), out)` is ``scaled_matmul(a, b.t(), sa, sb.t())``.
         bias: [N], float32, float16 or bfloat16, added to each row, or None.
-        fast: lets tensor cores accumulate fp8 products in fewer than 24 bits along all of K, up to 4096 of them. If False, or for float32
-        results, or
-            with block scales, at most 128 products are accumulated this way, and these sums are added in float32.
+        fast: lets tensor cores accumulate fp8 products in fewer than 24 bits along all of K, up to 4096 of them. If False, or for
+            float32 results, or with block scales, at most 128 products are accumulated this way, and these sums are added in float32.
         out_dtype: torch.bfloat16 (the default), torch.float16 or torch.float32. Values beyond its range become infinite.
         implementation: name of a kernel (`"gluon_sm90"`), which runs or raises. None selects the best one that supports the input.
 
@@ -1305,7 +1316,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None=None, *, activation: s
 
     Raises TypeError for other dtypes, ValueError for shapes, devices or options that do not fit."""
 
-def linear_logp(x: Tensor, weight: Tensor, tokens: Tensor, *, bias: Tensor | None=None, temperature: float=1.0, softcap: float | None=None, ignore_index: int=-100, memory: str='fast', group: Any=None, implementation: str | None=None) -> Tensor:
+def linear_logp(x: Tensor, weight: Tensor, tokens: Tensor, *, bias: Tensor | None=None, temperature: float=1.0, softcap: float | None=None, ignore_index: int=-100, return_entropy: bool=False, memory: str='fast', group: Any=None, implementation: str | None=None) -> Any:
     """log softmax((x weightᵀ + bias) / temperature) of given tokens, without the logits: what DPO, KTO, PPO and GRPO train on. It is
     `rooftop.linear_cross_entropy` of each token with the sign changed, and has its gradients and its memory.
 
@@ -1314,10 +1325,11 @@ def linear_logp(x: Tensor, weight: Tensor, tokens: Tensor, *, bias: Tensor | Non
         weight: [V, H], in the dtype of `x`: the last layer's.
         tokens: int64 [...], 0 to V - 1 or `ignore_index`, whose log-probability is 0, without a gradient.
         bias: [V], of the dtype of `x` or float32.
-        temperature: above 0. `x` is divided by it and rounded to its dtype, unless it is a power of two.
-        softcap, memory, group, implementation: as `rooftop.linear_cross_entropy`'s. A soft cap goes with temperature 1 alone.
+        temperature: above 0.
+        return_entropy: return (log-probabilities, entropies) of each token's distribution, in nats. Gradients flow through both.
+        softcap, memory, group, implementation: as `rooftop.linear_cross_entropy`'s.
 
-    Returns float32 [...].
+    Returns float32 [...], or two of them.
 
     Raises TypeError for other dtypes, ValueError for shapes, devices or options that do not fit, IndexError for a token out of range on
     the CPU.

@@ -135,8 +135,8 @@ def linear(
 
 def linear_logp(
     x: Tensor, weight: Tensor, tokens: Tensor, *, bias: Tensor | None = None, temperature: float = 1.0, softcap: float | None = None,
-    ignore_index: int = -100, memory: str = "fast", group: Any = None, implementation: str | None = None,
-) -> Tensor:
+    ignore_index: int = -100, return_entropy: bool = False, memory: str = "fast", group: Any = None, implementation: str | None = None,
+) -> Any:
     """log softmax((x weightᵀ + bias) / temperature) of given tokens, without the logits: what DPO, KTO, PPO and GRPO train on. It is
     `rooftop.linear_cross_entropy` of each token with the sign changed, and has its gradients and its memory.
 
@@ -145,10 +145,11 @@ def linear_logp(
         weight: [V, H], in the dtype of `x`: the last layer's.
         tokens: int64 [...], 0 to V - 1 or `ignore_index`, whose log-probability is 0, without a gradient.
         bias: [V], of the dtype of `x` or float32.
-        temperature: above 0. `x` is divided by it and rounded to its dtype, unless it is a power of two.
-        softcap, memory, group, implementation: as `rooftop.linear_cross_entropy`'s. A soft cap goes with temperature 1 alone.
+        temperature: above 0.
+        return_entropy: return (log-probabilities, entropies) of each token's distribution, in nats. Gradients flow through both.
+        softcap, memory, group, implementation: as `rooftop.linear_cross_entropy`'s.
 
-    Returns float32 [...].
+    Returns float32 [...], or two of them.
 
     Raises TypeError for other dtypes, ValueError for shapes, devices or options that do not fit, IndexError for a token out of range on
     the CPU.
@@ -159,13 +160,11 @@ def linear_logp(
     number("linear_logp", "temperature", temperature, "a number above 0", finite=True)
     if not temperature > 0:
         raise ValueError(f"linear_logp: temperature is {temperature}; it must be above 0")
-    if softcap is not None and temperature != 1:
-        raise ValueError(f"linear_logp: temperature is {temperature} and softcap {softcap}; with a soft cap the temperature must be 1")
     loss = public("linear_cross_entropy")(
-        x, weight, tokens, bias=bias, ignore_index=ignore_index, softcap=softcap, logit_scale=1 / temperature, reduction="none",
-        memory=memory, group=group, implementation=implementation,
+        x, weight, tokens, bias=bias, ignore_index=ignore_index, softcap=softcap, temperature=temperature, reduction="none",
+        return_entropy=return_entropy, memory=memory, group=group, implementation=implementation,
     )
-    return -loss
+    return (-loss[0], loss[1]) if return_entropy else -loss
 
 
 def load(path: str | Path, *, source: str | None = None) -> Any:

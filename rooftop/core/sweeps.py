@@ -22,6 +22,7 @@ class Sizes:
     beside   the size that counts rows which do not depend on each other, where `rows` names none: what `rooftop check --invariant` varies
     taken    (tensors, indices of rows in their order) -> the other tensors as they are for these rows alone (offsets of groups)
     models   size -> the model dimension that it stands for (a name of `rooftop.lab.timing.models.WIDTHS`)
+    ways     sizes that are no extents, but count ways in which a tensor may lie in memory
     powers   sizes that are powers of two, such as the side of a block; their ranges start and end at one
     dtypes   of the first tensor, or of the values whose codes it holds
     axis     the size on the x axis of a drawing; "": the geometric mean of all"""
@@ -31,6 +32,7 @@ class Sizes:
     rows: str = ""
     models: Mapping[str, str] = field(default_factory=dict)
     powers: tuple[str, ...] = ()
+    ways: tuple[str, ...] = ()
     dtypes: tuple[str, ...] = ("bf16", "f32")
     axis: str = ""
     beside: str = ""
@@ -42,7 +44,7 @@ class Sizes:
         for name, (low, high) in self.ranges.items():
             if not 1 <= low <= high:
                 raise ValueError(f"the range of {name} is {low} to {high}; it must start at 1 or above and not end before it starts")
-        for name in (*self.models, *self.powers, *filter(None, (self.rows, self.axis, self.beside))):
+        for name in (*self.models, *self.powers, *self.ways, *filter(None, (self.rows, self.axis, self.beside))):
             if name not in self.ranges:
                 raise ValueError(f"{name!r} is no size; there are {', '.join(self.ranges)}")
         for name in self.powers:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rooftop.core.argument_checks import number, positive
-from rooftop.core.spec import dtype_of
+from rooftop.core.spec import Problem, dtype_of
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 REDUCTIONS = ("mean", "sum", "none")
 MEMORY = ("fast", "small")
@@ -26,6 +29,45 @@ def check_divisor(divisor: Any, reduction: str) -> None:
     number("linear_cross_entropy", "divisor", divisor, "a number other than 0, or a tensor of one element")
     if not divisor:
         raise ValueError("linear_cross_entropy: divisor is 0; it must be a number other than 0, or a tensor of one element")
+
+
+def scale_of(logit_scale: Any, temperature: Any) -> float:
+    """The factor of the logits before a soft cap. Raises TypeError and ValueError as linear_cross_entropy says."""
+    name = "linear_cross_entropy"
+    number(name, "logit_scale", logit_scale, "a finite number other than 0", finite=True)
+    if not logit_scale:
+        raise ValueError(f"{name}: logit_scale is 0; it must be a finite number other than 0")
+    number(name, "temperature", temperature, "a finite number above 0", finite=True)
+    if not temperature > 0:
+        raise ValueError(f"{name}: temperature is {temperature}; it must be a finite number above 0")
+    return logit_scale / temperature
+
+
+def check_weights(weights: Any, target: Any) -> None:
+    """Raises TypeError and ValueError as linear_cross_entropy says."""
+    import torch
+
+    name = "linear_cross_entropy"
+    if not isinstance(weights, torch.Tensor):
+        raise TypeError(f"{name}: weights is a {type(weights).__name__}; it must be a tensor of the shape of target")
+    if not weights.is_floating_point():
+        raise TypeError(f"{name}: weights is {weights.dtype}; it must be floating point")
+    if weights.shape != target.shape:
+        raise ValueError(f"{name}: weights has shape {tuple(weights.shape)}; it must be that of target, {tuple(target.shape)}")
+    if weights.device != target.device:
+        raise ValueError(f"{name}: weights lies on {weights.device} and target on {target.device}; they must be on one device")
+    if weights.requires_grad and torch.is_grad_enabled():
+        raise ValueError(f"{name}: weights requires a gradient, and gets none; give weights.detach(), or multiply the losses of reduction='none'")
+
+
+def summed(losses: Any, live: Any, weights: Any, reduction: str) -> Any:
+    """Losses of tokens [N], times their weights, reduced as linear_cross_entropy says. `live`: the tokens that count."""
+    if weights is not None:
+        losses = (losses * weights).where(live, 0.0)
+    if reduction == "none":
+        return losses
+    count = live if weights is None else weights.where(live, 0.0)
+    return losses.sum() / (count.sum() if reduction == "mean" else 1)
 
 
 def validated(
@@ -80,3 +122,28 @@ def validated(
     if softcap is not None:
         positive(name, "softcap", softcap)
     return dtype_of(weight_grad_dtype or weight.dtype)
+
+
+def faults(x: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, ignore_index: int, *rest: Any) -> str | None:
+    """What is wrong with the targets; they are read, so the device is waited for."""
+    classes = rest[5] or weight.shape[0]
+    bad = (target != ignore_index) & ((target < 0) | (target >= classes))
+    if not bool(bad.any()):
+        return None
+    row = int(bad.nonzero()[0])
+    return f"target[{row}] is {int(target[row])}; accepted are 0 to {classes - 1} and ignore_index, {ignore_index}"
+
+
+def canonical(p: Problem) -> Problem | None:
+    """As they are: rows of x and weight with neighbouring features, one behind another; all else without gaps."""
+    for name, m in p.tensors:
+        if m is None or m.contiguous:
+            continue
+        if name not in ("x", "weight") or m.strides[1] != 1 or m.strides[0] < m.shape[1]:
+            return None
+    return p
+
+
+def canonical_bwd(p: Problem) -> Problem | None:
+    """Where the forward has made the gradients, they and dloss alone are looked at."""
+    return p if any(p.get(n) is not None for n in ("unit_x", "unit_weight", "unit_bias")) else canonical(p)

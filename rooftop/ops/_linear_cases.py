@@ -22,7 +22,7 @@ def _call(
         "classes": 0, "weight_to": to or d, "memory": "fast", "x_grad": True, "weight_grad": True, "bias_grad": bool(bias),
         "inplace": False,
     }
-    if unknown := options.keys() - made.keys():
+    if unknown := options.keys() - made.keys() - {"with_entropy", "logit_scale"}:
         raise TypeError(f"linear_cross_entropy has no {', '.join(sorted(unknown))}")
     return made | options
 
@@ -36,7 +36,7 @@ SHAPES = {"llama-3 head": (8192, 4096, 128256), "small head": (2048, 2048, 32000
 
 HALVES = (
     "one token", "one class", "bias", "each token's", "small", "ignored", "everything", "everything, small", "rows misaligned",
-    "-inf in the bias"
+    "-inf in the bias", "entropy, everything"
 )
 
 
@@ -87,6 +87,15 @@ def cases() -> list[Case]:
             "memory": "small"
         },
         "a slice of the vocabulary": {"n": 10, "v": 30, "start": 30, "classes": 90, "label_smoothing": 0.1, "memory": "small"},
+        "entropy": {"n": 10, "v": 300, "reduction": "none", "with_entropy": True},
+        "entropy, small": {"n": 9, "h": 24, "v": 270, "reduction": "none", "memory": "small", "with_entropy": True},
+        "entropy, everything": {
+            "n": 10, "v": 300, "bias": "own", "ignore": 7, "label_smoothing": 0.2, "lse_square_scale": 1e-2, "softcap": 2.0,
+            "reduction": "none", "with_entropy": True, "logit_scale": 1.7
+        },
+        "entropy, -inf in the bias": {"n": 10, "v": 100, "bias": "own", "bias_fill": "-inf", "reduction": "none", "with_entropy": True},
+        "logit scale": {"n": 10, "v": 300, "bias": "own", "softcap": 2.0, "logit_scale": 1.7},
+        "logit scale, small": {"n": 10, "v": 300, "logit_scale": -0.6, "memory": "small"},
         "rows padded": {"n": 9, "h": 64, "v": 50, "layout": "padded", "memory": "small"},
         "rows misaligned": {"n": 9, "h": 64, "v": 50, "layout": "sliced"},
         "address misaligned": {"n": 9, "h": 64, "v": 50, "layout": "offset"},

@@ -30,9 +30,9 @@ def torch_step(compiled: bool = False) -> Callable[..., Any]:
     function = torch.compile(_materialised, dynamic=False) if compiled else _materialised
 
     def run(x: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, *rest: Any) -> Any:
-        ignore, reduction, smoothing, scale, cap, start, classes, _, memory, *wanted = rest
-        if scale or start or classes:
-            raise ValueError("torch's cross_entropy has no term of the log-normaliser and takes no slice of the vocabulary")
+        ignore, reduction, smoothing, scale, cap, start, classes, _, memory, *wanted, with_entropy, factor = rest
+        if scale or start or classes or with_entropy or factor != 1:
+            raise ValueError("torch's cross_entropy of a linear layer has none of these options, and takes no slice of the vocabulary")
         made = memory == "fast" and reduction != "none"
         if compiled and not (made and all(wanted[:2]) and ignore == -100):
             raise ValueError("compiled for the loss with both gradients: each compilation costs seconds")
@@ -70,9 +70,9 @@ def liger() -> Callable[..., Any]:
     def run(x: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, *rest: Any) -> Any:
         import torch
 
-        ignore, reduction, smoothing, scale, cap, start, classes, _, _, x_grad, weight_grad, *_ = rest
-        if start or classes or reduction == "none":
-            raise ValueError("Liger takes no slice of the vocabulary, and makes no gradients without a reduction")
+        ignore, reduction, smoothing, scale, cap, start, classes, _, _, x_grad, weight_grad, *_, factor = rest
+        if start or classes or reduction == "none" or factor != 1:
+            raise ValueError("Liger takes no slice of the vocabulary and no factor of the logits, and makes no gradients without a reduction")
         with torch.enable_grad():
             given = x.detach().requires_grad_(x_grad), weight.detach().requires_grad_(weight_grad)
             loss, *_ = LigerFusedLinearCrossEntropyFunction.apply(

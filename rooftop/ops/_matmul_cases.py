@@ -148,3 +148,9 @@ def cases(activations: Sequence[str], precisions: Sequence[str]) -> list[Case]:
         ]
     huge = [case("over 2^31 elements", tags="edge huge", why="offsets need 64 bits", **mm(65600, 32768, 16))]
     return bench + edge + huge
+
+
+def swept(dtype: str, M: int, N: int, K: int, order: int = 1) -> dict[str, Any]:
+    """`order` 1: rows of b are contiguous; 2: its columns, as of a layer's weight [N, K]."""
+    b = Input((K, N), dtype, layout="contiguous" if order == 1 else "transposed")
+    return {"a": Input((M, K), dtype), "b": b, "c": None, "alpha": 1.0, "beta": 0.0}

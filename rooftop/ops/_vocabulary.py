@@ -29,6 +29,8 @@ class Shard:
     wanted: tuple[bool, ...]
     group: Any
     implementation: str | None
+    entropy: bool
+    factor: float
 
     @property
     def all(self) -> Options:
@@ -36,14 +38,15 @@ class Shard:
         return Options(ignore, reduction, smoothing, scale, cap, self.first, self.classes)
 
     def call(self, function: Callable[..., Any], *args: Any, flags: Sequence[bool], **more: Any) -> Any:
-        return function(*args, *self.options, self.first, self.classes, *self.how, *flags, False, **more)
+        return function(*args, *self.options, self.first, self.classes, *self.how, *flags, False, self.entropy, self.factor, **more)
 
 
 def split_loss(
     op: Any, x: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, options: Sequence[Any], how: tuple[str, str],
-    wanted: Sequence[bool], group: Any, implementation: str | None,
+    wanted: Sequence[bool], group: Any, implementation: str | None, entropy: bool, factor: float,
 ) -> tuple[Tensor, Tensor]:
-    """(loss, state of the whole vocabulary). Parameters as those of `Shard`.
+    """(loss, state of the whole vocabulary). With `entropy`, which goes with no reduction, losses and states as the op has them. Parameters
+    as those of `Shard`.
 
     Raises TypeError for a group that is none."""
     import torch.distributed as dist
@@ -53,7 +56,7 @@ def split_loss(
     rows = weight.shape[0]
     shard = Shard(
         op, target, tuple(options), dist.get_rank(group) * rows, dist.get_world_size(group) * rows, how, tuple(wanted), group,
-        implementation
+        implementation, entropy, factor
     )
     loss, state = _split().apply(shard, x, weight, bias)
     return loss, state
@@ -75,8 +78,10 @@ def _split() -> Any:
             state = joined(state, shard.target != o.ignore_index, shard.group)
             ctx.shard = shard
             ctx.save_for_backward(x, weight, bias, state, divisor)
-            found = _linear_loss.losses(state, shard.target, o)
+            found = _linear_loss.losses(state[:, :4], shard.target, o)
             ctx.mark_non_differentiable(state)
+            if shard.entropy:
+                return torch.stack((found, state[:, 4]), 1), state
             return found if o.reduction == "none" else found.sum() / divisor, state
 
         @staticmethod
@@ -103,6 +108,12 @@ def joined(state: Tensor, live: Tensor, group: Any) -> Tensor:
 
     most = state[:, 0].clone()
     dist.all_reduce(most, dist.ReduceOp.MAX, group=group)
-    sums = torch.cat([(state[:, 1] * (state[:, 0] - most).exp())[:, None], state[:, 2:]], 1)
+    off = state[:, 0] - most
+    share = state[:, 1] * off.exp()  # of the sum
+    sums = torch.cat([share[:, None], state[:, 2:]], 1)
+    if state.shape[1] > 4:  # for an entropy log s - e of a rank's classes: the sum of exp(d) d about the joined shift, s · (log s - e + off)
+        sums[:, 3] = (share * (state[:, 1].log() - state[:, 4] + off)).where(share != 0, 0.0)
     dist.all_reduce(sums, group=group)
+    if state.shape[1] > 4:
+        sums[:, 3] = sums[:, 0].log() - sums[:, 3] / sums[:, 0]
     return torch.cat([most[:, None], sums], 1).where(live[:, None], state)

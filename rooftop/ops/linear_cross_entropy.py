@@ -1,7 +1,8 @@
 """Cross-entropy of the logits x · wᵀ, which never exist in full: the last layer of a language model and its loss in one.
 
-    z = logit_scale · (x · weightᵀ + bias),  then softcap · tanh(z / softcap) where that is asked
+    z = logit_scale · (x · weightᵀ + bias),  then softcap · tanh(z / softcap) where that is asked,  then z / temperature
     loss_i = lse_i - (1 - s) · z_i,target - s · mean(z_i) + lse_square_scale · lse_i²,   lse_i = log sum_j exp(z_ij)
+    entropy_i = lse_i - sum_j p_ij · z_ij,   p_ij = exp(z_ij - lse_i)
 
 s is the label smoothing. Sources: Wijmans et al. 2024, Cut Your Losses (arXiv 2411.09009); Hsu et al. 2024, Liger Kernel (arXiv
 2410.10989), for gradients made in the forward; those of the options are in cross_entropy's contract."""
@@ -12,21 +13,20 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rooftop.core import invariance
-from rooftop.core.argument_checks import flag, number, wants_gradient
+from rooftop.core.argument_checks import flag, wants_gradient
 from rooftop.core.autocasting import lowered
-from rooftop.core.op import Calls, Grad, Judged, Judging, Op, Timed, Tolerance
+from rooftop.core.op import Calls, Grad, Judging, Op, Timed, Tolerance
 from rooftop.core.spec import DTYPES, Meta, Problem, Work
-from rooftop.ops import _linear_loss, _linear_rows
-from rooftop.ops._linear_call import check_divisor, validated
+from rooftop.ops import _linear_rows
+from rooftop.ops._linear_call import canonical, canonical_bwd, check_divisor, check_weights, faults, scale_of, summed, validated
 from rooftop.ops._linear_cases import SWEPT, cases
-from rooftop.ops._linear_loss import Options
+from rooftop.ops._linear_loss import beside, changed, entropy_gradients, forward, gradients, options_of, same_state
 from rooftop.ops._linear_peers import compiled_backward, liger, three_products, torch_step
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-PIECE = 2**29  # logits that the reference holds at a time
 FEW = 2**24  # logits that a call on the CPU may hold for its backward
 UNITS = {"f64": "fma64", "f32": "fma32", "f16": "tensor-f16", "bf16": "tensor-bf16"}
 
@@ -42,9 +42,12 @@ def linear_cross_entropy(
     lse_square_scale: float = 0.0,
     softcap: float | None = None,
     logit_scale: float = 1.0,
+    temperature: float = 1.0,
     reduction: str = "mean",
     divisor: int | float | Tensor | None = None,
+    weights: Tensor | None = None,
     return_lse: bool = False,
+    return_entropy: bool = False,
     weight_grad_dtype: torch.dtype | None = None,
     memory: str = "fast",
     group: Any = None,
@@ -67,19 +70,24 @@ def linear_cross_entropy(
             NaN, and raises under `rooftop.debug()`.
         bias: [V], of the dtype of `x` or float32.
         ignore_index: tokens with this target have no loss and no gradient, do not count in the mean, and their logits are not read. On
-        Hopper, in 16 bits,
-            the products skip them too; elsewhere the products include their rows.
+            Hopper, in 16 bits, the products skip them too; elsewhere the products include their rows.
         label_smoothing: 0 to 1, the share of the target spread evenly over all classes.
         lse_square_scale: factor of the squared log-normaliser, added to each token's loss.
         softcap: logits are first bounded smoothly to ± this. None: no cap. On a GPU, with 16 bits, 1024 classes or more and a cap of at
         most 70, the
             error is up to 2e-7 of the cap.
-        logit_scale: factor of the logits before the soft cap, other than 0; `x` and the bias are multiplied by it.
+        logit_scale: factor of the logits before the soft cap, other than 0.
+        temperature: above 0: loss, lse and entropy are those of the logits, soft-capped, divided by it.
         divisor: with `"sum"`, what the sum is divided by: a number, or a tensor of one element on any device (`num_items_in_batch` of
         Transformers: the
             tokens that count in all batches of a step). Without a gradient.
         reduction: `"mean"` over the tokens that count, `"sum"` or `"none"`. With `"none"` both values of `memory` need four products.
+        weights: [...], the shape of `target`, floating point: factors of the tokens' losses, without a gradient. `"mean"` divides by
+            their sum over the tokens that count. There are four products for either value of `memory`. A token of weight 0 is computed as
+            an ignored one, unless lse or entropy are asked for.
         return_lse: return (loss, lse), lse [...] in float32, 0 where a token is ignored. No gradient flows through it.
+        return_entropy: return last the entropy of each token's distribution, [...] in float32, in nats, 0 where a token is ignored. Its
+            gradient flows. There are four products for either value of `memory`.
         weight_grad_dtype: dtype of the weight's gradient: that of the weight, or torch.float32, for a leaf with ``weight.grad_dtype =
         torch.float32``
             (otherwise autograd rounds it to the weight's dtype). It is summed in float32 either way.
@@ -98,41 +106,44 @@ def linear_cross_entropy(
 
     x, weight, bias = lowered(x, weight, bias)
     to = validated(x, weight, target, bias, ignore_index, label_smoothing, lse_square_scale, softcap, reduction, weight_grad_dtype, memory)
-    number("linear_cross_entropy", "logit_scale", logit_scale, "a finite number other than 0", finite=True)
-    if not logit_scale:
-        raise ValueError("linear_cross_entropy: logit_scale is 0; it must be a finite number other than 0")
+    scale = scale_of(logit_scale, temperature)
     if divisor is not None:
         check_divisor(divisor, reduction)
-    if logit_scale != 1:
-        x, bias = x * logit_scale, None if bias is None else bias.float() * logit_scale
-    rows, flat = x.reshape(-1, x.shape[-1]), target.reshape(-1)
+    if weights is not None:
+        check_weights(weights, target)
     flag("linear_cross_entropy", "return_lse", return_lse)
+    flag("linear_cross_entropy", "return_entropy", return_entropy)
+    rows, flat = x.reshape(-1, x.shape[-1]), target.reshape(-1)
     wanted = (wants_gradient(x), wants_gradient(weight), wants_gradient(bias))
-    cap = 0.0 if softcap is None else float(softcap)
-    options = (int(ignore_index), reduction, float(label_smoothing), float(lse_square_scale), cap)
+    cap = 0.0 if softcap is None else float(softcap) / temperature  # cap · tanh(z / cap) / T, with z / T for z
+    each = None if weights is None else weights.detach().reshape(-1).float()
+    if each is not None and not return_lse and not return_entropy:
+        flat = flat.where(each != 0, ignore_index)
+    apart = each is not None or return_entropy  # what is summed are losses of tokens
+    options = (int(ignore_index), "none" if apart else reduction, float(label_smoothing), float(lse_square_scale), cap)
     given = implementation if implementation is not None or not return_lse else ""  # torch's own function gives no normaliser
     if invariance.on:
-        _linear_rows.refuse(implementation, group, to, weight)
-        loss, lse = _linear_rows.losses(rows, weight, bias, flat, *(options[0], *options[2:]))
-        if reduction != "none":
-            loss = loss.sum() / ((flat != ignore_index).sum() if reduction == "mean" else 1)
+        _linear_rows.refuse(implementation, group, to, weight, return_entropy)
+        loss, lse = _linear_rows.losses(rows, weight, bias, flat, *(options[0], *options[2:]), scale)
+        apart = True
     else:
         if group is not None:
             from rooftop.ops._vocabulary import split_loss
 
-            loss, state = split_loss(OP, rows, weight, bias, flat, options, (to, memory), wanted, group, implementation)
+            loss, state = split_loss(OP, rows, weight, bias, flat, options, (to, memory), wanted, group, implementation, return_entropy, scale)
         else:
-            loss, state, *_ = OP(rows, weight, bias, flat, *options, 0, 0, to, memory, *wanted, True, implementation=given)
+            loss, state, *_ = OP(
+                rows, weight, bias, flat, *options, 0, 0, to, memory, *wanted, True, return_entropy, scale, implementation=given
+            )
         lse = state[:, 0] + state[:, 1].log() if return_lse else loss
+    loss, entropy = loss.unbind(-1) if return_entropy else (loss, loss)
+    if apart:
+        loss = summed(loss, flat != ignore_index, each, reduction)
     loss = loss.reshape(target.shape) if reduction == "none" else loss
     if divisor is not None:
         loss = loss / (divisor.detach().reshape(()).to(loss.device) if hasattr(divisor, "detach") else divisor)
-    return (loss, lse.detach().reshape(target.shape)) if return_lse else loss
-
-
-def _options(weight: Tensor, rest: Sequence[Any]) -> Options:
-    ignore, reduction, smoothing, scale, cap, start, classes = rest[:7]
-    return Options(ignore, reduction, smoothing, scale, cap, start, classes or weight.shape[0])
+    more = ([lse.detach()] if return_lse else []) + ([entropy] if return_entropy else [])
+    return (loss, *(m.reshape(target.shape) for m in more)) if more else loss
 
 
 def reference(
@@ -153,18 +164,20 @@ def reference(
     weight_grad: bool,
     bias_grad: bool,
     inplace: bool,
+    with_entropy: bool = False,
+    logit_scale: float = 1.0,
 ) -> tuple[Tensor, ...]:
     """(loss, state, divisor, and for memory="fast" the gradients of the loss by x, weight and bias). `start`, `classes`: the weight's first
-    class and all
-    classes, where it is a slice of the vocabulary; 0 classes: it is all."""
+    class and all classes, where it is a slice of the vocabulary; 0 classes: it is all. With entropies, which go with no reduction, `loss`
+    [N, 2] is each token's loss and entropy."""
     rest = (ignore_index, reduction, label_smoothing, lse_square_scale, softcap, start, classes)
-    return _forward(x, weight, bias, target, _options(weight, rest), memory, narrow=False)
+    return forward(x, weight, bias, target, options_of(weight, rest), memory, with_entropy, logit_scale, narrow=False)
 
 
 def cpu(
     x: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, ignore_index: int, reduction: str, label_smoothing: float,
     lse_square_scale: float, softcap: float, start: int, classes: int, weight_to: str, memory: str, x_grad: bool, weight_grad: bool,
-    bias_grad: bool, inplace: bool,
+    bias_grad: bool, inplace: bool, with_entropy: bool = False, logit_scale: float = 1.0,
 ) -> Any:
     """Two calls of torch, where all logits of float32 are few. Its gradients err more than what is allowed."""
     import torch
@@ -172,9 +185,10 @@ def cpu(
     wanted = (x_grad and x.requires_grad) or (weight_grad and weight.requires_grad) or (
         bias_grad and bias is not None and bias.requires_grad
     )
-    if wanted or x.element_size() == 2 or lse_square_scale or classes or memory != "fast" or x.shape[0] * weight.shape[0] > FEW:
+    if wanted or x.element_size() == 2 or lse_square_scale or classes or memory != "fast" or with_entropy or x.shape[0] * weight.shape[0] > FEW:
         return NotImplemented
     z = torch.nn.functional.linear(x, weight, bias)
+    z = z if logit_scale == 1 else z * logit_scale
     z = softcap * (z / softcap).tanh() if softcap else z
     try:
         loss = torch.nn.functional.cross_entropy(z, target, ignore_index=ignore_index, reduction=reduction, label_smoothing=label_smoothing)
@@ -186,58 +200,7 @@ def cpu(
 def same(x: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, *rest: Any) -> tuple[Tensor, ...]:
     """The result at the same precision: products rounded to the dtype of `x`, all else in float32; so is the logits' gradient, before it is
     multiplied."""
-    return _forward(x, weight, bias, target, _options(weight, rest), rest[8], narrow=x.element_size() == 2)
-
-
-def _forward(x: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, o: Options, memory: str, narrow: bool) -> tuple[Tensor, ...]:
-    import torch
-
-    parts = _pieces(x, weight)
-    states = []
-    for p in parts:
-        z = _linear_loss.logits(x[p], weight, bias, o.softcap, narrow)
-        states.append(_linear_loss.state_of(z, target[p], o))
-    state = torch.cat(states)
-    found = _linear_loss.losses(state, target, o)
-    divisor = _linear_loss.divisor_of(target, o, state)
-    loss = found if o.reduction == "none" else found.sum() / divisor
-    if memory != "fast" or o.reduction == "none":
-        return loss, state, divisor, None, None, None
-    with torch.no_grad():
-        units = _products(x, weight, bias, target, state, (1 / divisor).expand(target.shape), o, narrow, z if len(parts) == 1 else None)
-    return loss, state, divisor, *units
-
-
-def _pieces(x: Tensor, weight: Tensor) -> list[slice]:
-    """The tokens, as many at a time as have at most PIECE logits."""
-    step = max(1, PIECE // weight.shape[0])
-    return [slice(i, i + step) for i in range(0, max(1, x.shape[0]), step)]
-
-
-def _products(
-    x: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, state: Tensor, share: Tensor, o: Options, narrow: bool,
-    known: Tensor | None = None
-) -> tuple[Tensor, Tensor, Tensor]:
-    """The gradients. Those of weight and bias are rounded once: sums over several pieces are at least float32. `known`: the logits, of a
-    single piece."""
-    import torch
-
-    def slopes(p: slice) -> Tensor:
-        z = _linear_loss.logits(x[p], weight, bias, o.softcap, narrow) if known is None else known
-        return _linear_loss.slopes(z, target[p], state[p], share[p], o).to(x.dtype)
-
-    parts = _pieces(x, weight)
-    if len(parts) == 1:
-        d = slopes(parts[0])
-        return d @ weight, d.t() @ x, d.sum(0)
-    wide = torch.promote_types(x.dtype, torch.float32)
-    dx, dweight, dbias = torch.empty_like(x), weight.new_zeros(weight.shape, dtype=wide), weight.new_zeros(weight.shape[:1], dtype=wide)
-    for p in parts:
-        d = slopes(p)
-        dx[p] = d @ weight
-        dweight.addmm_(d.t().to(wide), x[p].to(wide))
-        dbias += d.sum(0, dtype=wide)
-    return dx, dweight.to(x.dtype), dbias.to(x.dtype)
+    return forward(x, weight, bias, target, options_of(weight, rest), rest[8], rest[13], rest[14], narrow=x.element_size() == 2)
 
 
 def backward(
@@ -264,23 +227,17 @@ def backward(
     weight_grad: bool,
     bias_grad: bool,
     inplace: bool,
+    with_entropy: bool = False,
+    logit_scale: float = 1.0,
 ) -> tuple[Tensor, ...]:
     """dz = (exp(z - lse) · (1 + 2 · lse_square_scale · lse) - s / V - (1 - s) · [target]) · dloss / divisor, times 1 - (z / softcap)²; dx =
-    dz · weight, dweight = dzᵀ · x, dbias the sum of dz over the tokens. Where the forward has made the gradients: those times dloss."""
+    dz · weight, dweight = dzᵀ · x, dbias the sum of dz over the tokens. Where the forward has made the gradients: those times dloss. With
+    entropies, dloss [N, 2] is (dloss, dentropy), and dz has another - p (log p + entropy) · dentropy before the soft cap's factor."""
     rest = (ignore_index, reduction, label_smoothing, lse_square_scale, softcap, start, classes)
-    o = _options(weight, rest)
-    return _gradients(dloss, x, weight, bias, target, state, divisor, unit_x, unit_weight, unit_bias, o, narrow=False)
-
-
-def _gradients(
-    dloss: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, state: Tensor, divisor: Tensor, unit_x: Tensor | None,
-    unit_weight: Tensor | None, unit_bias: Tensor | None, o: Options, narrow: bool,
-) -> tuple[Tensor, ...]:
-    units = (unit_x, unit_weight, unit_bias)
-    found: Sequence[Any] = units
-    if any(u is None for u in units[: 2 if bias is None else 3]):
-        found = _products(x, weight, bias, target, state, (dloss / divisor).expand(target.shape), o, narrow)
-    return tuple(f if u is None else (u.float() if narrow else u) * dloss for u, f in zip(units, found, strict=True))
+    o = options_of(weight, rest)
+    if with_entropy:
+        return entropy_gradients(dloss, x, weight, bias, target, state, divisor, o, logit_scale, narrow=False)
+    return gradients(dloss, x, weight, bias, target, state, divisor, unit_x, unit_weight, unit_bias, o, logit_scale, narrow=False)
 
 
 def same_gradients(
@@ -288,23 +245,26 @@ def same_gradients(
     unit_weight: Tensor | None, unit_bias: Tensor | None, *rest: Any,
 ) -> tuple[Tensor, ...]:
     """As `same`."""
-    o = _options(weight, rest)
-    return _gradients(dloss, x, weight, bias, target, state, divisor, unit_x, unit_weight, unit_bias, o, narrow=x.element_size() == 2)
+    o = options_of(weight, rest)
+    if rest[13]:
+        return entropy_gradients(dloss, x, weight, bias, target, state, divisor, o, rest[14], narrow=x.element_size() == 2)
+    return gradients(dloss, x, weight, bias, target, state, divisor, unit_x, unit_weight, unit_bias, o, rest[14], narrow=x.element_size() == 2)
 
 
-def made_in_forward(reduction: str, memory: str) -> bool:
+def made_inforward(reduction: str, memory: str) -> bool:
     """Whether the forward makes the gradients. A token's own share of the loss is not known there, so not without a reduction."""
     return memory == "fast" and reduction != "none"
 
 
 def outputs(
     x: Meta, weight: Meta, bias: Meta | None, reduction: str, weight_to: str, memory: str, x_grad: bool, weight_grad: bool, bias_grad: bool,
-    **_: Any
+    with_entropy: bool = False, **_: Any
 ) -> dict[str, Meta | None]:
     rows, wide = x.shape[:1], "f64" if x.dtype == "f64" else "f32"
-    made = made_in_forward(reduction, memory)
+    each = (*rows, 2) if with_entropy else rows
+    made = made_inforward(reduction, memory)
     return {
-        "loss": Meta(rows if reduction == "none" else (), wide), "state": Meta((*rows, 4), wide), "divisor": Meta((), wide),
+        "loss": Meta(each if reduction == "none" else (), wide), "state": Meta((*rows, 5 if with_entropy else 4), wide), "divisor": Meta((), wide),
         "unit_x": Meta(x.shape, x.dtype) if made and x_grad else None,
         "unit_weight": Meta(weight.shape, weight_to) if made and weight_grad else None,
         "unit_bias": Meta(bias.shape, bias.dtype) if made and bias_grad and bias is not None else None,
@@ -319,21 +279,6 @@ def outputs_bwd(
         "dweight": Meta(weight.shape, weight_to) if weight_grad else None,
         "dbias": Meta(bias.shape, bias.dtype) if bias_grad and bias is not None else None,
     }
-
-
-def canonical(p: Problem) -> Problem | None:
-    """As they are: rows of x and weight with neighbouring features, one behind another; all else without gaps."""
-    for name, m in p.tensors:
-        if m is None or m.contiguous:
-            continue
-        if name not in ("x", "weight") or m.strides[1] != 1 or m.strides[0] < m.shape[1]:
-            return None
-    return p
-
-
-def canonical_bwd(p: Problem) -> Problem | None:
-    """Where the forward has made the gradients, they and dloss alone are looked at."""
-    return p if any(p.get(n) is not None for n in ("unit_x", "unit_weight", "unit_bias")) else canonical(p)
 
 
 def _one(p: Problem) -> float:
@@ -359,55 +304,17 @@ def work_bwd(p: Problem) -> Work:
     return Work(read, made, {UNITS[p["x"].dtype]: products * _one(p), "exp": _one(p) / p["x"].shape[-1]})
 
 
-def _same_state(judged: Judged) -> str | None:
-    """Any shift will do that keeps lse. lse, the sum of the logits and the target's logit: to four times what the same precision errs, or
-    2^-20 of the largest, or where the logits of many classes have 16 bits 2^-22 of the soft cap."""
-    classes, cap = int(judged.options["classes"] or judged.tensors["weight"].shape[0]), float(judged.options["softcap"])
-    rough = cap if judged.tensors["x"].element_size() == 2 and classes >= 1024 and cap <= 70 else 0.0
-    got, exact, narrow = (t["state"].double() for t in (judged.got, judged.exact, judged.same))
-    for i, what in enumerate(("lse", "the sum of the logits", "the target's logit")):
-        mine, true, theirs = (t[:, i + 1] if i else t[:, 0] + t[:, 1].log() for t in (got, exact, narrow))
-        if not bool((mine.isfinite() == theirs.isfinite()).all()):
-            return f"{what} is NaN or infinite elsewhere than at the same precision in plain torch"
-        there = theirs.isfinite()
-        if bool(there.any()):
-            error, base = (float((t - true)[there].abs().max()) for t in (mine, theirs))
-            allowed = max(4 * base, 2.0**-20 * max(1.0, float(true[there].abs().max())), 2.0**-22 * rough)
-            if error > allowed:
-                return f"{what} errs by {error:.3g}; {allowed:.3g} is allowed"
-    return None
-
-
-def faults(x: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, ignore_index: int, *rest: Any) -> str | None:
-    """What is wrong with the targets; they are read, so the device is waited for."""
-    classes = rest[5] or weight.shape[0]
-    bad = (target != ignore_index) & ((target < 0) | (target >= classes))
-    if not bool(bad.any()):
-        return None
-    row = int(bad.nonzero()[0])
-    return f"target[{row}] is {int(target[row])}; accepted are 0 to {classes - 1} and ignore_index, {ignore_index}"
-
-
 def _public(tensors: Mapping[str, Any], options: Mapping[str, Any]) -> tuple[Sequence[Any], Mapping[str, Any]] | None:
     import torch
 
     to = getattr(torch, DTYPES[options["weight_to"]].torch)
     if options["start"] or options["classes"] or to != tensors["weight"].dtype:  # a gradient of another dtype wants a weight that takes it
         return None
+    if options["with_entropy"]:  # the public function gives two tensors
+        return None
     names = ("ignore_index", "reduction", "label_smoothing", "lse_square_scale", "memory")
-    more = {"softcap": options["softcap"] or None, "bias": tensors["bias"]}
+    more = {"softcap": options["softcap"] or None, "bias": tensors["bias"], "logit_scale": options["logit_scale"]}
     return (tensors["x"], tensors["weight"], tensors["target"]), {**{n: options[n] for n in names}, **more}
-
-
-def _changed(function: Any, first: int, **changes: Any) -> Any:
-    """The same function with options exchanged for others. `first`: how many arguments come before the options."""
-    names = ("ignore_index", "reduction", "label_smoothing", "lse_square_scale", "softcap", "start", "classes", "weight_to", "memory",
-             "x_grad", "weight_grad", "bias_grad", "inplace")
-
-    def run(*args: Any) -> Any:
-        return function(*args[:first], *(changes.get(n, v) for n, v in zip(names, args[first:], strict=True)))
-
-    return run
 
 
 def _tail_dropped(x: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, *rest: Any) -> Any:
@@ -426,6 +333,16 @@ def _last_chunk_alone(dloss: Tensor, *rest: Any) -> Any:
     return (dx / 2, dweight, dbias)
 
 
+def _flat(x: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, *rest: Any) -> Any:
+    """The entropy of the largest probability alone, -log p of it."""
+    loss, state, *more = reference(x, weight, bias, target, *rest)
+    return (beside(loss[:, 0], state[:, 1].log()), state, *more) if rest[13] else (loss, state, *more)
+
+
+def _entropy_without_gradient(dloss: Tensor, *rest: Any) -> Any:
+    return backward(beside(dloss[:, 0], 0 * dloss[:, 1]) if rest[-2] else dloss, *rest)
+
+
 OP = Op(
     reference,
     calls=Calls(cpu=cpu, faults=faults, strict=True, public=_public),
@@ -435,7 +352,7 @@ OP = Op(
     swept=SWEPT,
     work=work,
     judging=Judging(
-        same=same, compare={"state": _same_state}, rows=lambda p: _linear_rows.APART,
+        same=same, compare={"state": same_state}, rows=lambda p: _linear_rows.APART,
         invariant={"batch": "mode", "packing": "mode", "padding": "mode", "chunking": "mode"},
     ),
     tolerance=Tolerance(multiple=2.0),
@@ -452,21 +369,25 @@ OP = Op(
         narrow=same_gradients,
         peers={"torch.compile": compiled_backward(backward)},
         wrong={
-            "ignored tokens have a gradient": _changed(backward, 10, ignore_index=-1),
-            "smoothing forgotten": _changed(backward, 10, label_smoothing=0.0),
-            "square forgotten": _changed(backward, 10, lse_square_scale=0.0),
-            "cap forgotten": _changed(backward, 10, softcap=0.0),
+            "ignored tokens have a gradient": changed(backward, 10, ignore_index=-1),
+            "smoothing forgotten": changed(backward, 10, label_smoothing=0.0),
+            "square forgotten": changed(backward, 10, lse_square_scale=0.0),
+            "cap forgotten": changed(backward, 10, softcap=0.0),
             "slices not added": _last_chunk_alone,
+            "logit scale forgotten": changed(backward, 10, logit_scale=1.0),
+            "entropy without a gradient": _entropy_without_gradient,
         },
     ),
     peers={"torch": torch_step, "torch.compile": lambda: torch_step(compiled=True), "liger": liger},
     timed=Timed(beside={"three products": three_products}),
     wrong={
-        "ignored tokens count": _changed(reference, 4, ignore_index=-1),
-        "smoothing forgotten": _changed(reference, 4, label_smoothing=0.0),
-        "square forgotten": _changed(reference, 4, lse_square_scale=0.0),
-        "cap forgotten": _changed(reference, 4, softcap=0.0),
+        "ignored tokens count": changed(reference, 4, ignore_index=-1),
+        "smoothing forgotten": changed(reference, 4, label_smoothing=0.0),
+        "square forgotten": changed(reference, 4, lse_square_scale=0.0),
+        "cap forgotten": changed(reference, 4, softcap=0.0),
         "bias forgotten": lambda x, weight, bias, *rest: reference(x, weight, bias if bias is None else bias * 0, *rest),
+        "logit scale forgotten": changed(reference, 4, logit_scale=1.0),
         "tail dropped": _tail_dropped,
+        "entropy of one class": _flat,
     },
 )

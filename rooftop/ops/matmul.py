@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any
 from rooftop.core.argument_checks import number
 from rooftop.core.invariance import ROWS
 from rooftop.core.op import Calls, Grad, Judging, Op, Sizes, Timed, Tolerance
-from rooftop.core.spec import DTYPES, Input, Meta, Problem, Work, dtype_of
+from rooftop.core.spec import DTYPES, Meta, Problem, Work, dtype_of
 from rooftop.core.sweeps import PRODUCT
+from rooftop.ops._cublaslt import best
 from rooftop.ops._gradient_layout import product_like
-from rooftop.ops._matmul_cases import cases
+from rooftop.ops._matmul_cases import cases, swept
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -459,16 +460,13 @@ OP = Op(
     outputs=outputs,
     canonical=canonical,
     cases=cases(ACTIVATIONS, PRECISIONS),
-    swept=Sizes(
-        lambda dtype, M, N, K: {"a": Input((M, K), dtype), "b": Input((K, N), dtype), "c": None, "alpha": 1.0, "beta": 0.0},
-        PRODUCT, models={"N": "inner", "K": "hidden"}, dtypes=("f32", "bf16"), beside="M",
-    ),
+    swept=Sizes(swept, {**PRODUCT, "order": (1, 2)}, models={"N": "inner", "K": "hidden"}, ways=("order",), dtypes=("f32", "bf16"), beside="M"),
     work=work,
     tolerance=Tolerance(multiple=4.0),
     judging=Judging(rows=rows, alone=alone),
     grad=Grad(wrt=("a", "b", "c", "bias", "gate", "residual"), saves=("a", "b", "c", "bias", "gate", "residual"), backward=backward),
     timed=Timed(bucket=bucket),
-    peers={"torch": _torch},
+    peers={"torch": _torch, "cublaslt-best": best},
     wrong={
         "beta ignored": _changed(beta=1.0),
         "alpha ignored": _changed(alpha=1.0),

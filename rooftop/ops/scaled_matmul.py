@@ -43,10 +43,10 @@ def scaled_matmul(
             one element each: all of a, all of b;
             [M] or [M, 1], and [N] or [1, N]: rows of a and columns of b;
             [M, ceil(K / 128)] and [ceil(K / 128), ceil(N / 128)] (fp8 only): 128 elements of a row of a, blocks of 128 x 128 of b.
+            Any strides: they are copied. DeepGEMM's `fp8_gemm_nt((a, sa), (b, sb), out)` is ``scaled_matmul(a, b.t(), sa, sb.t())``.
         bias: [N], float32, float16 or bfloat16, added to each row, or None.
-        fast: lets tensor cores accumulate fp8 products in fewer than 24 bits along all of K, up to 4096 of them. If False, or for float32
-        results, or
-            with block scales, at most 128 products are accumulated this way, and these sums are added in float32.
+        fast: lets tensor cores accumulate fp8 products in fewer than 24 bits along all of K, up to 4096 of them. If False, or for
+            float32 results, or with block scales, at most 128 products are accumulated this way, and these sums are added in float32.
         out_dtype: torch.bfloat16 (the default), torch.float16 or torch.float32. Values beyond its range become infinite.
         implementation: name of a kernel (`"gluon_sm90"`), which runs or raises. None selects the best one that supports the input.
 
@@ -59,7 +59,7 @@ def scaled_matmul(
     flag("scaled_matmul", "fast", fast)
     scales = _validate(a, b, scale_a, scale_b, bias, out_dtype)
     to = "bf16" if out_dtype is None else dtype_of(out_dtype)
-    flat = (t if scales == "blocks" else t.reshape(-1) for t in (scale_a, scale_b))
+    flat = ((t if scales == "blocks" else t.reshape(-1)).contiguous() for t in (scale_a, scale_b))
     return OP(a, b, *flat, bias, scales, fast, to, implementation=implementation)
 
 

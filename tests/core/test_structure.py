@@ -197,7 +197,7 @@ MOST, MOST_OF_KERNELS = 16, 40
 # as these are.
 AS_PUBLIC = {
     "rooftop.ops.attention": {"attention", "reference", "backward", "_gradients"},
-    "rooftop.ops.linear_cross_entropy": {"reference", "cpu", "backward"},
+    "rooftop.ops.linear_cross_entropy": {"linear_cross_entropy", "reference", "cpu", "backward"},
     "rooftop.drop_in.torch_attention": {"forward", "backward"}, "rooftop.lab.cli.check": {"check"}, "rooftop.lab.cli.simt": {"simt"},
     "rooftop.lab.cli.measure": {"bench"}, "rooftop.lab.cli.diagnose": {"diagnose"},
 }

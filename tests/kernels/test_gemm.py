@@ -27,6 +27,8 @@ from rooftop.kernels.gemm._model import Config, Facts, Plan, plan, ranked, share
 from rooftop.lab import candidates
 from rooftop.lab.check.checker import check
 from rooftop.lab.interpret import interpreter
+from rooftop.ops._cublas import BlasError, Heuristic
+from rooftop.ops._cublaslt import Searched
 from rooftop.ops.matmul import activate, cut, reference
 
 
@@ -280,3 +282,41 @@ def test_the_grouped_walk_meets_every_tile_once(form: str, offsets: list[int]) -
 def test_explain_says_tile_stages_why_and_the_predicted_time(op: str, case: str, said: str) -> None:
     contract = registry.op(op)
     assert re.search(said, str(explain_problem(contract, contract.problem(contract.case(case), TARGETS["h200"])))), said
+
+
+@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize("bias", [False, True])
+def test_the_peer_of_all_heuristics_multiplies_what_torch_does(turned: bool, bias: bool) -> None:
+    peer = registry.op("matmul").peers["cublaslt-best"]()
+    a, b = torch.randn(5, 7), torch.randn(9, 7).t() if turned else torch.randn(7, 9)
+    row = torch.randn(9) if bias else None
+    found = peer(a, b, None, row, None, None, 1.0, 0.0, "relu" if bias else "none", "", "ieee")
+    torch.testing.assert_close(found, (a @ b + row).relu() if bias else a @ b)
+    with pytest.raises(ValueError, match="contiguous rows or columns"):
+        peer(torch.randn(5, 14)[:, ::2], b, None, row, None, None, 1.0, 0.0, "none", "", "ieee")
+    with pytest.raises(ValueError, match="multiplies two matrices"):
+        peer(a, b, None, row, None, None, 2.0, 0.0, "none", "", "ieee")
+
+
+class Timed(Searched):
+    """Of a GPU whose algorithms take known times; one does not run. No first run of one is as short as the later ones."""
+
+    def __init__(self, *times: float | None) -> None:
+        self.times, self.asked = times, list[tuple[int, int]]()
+        self.algorithms = [Heuristic() for _ in times]
+
+    def run(self, algorithm: int = 0, *_: Any) -> None:
+        if self.times[algorithm] is None:
+            raise BlasError("cublasLtMatmul returned status 15")
+
+    def _seconds(self, algorithm: int, runs: int, replays: int) -> float:
+        self.asked.append((algorithm, runs))
+        return float(self.times[algorithm] or 0) * (1 if runs > 1 else 1.1 if algorithm else 1.05)
+
+
+def test_the_fastest_algorithm_of_cublaslt_is_found_by_timing_those_that_are_near_again() -> None:
+    found = Timed(2.1e-5, None, 2.0e-5, 9.0e-5)
+    assert found._fastest() == 2 and [a for a, runs in found.asked if runs > 1] == [0, 2], "the first run alone would take algorithm 0"
+    assert [a for a, runs in found.asked if runs == 1] == [0, 2, 3]
+    with pytest.raises(BlasError, match="none of the algorithms"):
+        Timed(None, None)._fastest()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib
 from typing import Any
 
 import pytest
@@ -66,6 +65,55 @@ def test_each_tokens_loss_lse_and_more_dimensions() -> None:
     assert not lse.requires_grad
     one = rooftop.linear_cross_entropy(x[0, 0], tensors["weight"], t[0, 0])
     torch.testing.assert_close(one, loss[0, 0])
+
+
+WEIGHTS = torch.tensor([1.0, 0.0, 2.5, -1.0, 0.5, 3.0])
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {}, {"temperature": 0.7, "softcap": 2.0, "bias": True}, {"reduction": "sum", "memory": "small", "temperature": 4.0},
+        {"reduction": "none", "ignore_index": 3},
+    ],
+    ids=str,
+)
+def test_entropy_temperature_and_weights_of_tokens(options: dict[str, Any], weighted: bool) -> None:
+    tensors, more = given(), dict(options)
+    tensors["target"][2] = 3
+    bias = torch.randn(20, requires_grad=True) if more.pop("bias", False) else None
+    leaves = [tensors["x"], tensors["weight"], *([bias] if bias is not None else [])]
+    weights = WEIGHTS if weighted else None
+    z, cap = functional.linear(tensors["x"], tensors["weight"], bias), more.get("softcap")
+    z = (z if cap is None else cap * torch.tanh(z / cap)) / more.get("temperature", 1.0)
+    live = (tensors["target"] != more.get("ignore_index", -100)).float()
+    losses = functional.cross_entropy(z, tensors["target"], ignore_index=more.get("ignore_index", -100), reduction="none")
+    share = live * (weights if weighted else 1.0)
+    total = {"mean": (losses * share).sum() / share.sum(), "sum": (losses * share).sum(), "none": losses * share}[more.get("reduction", "mean")]
+    log_p = z.log_softmax(-1)
+    want = (total, z.logsumexp(-1) * live, -(log_p.exp() * log_p).sum(-1) * live)
+    got = rooftop.linear_cross_entropy(**tensors, bias=bias, weights=weights, return_lse=True, return_entropy=True, **more)
+    torch.testing.assert_close(got, want)
+    alone = rooftop.linear_cross_entropy(**tensors, bias=bias, weights=weights, **more)
+    torch.testing.assert_close(alone, total)
+    flow, of_loss = torch.linspace(-1, 2, 6), torch.ones_like(total) * 1.5
+    for ours, theirs, by in (((got[0], got[2]), (want[0], want[2]), (of_loss, flow)), ((alone,), (total,), (of_loss,)), ((got[2],), (want[2],), (flow,))):
+        found, expected = (torch.autograd.grad(o, leaves, by, retain_graph=True) for o in (ours, theirs))
+        torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_the_entropy_of_one_class_is_0_and_of_all_alike_the_log_of_their_number() -> None:
+    tensors = given()
+    with torch.no_grad():
+        tensors["weight"].zero_()
+        tensors["weight"][7] = 1e4 * tensors["x"][0]
+    *_, entropy = rooftop.linear_cross_entropy(**tensors, return_entropy=True)
+    assert entropy[0].item() == 0
+    with torch.no_grad():
+        tensors["weight"].zero_()
+    *_, entropy = rooftop.linear_cross_entropy(**tensors, return_entropy=True)
+    torch.testing.assert_close(entropy, torch.full((6,), 20.0).log())
 
 
 @pytest.mark.parametrize("memory", ["fast", "small"])
@@ -136,15 +184,17 @@ def test_opcheck() -> None:
     tensors = given()
     bias = torch.randn(20, requires_grad=True)
     rooftop.linear_cross_entropy(**tensors)
-    for reduction, memory, inplace in (("mean", "fast", True), ("sum", "small", False), ("none", "fast", True)):
-        args = (tensors["x"], tensors["weight"], bias, tensors["target"], -100, reduction, 0.1, 0.01, 3.0, 0, 0, "f32", memory, True, True, True, inplace, "")
+    for reduction, memory, inplace, entropy in (("mean", "fast", True, False), ("sum", "small", False, False), ("none", "fast", True, True)):
+        options = (-100, reduction, 0.1, 0.01, 3.0, 0, 0, "f32", memory, True, True, True, inplace, entropy, 1.5, "")
+        args = (tensors["x"], tensors["weight"], bias, tensors["target"], *options)
         torch.library.opcheck(torch.ops.rooftop.linear_cross_entropy.default, args)
 
 
 @pytest.mark.parametrize("memory", ["fast", "small"])
 def test_a_compiled_step_is_the_eager_one(memory: str) -> None:
     def step(x: torch.Tensor, weight: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-        return 2 * rooftop.linear_cross_entropy(x * 2, weight, target, memory=memory)
+        loss, entropy = rooftop.linear_cross_entropy(x, weight, target, temperature=0.5, weights=WEIGHTS, return_entropy=True)
+        return 2 * rooftop.linear_cross_entropy(x * 2, weight, target, memory=memory) + loss - 0.1 * entropy.mean()
 
     tensors = given()
     found = []
@@ -174,6 +224,15 @@ def test_a_compiled_step_is_the_eager_one(memory: str) -> None:
         ({"softcap": 0.0}, ValueError, "softcap is 0.0"),
         ({"lse_square_scale": float("nan")}, ValueError, "lse_square_scale is nan"),
         ({"ignore_index": 1.5}, TypeError, "ignore_index is 1.5"),
+        ({"temperature": 0.0}, ValueError, r"^linear_cross_entropy: temperature is 0.0; it must be a finite number above 0$"),
+        ({"temperature": float("nan")}, ValueError, "temperature is nan"),
+        ({"temperature": float("inf")}, ValueError, "temperature is inf"),
+        ({"temperature": torch.ones(6)}, TypeError, "temperature is tensor"),
+        ({"weights": torch.ones(5)}, ValueError, r"^linear_cross_entropy: weights has shape \(5,\); it must be that of target, \(6,\)$"),
+        ({"weights": [1.0] * 6}, TypeError, "weights is a list"),
+        ({"weights": torch.ones(6, dtype=torch.int64)}, TypeError, "weights is torch.int64"),
+        ({"weights": torch.ones(6, requires_grad=True)}, ValueError, "weights requires a gradient"),
+        ({"return_entropy": 1}, TypeError, "return_entropy is 1"),
         ({"weight_grad_dtype": torch.float16}, TypeError, "weight_grad_dtype is torch.float16"),
     ],
 )
@@ -286,7 +345,7 @@ def test_gradients_are_summed_over_chunks_of_tokens(like: str, inside: bool) -> 
 
 @pytest.mark.sampled("kernels", "{name}__triton")
 @pytest.mark.parametrize("inside", [False, True])
-@pytest.mark.parametrize("like", ["everything, small bf16", "each token's f16", "small f32"])
+@pytest.mark.parametrize("like", ["everything, small bf16", "each token's f16", "small f32", "entropy, everything bf16", "entropy, small f32"])
 @pytest.mark.parametrize("name", ["linear_cross_entropy", "linear_cross_entropy_bwd"])
 def test_slices_of_the_classes_are_put_together(name: str, like: str, inside: bool) -> None:
     if name == "linear_cross_entropy":
@@ -325,15 +384,16 @@ def test_logits_are_bounded_shortly_where_nothing_shows_it(dtype: str, classes: 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
 def test_the_reference_is_the_same_in_pieces_of_the_tokens(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
-    reference = importlib.import_module("rooftop.ops.linear_cross_entropy")
+    from rooftop.ops import _linear_loss as reference
+
     g = torch.Generator().manual_seed(5)
     x, weight, bias = (torch.randn(n, generator=g, dtype=torch.float64).to(dtype) for n in ((50, 16), (30, 16), (30,)))
     target = torch.randint(0, 30, (50,), generator=g)
-    options = reference._options(weight, (3, "mean", 0.1, 0.01, 5.0, 0, 0))
-    whole = reference._forward(x, weight, bias, target, options, "fast", dtype != torch.float64)
+    options = reference.options_of(weight, (3, "mean", 0.1, 0.01, 5.0, 0, 0))
+    whole = reference.forward(x, weight, bias, target, options, "fast", False, 1.0, dtype != torch.float64)
     monkeypatch.setattr(reference, "PIECE", 30 * 7)
-    assert len(reference._pieces(x, weight)) == 8
-    pieces = reference._forward(x, weight, bias, target, options, "fast", dtype != torch.float64)
+    assert len(reference.pieces(x, weight)) == 8
+    pieces = reference.forward(x, weight, bias, target, options, "fast", False, 1.0, dtype != torch.float64)
     for one, other in zip(whole, pieces, strict=True):
         torch.testing.assert_close(other, one, rtol=1e-12 if dtype == torch.float64 else 2**-8, atol=1e-12 if dtype == torch.float64 else 1e-4)
 

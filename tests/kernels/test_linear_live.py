@@ -83,7 +83,7 @@ def fixed(name: str, like: str, sizes: tuple[int, int, int], **config: Any) -> t
 @pytest.mark.parametrize(
     ("like", "rows"),
     [("everything bf16", 0), ("everything bf16", 4), ("ignored bf16", 4), ("all ignored, mean bf16", 4), ("frozen input f16", 4), ("frozen weight bf16", 0),
-     ("weight's gradient in float32 bf16", 4), ("out of range, mean bf16", 0), ("the loss alone f16", 0)],
+     ("weight's gradient in float32 bf16", 4), ("out of range, mean bf16", 0), ("the loss alone f16", 0), ("logit scale bf16", 4)],
 )
 def test_gradients_of_the_tokens_that_count(like: str, rows: int) -> None:
     """`rows` of a chunk; where some are ignored the chunk lies in the memory of dW."""
@@ -94,7 +94,7 @@ def test_gradients_of_the_tokens_that_count(like: str, rows: int) -> None:
 
 
 @pytest.mark.sampled("kernels", "linear_cross_entropy__gluon_sm90")
-@pytest.mark.parametrize("like", ["everything, small bf16", "each token's f16"])
+@pytest.mark.parametrize("like", ["everything, small bf16", "each token's f16", "entropy, everything bf16", "entropy, -inf in the bias bf16"])
 def test_slices_of_the_classes_of_the_tokens_that_count(like: str) -> None:
     subject, case = fixed("linear_cross_entropy", like, (7, 32, 200), columns=64, warps=1)
     found = checker.check(subject, case, backend="interpreter")
@@ -103,7 +103,9 @@ def test_slices_of_the_classes_of_the_tokens_that_count(like: str) -> None:
 
 @pytest.mark.sampled("kernels", "linear_cross_entropy_bwd__gluon_sm90")
 @pytest.mark.parametrize(
-    ("like", "inside"), [("everything, small bf16", True), ("ignored, small bf16", False), ("each token's f16", True), ("frozen weight, small bf16", False)]
+    ("like", "inside"),
+    [("everything, small bf16", True), ("ignored, small bf16", False), ("each token's f16", True), ("frozen weight, small bf16", False),
+     ("entropy, everything bf16", True), ("logit scale, small bf16", False)],
 )
 def test_gradients_by_slices_of_the_tokens_that_count(like: str, inside: bool) -> None:
     subject, case = fixed("linear_cross_entropy_bwd", like, (11, 64, 400), columns=64, inside=inside, block=128)

@@ -1,4 +1,4 @@
-"""linear_cross_entropy with the vocabulary shared by the ranks of a process group: two gloo processes against one."""
+"""linear_cross_entropy with the vocabulary shared by the ranks of a process group, and with a head that FSDP2 gathers: two gloo processes against one."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "mean": {},
     "each token's": {"reduction": "none"},
     "all options": {"reduction": "sum", "label_smoothing": 0.1, "lse_square_scale": 0.01, "softcap": 3.0, "ignore_index": 4},
+    "entropy": {"return_entropy": True, "temperature": 0.7, "softcap": 3.0, "ignore_index": 4, "weights": torch.tensor([1.0, 0.5, 2.0, -1.0, 0.0, 3.0])},
 }
 
 
@@ -33,8 +34,32 @@ def made() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
 
 def run(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, target: torch.Tensor, **options: Any) -> list[torch.Tensor]:
     leaves = [t.clone().requires_grad_() for t in (x, weight, bias)]
-    loss, lse = rooftop.linear_cross_entropy(leaves[0], leaves[1], target, bias=leaves[2], return_lse=True, **options)
-    return [loss.detach(), lse, *torch.autograd.grad(loss.sum(), leaves)]
+    loss, lse, *entropy = rooftop.linear_cross_entropy(leaves[0], leaves[1], target, bias=leaves[2], return_lse=True, **options)
+    whole = loss.sum() + sum((e * torch.linspace(-1, 2, TOKENS)).sum() for e in entropy)
+    return [loss.detach(), lse, *torch.autograd.grad(whole, leaves), *(e.detach() for e in entropy)]
+
+
+class Head(torch.nn.Module):
+    """A last layer whose forward, in which FSDP2 has gathered the weight, is its loss."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(made()[1])
+
+    def forward(self, x: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        loss, entropy = rooftop.linear_cross_entropy(x, self.weight, target, temperature=0.7, return_entropy=True)
+        return loss - 0.1 * entropy.mean()
+
+
+def gathered() -> list[torch.Tensor]:
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    head, (x, _, _, target) = Head(), made()
+    fully_shard(head, mesh=init_device_mesh("cpu", (RANKS,)))
+    loss = head(x, target)
+    loss.backward()
+    return [loss.detach(), head.weight.grad.full_tensor()]  # type: ignore[union-attr]
 
 
 def keeps_nothing(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, target: torch.Tensor) -> None:
@@ -64,21 +89,26 @@ def work(rank: int, folder: str) -> None:
 
     dist.all_reduce = counted
     found = {name: run(x, weight[mine], bias[mine], target, group=dist.group.WORLD, **options) for name, options in OPTIONS.items()}
-    torch.save((found, travelled), Path(folder) / f"{rank}.pt")
+    sent = list(travelled)
+    torch.save((found, sent, gathered()), Path(folder) / f"{rank}.pt")
     dist.destroy_process_group()
 
 
 def test_two_ranks_give_what_one_gives(tmp_path: Path) -> None:
     mp.spawn(work, (str(tmp_path),), RANKS)  # type: ignore[no-untyped-call]
     want = {name: run(*made(), **options) for name, options in OPTIONS.items()}
+    head, (x, _, _, target) = Head(), made()
+    whole = head(x, target)
+    whole.backward()
     for rank in range(RANKS):
-        found, travelled = torch.load(tmp_path / f"{rank}.pt")
+        found, travelled, sharded = torch.load(tmp_path / f"{rank}.pt")
+        torch.testing.assert_close(sharded, [whole.detach(), head.weight.grad])
         mine = slice(rank * CLASSES, (rank + 1) * CLASSES)
         for name in OPTIONS:
-            loss, lse, dx, dweight, dbias = want[name]
-            for got, expected in zip(found[name], (loss, lse, dx, dweight[mine], dbias[mine]), strict=True):
+            loss, lse, dx, dweight, dbias, *entropy = want[name]
+            for got, expected in zip(found[name], (loss, lse, dx, dweight[mine], dbias[mine], *entropy), strict=True):
                 torch.testing.assert_close(got, expected, msg=lambda text, name=name, rank=rank: f"{name}, rank {rank}: {text}")
-        assert travelled == [TOKENS, 3 * TOKENS, TOKENS * WIDTH] * len(OPTIONS)
+        assert travelled == [n for o in OPTIONS.values() for n in (TOKENS, (3 + ("return_entropy" in o)) * TOKENS, TOKENS * WIDTH)]
 
 
 def test_a_group_that_is_none_is_named() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rooftop.lab.inspect import sass
-from rooftop.lab.inspect.sass import matches
+from rooftop.lab.inspect.sass import count, matches
 
 
 @pytest.mark.parametrize(
@@ -27,6 +27,7 @@ from rooftop.lab.inspect.sass import matches
 )
 def test_matches(opcode: str, wanted: str, fits: bool) -> None:
     assert matches(opcode, wanted) is fits
+    assert count({opcode: 3, "EXIT": 1}, f"NONE|{wanted}") == (3 if fits else 0)
 
 
 def loop_of(*lines: str) -> sass.Loop | None:

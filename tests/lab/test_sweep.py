@@ -18,12 +18,13 @@ from rooftop.core.spec import TARGETS, Input
 from rooftop.lab.candidates import Subject
 from rooftop.lab.inputs import make, rounded
 from rooftop.lab.records import prune, store
+from rooftop.lab.report import sweep_page
 from rooftop.lab.report.data import gather
 from rooftop.lab.report.site import environment
 from rooftop.lab.timing import models, sweep, swept
 from rooftop.lab.timing.bench_group import Bench
 from rooftop.lab.timing.timer import Candidate, Timer
-from rooftop.lab.tune import worst
+from rooftop.lab.tune import regret, worst
 
 H200 = TARGETS["h200"]
 GIB = 1 << 30
@@ -230,9 +231,7 @@ def test_a_record_holds_what_was_measured(tmp_path: Path, monkeypatch: pytest.Mo
         assert p.share == pytest.approx(0.9, rel=2e-3) and p.copy == p.roof
 
 
-def test_the_worst_points_have_a_bound_and_the_next_better_config(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of add, whose configs all take as long on the simulated device, but for one."""
-    run, record = swept_add(monkeypatch)
+def one_config_is_quick(monkeypatch: pytest.MonkeyPatch) -> None:
     quick = {"block=1024, warps=8": 0.5}
     slow = Plain.candidate
 
@@ -243,6 +242,28 @@ def test_the_worst_points_have_a_bound_and_the_next_better_config(monkeypatch: p
         return made
 
     monkeypatch.setattr(Plain, "candidate", candidate)
+
+
+def test_a_regret_is_the_time_of_the_choice_over_the_best(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    run, _ = swept_add(monkeypatch)
+    one_config_is_quick(monkeypatch)
+    every: list[dict[str, Any]] = []
+    made = regret.measured(run, 60.0, lambda text: None, every.append)
+    with store.Writer(tmp_path, "NVIDIA H200") as writer:
+        writer.write(made)
+    (record,) = store.read(tmp_path)
+    assert record["subject"] == "regret of add" and len(record["us"]) == len(run.points) == 3
+    assert all("block=1024, warps=8" in best for best in record["best"]) and set(record["peers"]) == {"torch"}
+    assert regret.ratios(record) == pytest.approx([2.0] * 3, rel=0.01) and regret.mean(regret.ratios(record)) == pytest.approx(2.0, rel=0.01)
+    assert all(e["by"] == "add__triton" and len(e["seconds"]) > 3 and "torch" not in str(e["seconds"]) for e in every)
+    assert sweep_page.newest([record]) == {}, "the page of an op draws its sweep"
+    assert regret.measured(run, -1.0, lambda text: None)["us"] == []
+
+
+def test_the_worst_points_have_a_bound_and_the_next_better_config(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of add, whose configs all take as long on the simulated device, but for one."""
+    run, record = swept_add(monkeypatch)
+    one_config_is_quick(monkeypatch)
     found = worst.table(run, swept.points(record), 2, 60.0)
     assert len(found) == 2 and found[0]["share"] <= found[1]["share"]
     for row in found:

@@ -5,7 +5,10 @@ Tiles are numbered group by group and assigned to blocks by a fixed stride, so t
 and the consumers each walk the offsets once. TMA does not know where a group ends. ROWS: a box may contain rows of the next group; their
 results are not stored. A tile that its group fills is stored by TMA, any other from shared memory through registers, row by row. DEPTH: a
 box may contain a part of K of the next group; the consumers set it to zero, in a and in b, before they multiply (a NaN of another group
-times 0 would be NaN). MASKED: only the first offsets[g] rows of matrix g are computed; the others become zeros."""
+times 0 would be NaN). MASKED: only the first offsets[g] rows of matrix g are computed; the others become zeros.
+
+fp8 with scales: each slice of 128 products is accumulated by itself and added to a float32 sum, times its scales if they are of blocks;
+those of rows and columns follow the last slice."""
 
 from __future__ import annotations
 
@@ -16,6 +19,7 @@ from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared,
 from rooftop.kernels._device.gluon_tiles import bring, flat, halves
 from rooftop.kernels.gemm import _group_scheduler
 
+UNSCALED, LINES, BLOCKS = gl.constexpr(0), gl.constexpr(1), gl.constexpr(2)  # of rows and columns; of 128 along K, and 128 columns
 FORMS, ROWS, DEPTH, MASKED = _group_scheduler.FORMS, _group_scheduler.ROWS, _group_scheduler.DEPTH, _group_scheduler.MASKED
 walk = _group_scheduler
 tiles_of, advance, start_of, work_of = (gluon.jit(f.fn) for f in (walk.tiles_of, walk.advance, walk.start_of, walk.work_of))
@@ -70,10 +74,11 @@ def clear_past(x, left, DIM: gl.constexpr):
 @gluon.jit
 def consume(GROUP_INDEX: gl.constexpr, a_ring, b_ring, c_ring, full, empty, out_desc, out, ldo, zo, offsets, G, M, N, K, BM: gl.constexpr,
             BN: gl.constexpr, BK: gl.constexpr, GROUPS: gl.constexpr, STAGES: gl.constexpr, A_COLUMNS: gl.constexpr,
-            B_COLUMNS: gl.constexpr, FORM: gl.constexpr):
+            B_COLUMNS: gl.constexpr, FORM: gl.constexpr, scale_a, scale_b, SCALED: gl.constexpr):
     """One consumer warp group: rows from GROUP_INDEX · RM on of each tile."""
     RM: gl.constexpr = BM // GROUPS
-    MMA: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, BN, 16])
+    WIDTH: gl.constexpr = 256 // a_ring.dtype.primitive_bitwidth
+    MMA: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, BN, WIDTH])
     n = 0
     g = 0
     base = 0
@@ -86,6 +91,11 @@ def consume(GROUP_INDEX: gl.constexpr, a_ring, b_ring, c_ring, full, empty, out_
         g, base, begin, end = advance(t, g, base, begin, end, offsets, G, M, N, BM, BN)
     while (g <= G) & ((FORM == ROWS) | (t < total)):
         z, row, column, limit, first, last = work_of(t, g, base, begin, end, offsets, G, M, N, K, BM, BN, FORM)
+        if SCALED != UNSCALED:
+            total_acc = gl.zeros((RM, BN), gl.float32, MMA)
+            of_a = (0 if FORM == ROWS else z.to(gl.int64) * M) + (row + GROUP_INDEX * RM + gl.arange(0, RM, gl.SliceLayout(1, MMA))).to(gl.int64)
+            there = row + GROUP_INDEX * RM + gl.arange(0, RM, gl.SliceLayout(1, MMA)) < limit
+            across = gl.cdiv(N, 128)
         for k in range(first, last, BK):
             stage = n % STAGES
             mbarrier.wait(full.index(stage), n // STAGES & 1)
@@ -96,13 +106,36 @@ def consume(GROUP_INDEX: gl.constexpr, a_ring, b_ring, c_ring, full, empty, out_
                     fence_async_shared()
             a = flat(a_ring.index(stage * GROUPS + GROUP_INDEX), A_COLUMNS, True)
             b = flat(b_ring.index(stage), B_COLUMNS, True)
-            acc = warpgroup_mma(a, b, acc, use_acc=k > first, is_async=True)
-            acc = warpgroup_mma_wait(num_outstanding=1, deps=(acc,))
-            mbarrier.arrive(empty.index((n + STAGES - 1) % STAGES), count=1, pred=k > first)
+            if SCALED != UNSCALED:
+                acc = warpgroup_mma(a, b, acc, use_acc=False, is_async=True)
+                if SCALED == BLOCKS:  # loaded while the slice is multiplied
+                    slices = gl.cdiv(K, BK)
+                    of_rows = gl.load(scale_a + of_a * slices + k // BK, mask=there, other=0.0)
+                    of_block = gl.load(scale_b + (z.to(gl.int64) * slices + k // BK) * across + column // 128)
+                acc = warpgroup_mma_wait(num_outstanding=0, deps=(acc,))
+                mbarrier.arrive(empty.index(stage), count=1)
+                if SCALED == BLOCKS:
+                    total_acc += acc * (of_rows * of_block)[:, None]
+                else:
+                    total_acc += acc
+            else:
+                acc = warpgroup_mma(a, b, acc, use_acc=k > first, is_async=True)
+                acc = warpgroup_mma_wait(num_outstanding=1, deps=(acc,))
+                mbarrier.arrive(empty.index((n + STAGES - 1) % STAGES), count=1, pred=k > first)
             n += 1
-        acc = warpgroup_mma_wait(num_outstanding=0, deps=(acc,))
-        mbarrier.arrive(empty.index((n + STAGES - 1) % STAGES), count=1, pred=last > first)
-        put_tile(GROUP_INDEX, acc, c_ring, out_desc, out, ldo, zo, z, row + GROUP_INDEX * RM, column, limit, M, N, last > first, FORM)
+        if SCALED == UNSCALED:
+            acc = warpgroup_mma_wait(num_outstanding=0, deps=(acc,))
+            mbarrier.arrive(empty.index((n + STAGES - 1) % STAGES), count=1, pred=last > first)
+            put_tile(GROUP_INDEX, acc, c_ring, out_desc, out, ldo, zo, z, row + GROUP_INDEX * RM, column, limit, M, N, last > first, FORM)
+        else:
+            if SCALED == LINES:
+                columns = column + gl.arange(0, BN, gl.SliceLayout(0, MMA))
+                of_rows = gl.load(scale_a + of_a, mask=there, other=0.0)
+                of_columns = gl.load(scale_b + z.to(gl.int64) * N + columns, mask=(columns < N) & (last > first), other=0.0)
+                total_acc = total_acc * of_rows[:, None] * of_columns[None, :]
+            put_tile(
+                GROUP_INDEX, total_acc, c_ring, out_desc, out, ldo, zo, z, row + GROUP_INDEX * RM, column, limit, M, N, last > first, FORM
+            )
         t += gl.num_programs(0)
         if FORM == ROWS:
             g, base, begin, end = advance(t, g, base, begin, end, offsets, G, M, N, BM, BN)
@@ -115,14 +148,15 @@ def put_tile(GROUP_INDEX: gl.constexpr, acc, c_ring, out_desc, out, ldo, zo, z, 
     zeros."""
     RM: gl.constexpr = acc.shape[0]
     BN: gl.constexpr = acc.shape[1]
-    HALF: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, BN // 2, 16])
-    LINES: gl.constexpr = gl.BlockedLayout([1, 8], [4, 8], [4, 1], [1, 0])
+    WIDTH: gl.constexpr = acc.type.layout.instr_shape[2]
+    HALF: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, BN // 2, WIDTH])
+    FLAT: gl.constexpr = gl.BlockedLayout([1, 8], [4, 8], [4, 1], [1, 0])
     if BN == 64:
         pieces = (acc,)
     elif BN == 128:
         pieces = halves(acc, HALF)
     else:
-        QUARTER: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, BN // 4, 16])
+        QUARTER: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, BN // 4, WIDTH])
         left, right = halves(acc, HALF)
         pieces = halves(left, QUARTER) + halves(right, QUARTER)
     whole = made & (row + RM <= limit)
@@ -139,9 +173,9 @@ def put_tile(GROUP_INDEX: gl.constexpr, acc, c_ring, out_desc, out, ldo, zo, z, 
                 out_desc, [0 if FORM == ROWS else z, row, column + i * 64], c_ring.index(GROUP_INDEX * 2 + i % 2)
             )
         else:
-            values = buffer.load(LINES)
-            rows = row + gl.arange(0, RM, gl.SliceLayout(1, LINES))
-            columns = column + i * 64 + gl.arange(0, 64, gl.SliceLayout(0, LINES))
+            values = buffer.load(FLAT)
+            rows = row + gl.arange(0, RM, gl.SliceLayout(1, FLAT))
+            columns = column + i * 64 + gl.arange(0, 64, gl.SliceLayout(0, FLAT))
             written = limit if FORM == ROWS else M
             values = gl.where((rows < (limit if made else row))[:, None], values, gl.zeros_like(values))
             at = z.to(gl.int64) * zo + (rows.to(gl.int64) * ldo)[:, None] + columns[None, :]
@@ -150,7 +184,8 @@ def put_tile(GROUP_INDEX: gl.constexpr, acc, c_ring, out_desc, out, ldo, zo, z, 
 
 @gluon.jit(do_not_specialize=("G", "M", "K"))
 def grouped(a_desc, b_desc, out_desc, out, ldo, zo, offsets, G, M, N, K, BM: gl.constexpr, BN: gl.constexpr, BK: gl.constexpr,
-            GROUPS: gl.constexpr, STAGES: gl.constexpr, A_COLUMNS: gl.constexpr, B_COLUMNS: gl.constexpr, FORM: gl.constexpr):
+            GROUPS: gl.constexpr, STAGES: gl.constexpr, A_COLUMNS: gl.constexpr, B_COLUMNS: gl.constexpr, FORM: gl.constexpr, scale_a=None,
+            scale_b=None, SCALED: gl.constexpr = 0):
     """Boxes are [1, ., .] of three-dimensional tensors. X_COLUMNS: the descriptor is of the transposed operand."""
     a_ring = gl.allocate_shared_memory(a_desc.dtype, [STAGES * GROUPS] + a_desc.block_type.shape, a_desc.layout)
     b_ring = gl.allocate_shared_memory(b_desc.dtype, [STAGES] + b_desc.block_type.shape, b_desc.layout)
@@ -165,7 +200,7 @@ def grouped(a_desc, b_desc, out_desc, out, ldo, zo, offsets, G, M, N, K, BM: gl.
         gl.warp_specialize([
             (consume,
                        (0, a_ring, b_ring, c_ring, full, empty, out_desc, out, ldo, zo, offsets, G, M, N, K, BM, BN, BK, GROUPS, STAGES,
-                       A_COLUMNS, B_COLUMNS, FORM)),
+                       A_COLUMNS, B_COLUMNS, FORM, scale_a, scale_b, SCALED)),
             (
                 load,
                 (a_desc, b_desc, a_ring, b_ring, full, empty, offsets, G, M, N, K, BM, BN, BK, GROUPS, STAGES, A_COLUMNS, B_COLUMNS, FORM)
@@ -175,10 +210,10 @@ def grouped(a_desc, b_desc, out_desc, out, ldo, zo, offsets, G, M, N, K, BM: gl.
         gl.warp_specialize([
             (consume,
                        (0, a_ring, b_ring, c_ring, full, empty, out_desc, out, ldo, zo, offsets, G, M, N, K, BM, BN, BK, GROUPS, STAGES,
-                       A_COLUMNS, B_COLUMNS, FORM)),
+                       A_COLUMNS, B_COLUMNS, FORM, scale_a, scale_b, SCALED)),
             (consume,
                        (1, a_ring, b_ring, c_ring, full, empty, out_desc, out, ldo, zo, offsets, G, M, N, K, BM, BN, BK, GROUPS, STAGES,
-                       A_COLUMNS, B_COLUMNS, FORM)),
+                       A_COLUMNS, B_COLUMNS, FORM, scale_a, scale_b, SCALED)),
             (
                 load,
                 (a_desc, b_desc, a_ring, b_ring, full, empty, offsets, G, M, N, K, BM, BN, BK, GROUPS, STAGES, A_COLUMNS, B_COLUMNS, FORM)

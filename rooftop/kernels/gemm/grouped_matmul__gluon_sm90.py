@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from triton.experimental.gluon import language as gl
 
 from rooftop.core.spec import Descriptor, Launch, Meta, Problem
-from rooftop.kernels._device.gluon_tiles import readable, turned
+from rooftop.kernels._device.gluon_tiles import TYPES, lies, readable, turned
 from rooftop.kernels.gemm import _grouped_gluon, _model
 
-DEMANDS = {"has": ["HGMMA", "UTMALDG", "UTMASTG"]}
+DEMANDS = {"has": ["HGMMA|QGMMA", "UTMALDG", "UTMASTG"]}
 SHARED = 226 * 1024
 
 
@@ -36,8 +36,8 @@ def _form(p: Problem) -> str:
 
 def supports(p: Problem) -> str | None:
     a, b, out = p["a"], p["b"], p["out"]
-    if a.dtype not in ("bf16", "f16"):
-        return f"takes bf16 and f16; given {a.dtype}"
+    if a.dtype not in ("bf16", "f16", "f8e4m3", "f8e5m2"):
+        return f"takes bf16, f16 and fp8; given {a.dtype}"
     if out.numel * a.shape[-1] * p["offsets"].numel == 0:
         return "M, N, K and the number of groups must be at least 1"
     if max(*a.shape, *b.shape) >= 2**31 - 512 or p["offsets"].numel > 2**15:
@@ -49,6 +49,10 @@ def supports(p: Problem) -> str | None:
             return f"TMA does not read {name}: {reason}"
     if turned(out):
         return "the elements of a row of out must be neighbours"
+    if a.itemsize == 1 and out.dtype == "f32":
+        return "tensor cores add fp8 products in fewer than 24 bits: a float32 result needs more"
+    if a.itemsize == 1 and (turned(a) or not lies(b, -1, -2)):
+        return "wgmma reads 8-bit operands along K: rows of a and columns of b must be neighbours in memory"
     # Groups start anywhere, and a TMA box whose start in the innermost dimension is not a multiple of 16 bytes ends in an illegal
     # instruction (H200).
     if _form(p) == "rows" and turned(a):
@@ -61,8 +65,10 @@ def supports(p: Problem) -> str | None:
 def configs(p: Problem) -> list[Config]:
     found = []
     for bm, bn, groups in ((128, 256, 2), (128, 128, 2), (64, 256, 1), (64, 128, 1)):
+        if bn == 256 and p["a"].itemsize == 1:  # two accumulators a thread
+            continue
         ring, beside = (bm + bn) * 128, 2 * bm * 128 + 1024
-        found.append(Config(bm, bn, 64, groups, min(8, (SHARED - beside) // ring)))
+        found.append(Config(bm, bn, 128 // p["a"].itemsize, groups, min(8, (SHARED - beside) // ring)))
     return found
 
 
@@ -71,8 +77,8 @@ def choose(p: Problem) -> Config:
     m, n = p["out"].shape[-2:]
     groups = p["offsets"].numel
     rows = m / groups if _form(p) == "rows" else m
-    tall, short = configs(p)[:2], configs(p)[2:]
-    wide, narrow = tall if rows > 64 else short
+    found = [c for c in configs(p) if (128 if rows > 64 else 64) == c.BM]
+    wide, narrow = found[0], found[-1]
     tiles = groups * -(-int(rows) // wide.BM) * -(-n // wide.BN)
     return narrow if n <= 128 or tiles < p.device.sms else wide
 
@@ -93,8 +99,9 @@ def launches(p: Problem, config: Config) -> list[Launch]:
         transpose."""
         r, c = (-1, -2) if turned else (-2, -1)
         block = (1, columns, rows) if turned else (1, rows, columns)
-        layout = gl.NVMMASharedLayout.get_default_for(list(block), gl.bfloat16 if meta.dtype == "bf16" else gl.float16)
-        pitch = meta.strides[r] if meta.shape[r] > 1 else -(-meta.shape[c] // 8) * 8
+        layout = gl.NVMMASharedLayout.get_default_for(list(block), TYPES[meta.dtype])
+        unit = 16 // meta.itemsize
+        pitch = meta.strides[r] if meta.shape[r] > 1 else -(-meta.shape[c] // unit) * unit
         apart = meta.strides[0] if len(meta.shape) == 3 and meta.shape[0] > 1 else pitch * meta.shape[r]
         count = meta.shape[0] if len(meta.shape) == 3 else 1
         return Descriptor(name, block, layout, shape=(count, meta.shape[r], meta.shape[c]), strides=(apart, pitch, 1))
@@ -107,6 +114,9 @@ def launches(p: Problem, config: Config) -> list[Launch]:
         "BM": config.BM, "BN": config.BN, "BK": config.BK, "GROUPS": config.GROUPS, "STAGES": config.STAGES, "A_COLUMNS": a_turned,
         "B_COLUMNS": b_turned, "FORM": _grouped_gluon.FORMS.index(form),
     }
+    if a.itemsize == 1:
+        blocks = len(p["scale_a"].shape) == len(a.shape)
+        args |= {"scale_a": "scale_a", "scale_b": "scale_b", "SCALED": (_grouped_gluon.BLOCKS if blocks else _grouped_gluon.LINES).value}
     return [Launch(kernel=_grouped_gluon.grouped, grid=(min(p.device.sms, tiles * -(-n // config.BN)),), args=args, warps=4)]
 
 
@@ -117,7 +127,8 @@ def explains(p: Problem, config: Config) -> str:
     groups, k, form = p["offsets"].numel, p["a"].shape[-1], _form(p)
     rows, depth = (-(-m // groups), k) if form == "rows" else (m, -(-k // groups) if form == "depth" else k)
     tiles = groups * -(-rows // config.BM) * -(-n // config.BN)
-    step = max(config.BM * config.BN * config.BK / _model.FMAS, (config.BM + config.BN) * config.BK * 2 / _model.FROM_L2) + _model.HANDSHAKE
+    line = config.BK * p["a"].itemsize  # bytes
+    step = max(config.BM * config.BN * line / 2 / _model.FMAS, (config.BM + config.BN) * line / _model.FROM_L2) + _model.HANDSHAKE
     clocks = _model.START + -(-tiles // p.device.sms) * (-(-depth // config.BK) * step + _model.EPILOGUE)
     memory = (p["a"].nbytes + p["b"].nbytes + p["out"].nbytes) / _model.MEMORY
     return (

@@ -19,8 +19,9 @@ ROWS, DEPTH = tl.constexpr(0), tl.constexpr(1)
 @triton.jit
 def _grouped(a, b, out, offsets, G, M, N, K, ma, ka, za, kb, nb, zb, mo, zo, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
              MOST: tl.constexpr,
-             FORM: tl.constexpr):  # type: ignore[no-untyped-def]
-    """xy: stride of tensor x along y; z·: from one matrix to the next. MOST: a power of two above G."""
+             FORM: tl.constexpr, scale_a=None, scale_b=None, BLOCKS: tl.constexpr = False):  # type: ignore[no-untyped-def]
+    """xy: stride of tensor x along y; z·: from one matrix to the next. MOST: a power of two above G. With scales: fp8, converted to float16,
+    which represents every fp8 value exactly; BLOCKS: a slice is one block of K, BK = 128, and BN divides 128."""
     across = tl.cdiv(N, BN)
     t, pn = tl.program_id(0) // across, tl.program_id(0) % across
     first, last = 0, K  # of K
@@ -55,11 +56,19 @@ def _grouped(a, b, out, offsets, G, M, N, K, ma, ka, za, kb, nb, zb, mo, zo, BM:
     b_at = b + g.to(tl.int64) * zb + (first + along).to(tl.int64)[:, None] * kb + columns.to(tl.int64)[None, :] * nb
     total = tl.zeros((BM, BN), tl.float32)
     lost = total
+    lead = g.to(tl.int64) * (0 if FORM == ROWS else M)
     for k in range(first, last, BK):
         left = last - k
         x = tl.load(a_at, mask=(rows < limit)[:, None] & (along < left)[None, :], other=0.0)
         y = tl.load(b_at, mask=(along < left)[:, None] & (columns < N)[None, :], other=0.0)
-        if x.dtype == tl.float32:  # short accumulation chains, added with Kahan compensation: for few rows cuBLAS adds in a tree
+        if scale_a is not None:
+            one = tl.dot(x.to(tl.float16), y.to(tl.float16))
+            if BLOCKS:
+                of_rows = tl.load(scale_a + (lead + rows) * tl.cdiv(K, BK) + k // BK, mask=rows < limit, other=0.0)
+                of_block = tl.load(scale_b + (g.to(tl.int64) * tl.cdiv(K, BK) + k // BK) * tl.cdiv(N, 128) + pn * BN // 128)
+                one *= (of_rows * of_block)[:, None]
+            total += one
+        elif x.dtype == tl.float32:  # short accumulation chains, added with Kahan compensation: for few rows cuBLAS adds in a tree
             one = tl.dot(x, y, input_precision="ieee") - lost
             now = total + one
             lost = tl.where(tl.abs(now) < float("inf"), (now - total) - one, 0.0)
@@ -68,6 +77,10 @@ def _grouped(a, b, out, offsets, G, M, N, K, ma, ka, za, kb, nb, zb, mo, zo, BM:
             total = tl.dot(x, y, total)
         a_at += tl.full((), BK, tl.int64) * ka
         b_at += tl.full((), BK, tl.int64) * kb
+    if scale_a is not None and not BLOCKS:
+        of_rows = tl.load(scale_a + lead + rows, mask=rows < limit, other=0.0)
+        of_columns = tl.load(scale_b + g.to(tl.int64) * N + columns, mask=(columns < N) & (g < G), other=0.0)
+        total = total * of_rows[:, None] * of_columns[None, :]
     at = g.to(tl.int64) * zo + rows.to(tl.int64)[:, None] * mo + columns[None, :]
     written = rows < (limit if FORM == ROWS else M)
     tl.store(out + at, total.to(out.dtype.element_ty), mask=written[:, None] & (columns < N)[None, :])
@@ -89,8 +102,8 @@ def _form(p: Problem) -> str:
 
 
 def supports(p: Problem) -> str | None:
-    if p["a"].dtype not in ("f32", "f16", "bf16"):
-        return f"takes float32, float16 and bfloat16; given {p['a'].dtype}"
+    if p["a"].itemsize == 1 and p.device.arch < 89:
+        return "float8 needs sm_89"
     if p["out"].numel == 0:
         return "there is nothing to compute"
     if max(*p["a"].shape, *p["b"].shape) >= 2**31 - 512:
@@ -101,9 +114,9 @@ def supports(p: Problem) -> str | None:
 
 
 def configs(p: Problem) -> list[Config]:
-    wide = 16 if p["a"].dtype == "f32" else 64
-    shapes = ((128, 128, 8), (128, 256, 8), (64, 128, 4), (64, 64, 4), (32, 64, 4), (16, 64, 4))
-    return [Config(bm, bn, wide, warps, stages) for bm, bn, warps in shapes for stages in (3, 4)]
+    wide = 16 if p["a"].dtype == "f32" else 128 if p["a"].itemsize == 1 else 64
+    shapes = ((128, 128, 8), *(((128, 256, 8),) if wide < 128 else ()), (64, 128, 4), (64, 64, 4), (32, 64, 4), (16, 64, 4))
+    return [Config(bm, bn, wide, warps, stages) for bm, bn, warps in shapes for stages in ((2, 3) if wide == 128 else (3, 4))]
 
 
 def choose(p: Problem) -> Config:
@@ -113,6 +126,8 @@ def choose(p: Problem) -> Config:
     bm = 128 if rows > 64 else 64 if rows > 32 else 32 if rows > 16 else 16
     if p["a"].dtype == "f32":
         return Config(min(bm, 64), 64, 16, 4)
+    if p["a"].itemsize == 1:
+        return Config(bm, 128 if n > 64 else 64, 128, 8 if bm == 128 and n > 64 else 4, 2)
     return Config(bm, 128 if n > 64 else 64, 64, 8 if bm == 128 and n > 64 else 4, 3 if bm == 128 else 4)
 
 
@@ -128,4 +143,6 @@ def launches(p: Problem, config: Config) -> list[Launch]:
         "zb": b.strides[0] if len(b.shape) == 3 else 0, "mo": out.strides[-2], "zo": out.strides[0] if len(out.shape) == 3 else 0,
         "BM": config.BM, "BN": config.BN, "BK": config.BK, "MOST": max(2, 1 << groups.bit_length()), "FORM": FORMS.index(form),
     }
+    if a.itemsize == 1:
+        args |= {"scale_a": "scale_a", "scale_b": "scale_b", "BLOCKS": len(p["scale_a"].shape) == len(a.shape)}
     return [Launch(kernel=_grouped, grid=(tall * -(-n // config.BN),), args=args, warps=config.warps, stages=config.stages)]

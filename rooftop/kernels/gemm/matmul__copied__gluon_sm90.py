@@ -88,8 +88,12 @@ def for_any_rows(p: Problem) -> Config:
     return next(c for c in _product(p).ranked() if c.SPLIT == 1 and not c.STREAM)
 
 
+def every(p: Problem) -> list[Config]:
+    return _product(p).ranked()
+
+
 def configs(p: Problem) -> list[Config]:
-    return _product(p).ranked()[:TRIED]
+    return every(p)[:TRIED]
 
 
 def scratch(p: Problem, config: Config) -> dict[str, Meta]:

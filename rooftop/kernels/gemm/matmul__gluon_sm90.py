@@ -76,8 +76,12 @@ def _cutting(facts: Facts, count: int) -> list[Config]:
     return whole if count == 1 else [Cut(**{**asdict(c), "SPLIT": count}) for c in whole]
 
 
+def every(p: Problem) -> list[Config]:
+    return _product(p).ranked()
+
+
 def configs(p: Problem) -> list[Config]:
-    return _product(p).ranked()[:TRIED]
+    return every(p)[:TRIED]
 
 
 def scratch(p: Problem, config: Config) -> dict[str, Meta]:

@@ -15,7 +15,7 @@ from rooftop.kernels.gemm._product_launches import Product, explanation
 
 __all__ = ["Config", "choose", "configs", "explains", "for_any_rows", "launches", "scratch", "supports"]
 
-DEMANDS = {"has": ["UTMALDG"]}
+DEMANDS = {"has": ["IGMMA|QGMMA", "UTMALDG"]}
 TRIED = 24
 SHORT = 4096  # the most products that tensor cores accumulate by themselves
 

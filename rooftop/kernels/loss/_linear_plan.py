@@ -77,8 +77,9 @@ def cap_of(p: Problem) -> int:
 
 def numbers(p: Problem) -> dict[str, Any]:
     """Options by the names of the kernels' parameters."""
-    return {"ignore": int(p.option("ignore_index")), "smoothing": float(p.option("label_smoothing")),
-            "scale": float(p.option("lse_square_scale")), "cap": float(p.option("softcap"))}
+    found = {"ignore": int(p.option("ignore_index")), "smoothing": float(p.option("label_smoothing")),
+             "scale": float(p.option("lse_square_scale")), "cap": float(p.option("softcap"))}
+    return found if p.option("logit_scale") == 1 else {**found, "factor": float(p.option("logit_scale"))}
 
 
 def classes(p: Problem) -> int:
@@ -88,6 +89,11 @@ def classes(p: Problem) -> int:
 
 def bias_of(p: Problem) -> str | None:
     return "bias" if p.get("bias") is not None else None
+
+
+def entropy_of(p: Problem) -> dict[str, bool]:
+    """ENTROPY for the kernels that have it, where it is asked for."""
+    return {"ENTROPY": True} if p.option("with_entropy") else {}
 
 
 def taking(launch_of: Any, args: dict[str, Any], grid: int, warps: int) -> Launch:

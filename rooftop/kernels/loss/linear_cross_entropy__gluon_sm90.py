@@ -27,6 +27,7 @@ from rooftop.kernels.loss._linear_plan import (
     classes,
     copied,
     dense,
+    entropy_of,
     evenly,
     gathered,
     in_tiles,
@@ -128,7 +129,8 @@ def scratch(p: Problem, config: Config) -> dict[str, Meta]:
 
 def steps(p: Problem, config: Config) -> Sequence[Step]:
     losses = "loss" if p.option("reduction") == "none" else "losses"
-    found: list[Step] = [sorted_out(p, losses, "divisor")]
+    # with an entropy, `row_losses` writes ignored tokens
+    found: list[Step] = [sorted_out(p, None if p.option("with_entropy") else losses, "divisor")]
     found += _by_tokens(p, config) if _wanted(p) else _by_classes(p, config, losses)
     return found if p.option("reduction") == "none" else [*found, total(p, "losses")]
 
@@ -141,7 +143,7 @@ def _by_classes(p: Problem, config: Config, losses: str) -> list[Step]:
     rows, width, columns = sizes(p)
     each, metas = config.columns or columns, _metas(p, config)
     same = {
-        **numbers(p), "z": "chunk", "bias": bias_of(p), "order": "order", "live": "live", "target": "target", "state": "state",
+        **numbers(p), **entropy_of(p), "z": "chunk", "bias": bias_of(p), "order": "order", "live": "live", "target": "target", "state": "state",
         "losses": losses
     }
     same |= {"zs": padded(each), "SMOOTH": p.option("label_smoothing") != 0, "CAP": cap_of(p), "R": rows}

@@ -34,6 +34,7 @@ from rooftop.kernels.loss._linear_plan import (
     copied,
     count,
     dense,
+    entropy_of,
     evenly,
     in_tiles,
     in_waves,
@@ -130,7 +131,7 @@ def _by_classes(p: Problem, config: Config) -> list[Step]:
     each = config.columns or columns
     losses = "loss" if p.option("reduction") == "none" else "losses"
     same = {
-        **numbers(p), "z": "chunk", "bias": bias_of(p), "target": "target", "state": "state", "losses": losses, "zo": 0, "zs": padded(each)
+        **numbers(p), **entropy_of(p), "z": "chunk", "bias": bias_of(p), "target": "target", "state": "state", "losses": losses, "zo": 0, "zs": padded(each)
     }
     same |= {"SMOOTH": p.option("label_smoothing") != 0, "CAP": cap_of(p), "R": rows, "classes": classes(p)}
     start = int(p.option("start"))

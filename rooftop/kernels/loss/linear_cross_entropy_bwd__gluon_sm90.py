@@ -23,6 +23,7 @@ from rooftop.kernels.loss._linear_plan import (
     cap_of,
     classes,
     dense,
+    entropy_of,
     gathered,
     in_tiles,
     in_waves,
@@ -142,7 +143,7 @@ def _by_classes(p: Problem, config: Config) -> Iterator[Step]:
     yield sorted_out(p, None, None)
     yield gathered(p, taken.tensor, 0, rows)
     same = {
-        **numbers(p), "bias": bias_of(p), "order": "order", "live": "live", "target": "target", "state": "state", "dloss": "dloss",
+        **numbers(p), **entropy_of(p), "bias": bias_of(p), "order": "order", "live": "live", "target": "target", "state": "state", "dloss": "dloss",
         "divisor": "divisor"
     }
     same |= {"gs": p["dloss"].strides[0] if p["dloss"].shape else 0, "classes": classes(p), "start": int(p.option("start"))}

@@ -23,7 +23,7 @@ import triton.language as tl
 from triton.language.extra.cuda import libdevice
 
 from rooftop.core.spec import Launch, Meta, Problem, Step, View
-from rooftop.kernels.loss._linear_passes import slice_gradient, times_loss
+from rooftop.kernels.loss._linear_passes import entropy_terms, slice_gradient, times_loss
 from rooftop.kernels.loss._linear_plan import (
     SMALL,
     SPARE,
@@ -32,6 +32,7 @@ from rooftop.kernels.loss._linear_plan import (
     classes,
     copied,
     dense,
+    entropy_of,
     in_tiles,
     in_waves,
     matrix,
@@ -51,7 +52,7 @@ from rooftop.kernels.loss._logits import EXACT, capped
 @triton.jit
 def exact_gradient(z, bias, target, state, dloss, divisor, zo, zs, gs, columns, blocks, first, start, classes, ignore, smoothing, scale,
                    cap,
-                   CAP: tl.constexpr, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+                   CAP: tl.constexpr, BLOCK: tl.constexpr, ENTROPY: tl.constexpr = False, factor=None):  # type: ignore[no-untyped-def]
     """Replaces BLOCK logits of one row in a slice of the classes by their gradient. `gs`: stride of dloss, 0 if there is one for all."""
     row = (tl.program_id(0) // blocks).to(tl.int64)
     at = (tl.program_id(0) % blocks) * BLOCK + tl.arange(0, BLOCK)
@@ -62,16 +63,27 @@ def exact_gradient(z, bias, target, state, dloss, divisor, zo, zs, gs, columns, 
     v = tl.load(z + at, at < last, other=0)
     if bias is not None:
         v += tl.load(bias + first + at, at < last, other=0).to(tl.float32)
+    if factor is not None:
+        v *= factor
     slope = tl.full((BLOCK,), 1.0, tl.float32)
     if CAP == EXACT:
         v = capped(v, cap)
         slope = 1 - (v / cap) * (v / cap)
-    most = tl.load(state + 4 * row)
-    sum_ = tl.load(state + 4 * row + 1)
+    to = state + (5 if ENTROPY else 4) * row
+    most = tl.load(to)
+    sum_ = tl.load(to + 1)
     each = (1 + 2 * scale * (most + tl.log(sum_))) / sum_
     g = tl.where((t >= 0) & (t < classes), tl.load(dloss + row * gs).to(tl.float32) / tl.load(divisor), float("nan"))
     d = libdevice.exp(v - most) * each - smoothing / classes
-    d = tl.where(at == t - start - first, d - (1 - smoothing), d) * slope * g
+    if factor is not None:
+        slope *= factor
+    if ENTROPY:
+        level, share = entropy_terms(to, sum_, dloss + row * gs)
+        e = libdevice.exp(v - most)
+        d = tl.where(at == t - start - first, d - (1 - smoothing), d) * g - tl.where(e == 0, 0.0, e * (v - most + level)) * share
+        d *= slope
+    else:
+        d = tl.where(at == t - start - first, d - (1 - smoothing), d) * slope * g
     tl.store(z + at, tl.where(live, d, 0), at < columns)
 
 
@@ -169,7 +181,7 @@ def _by_classes(p: Problem, config: Config) -> Iterator[Step]:
     rows, width, _ = sizes(p)
     x_sum = "x_sum" if _summed_aside(p, config) else "dx"
     own = scratch(p, config).get("chunk")
-    same = {**numbers(p), "bias": bias_of(p), "target": "target", "state": "state", "dloss": "dloss", "divisor": "divisor"}
+    same = {**numbers(p), **entropy_of(p), "bias": bias_of(p), "target": "target", "state": "state", "dloss": "dloss", "divisor": "divisor"}
     same |= {"gs": p["dloss"].strides[0] if p["dloss"].shape else 0, "classes": classes(p), "start": int(p.option("start"))}
     same |= {"CAP": cap_of(p), "BLOCK": config.block}
     for first, each, offset in slices(p, config):

@@ -53,7 +53,8 @@ def lengths(op: Contract, seed: int, gpu: bool) -> Iterator[tuple[dict[str, int]
     for i in range(POINTS):
         sizes = {}
         names = [n for n in op.swept.ranges if n != op.swept.counted]
-        most = ((1 << 17) if gpu else ELEMENTS // 3) if len(names) == 1 else round(((1 << 25) if gpu else ELEMENTS // 3) ** (1 / len(names)))
+        extents = len([n for n in names if n not in op.swept.ways])
+        most = ((1 << 17) if gpu else ELEMENTS // 3) if extents == 1 else round(((1 << 25) if gpu else ELEMENTS // 3) ** (1 / extents))
         for name in names:
             low, high = op.swept.ranges[name]
             high = max(low, min(high, most))

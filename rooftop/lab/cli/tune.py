@@ -11,6 +11,8 @@ import typer
 from rooftop.lab.cli.app import MEASURE, WRONG, AsJson, CaseName, DTypeName, What, app, echo, table
 from rooftop.lab.cli.measure import _seconds
 
+SHOWN = 16  # points of a regret, the worst first
+
 
 @app.command(rich_help_panel=MEASURE)
 def tune(
@@ -21,6 +23,11 @@ def tune(
     source: Annotated[
         Path | None, typer.Option("--from", help="Measure nothing: install the tables that --keep wrote on another machine.")
     ] = None,
+    regret: Annotated[
+        int | None, typer.Option(help="Tune nothing: at so many random sizes, time what a call runs beside all other configs and kernels.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Seed of the sizes of --regret.")] = 0,
+    size: Annotated[list[str] | None, typer.Option(help="Of --regret: another range of a size, M=16..4096.", show_default=False)] = None,
     as_json: AsJson = False,
 ) -> None:
     """Time every config that a kernel lists; for each case, store one that is faster than the heuristic's by more than the noise. Needs a
@@ -30,7 +37,7 @@ def tune(
     first.
 
     Examples: [bold]rooftop tune softmax --budget 4m[/bold] · [bold]rooftop tune --keep out/tuned --records out/[/bold]
-    · [bold]rooftop tune --from out/tuned[/bold]"""
+    · [bold]rooftop tune --from out/tuned[/bold] · [bold]rooftop tune matmul --regret 40 --seed 7[/bold]"""
     from rooftop.core import implementation, settings
     from rooftop.lab import candidates
     from rooftop.lab.tune import tables
@@ -45,6 +52,11 @@ def tune(
         else:
             echo(f"{len(brought.taken)} entries taken, {len(brought.same)} already there")
             _list("left out: measured with other code than the kernel's now", brought.stale)
+        return
+    if regret is not None:
+        if case or keep:
+            raise typer.BadParameter("--regret draws its sizes and stores no config: --case and --keep do not go with it")
+        _regret(what or [], regret, seed, size or [], dtype, _seconds(budget), records, as_json)
         return
     found = [s for s in candidates.find(what or []) if what or s.rung is None]
     say = (lambda text: echo(text, err=True)) if as_json else echo
@@ -73,6 +85,52 @@ def tune(
         _list("left for the next run: the budget is spent", summary.left)
         _list("WRONG", summary.wrong)
     if summary.wrong:
+        raise typer.Exit(WRONG)
+
+
+def _regret(
+    what: list[str], count: int, seed: int, sizes: list[str], dtype: str | None, seconds: float, records: Path | None, as_json: bool
+) -> None:
+    """The time lost by what calls take, op by op: its record, and the worst points."""
+    from rooftop.core import settings
+    from rooftop.lab.cli.sweep import _asked, _range
+    from rooftop.lab.ending import NoGpuError
+    from rooftop.lab.records import store
+    from rooftop.lab.timing import sweep, swept
+    from rooftop.lab.tune import regret
+
+    if not what or count < 1:
+        raise typer.BadParameter("--regret takes at least one size, of ops that are named: rooftop tune matmul --regret 40")
+    todo = [(op, sweep.narrowed(sweep.swept(op), dict(map(_range, sizes)), dtype)) for op, _ in _asked(what, "forward")]
+    import torch
+
+    if not torch.cuda.is_available():
+        raise NoGpuError("tune --regret needs an NVIDIA GPU: torch.cuda.is_available() is False (rooftop doctor says what is missing)")
+    from rooftop.core.implementation import device_of
+
+    device, written, wrong = device_of(torch.cuda.current_device()), [], False
+    say = (lambda text: echo(text, err=True)) if as_json else echo
+    with store.Writer(records or settings.load().results, device.name) as writer:
+        for op, of in todo:
+            points = sweep.draw(op, of, device, int(torch.cuda.mem_get_info()[0] * sweep.SHARE), seed=seed, count=count, of_models=False)
+            run = sweep.Sweep(op, of, points, device, compiled=0)
+            every: list[dict[str, Any]] = []
+            record = writer.write(regret.measured(run, seconds / len(todo), say, every.append) | {"seed": seed})
+            wrong |= bool(run.wrong)
+            written.append({**record, "every": every})
+            if as_json or not record["us"]:
+                continue
+            lost = regret.ratios(record)
+            shown = sorted(zip(lost, swept.points(record), every, record["best"], strict=True), key=lambda row: -row[0])[:SHOWN]
+            rows = [{"point": p.title, "us": p.seconds * 1e6, "ran": f"{p.by} ({e['config']})", "best": best, "lost": x} for x, p, e, best in shown]
+            title = (
+                f"{op.name}: the time of the choice over the best, {len(lost)} points: {regret.mean(lost):.3f} in the geometric mean, "
+                f"at most {max(lost):.2f}"
+            )
+            table(rows, {"point": "point", "us": "us", "ran": "a call runs", "best": "best", "lost": "time over best"}, False, title)
+    if as_json:
+        echo(json.dumps(written))
+    if wrong:
         raise typer.Exit(WRONG)
 
 

@@ -71,8 +71,8 @@ def matches(opcode: str, wanted: str) -> bool:
 
 
 def count(opcodes: Mapping[str, int], wanted: str) -> int:
-    """How many instructions of `opcodes` match `wanted`."""
-    return sum(n for opcode, n in opcodes.items() if matches(opcode, wanted))
+    """How many instructions of `opcodes` match `wanted`, or one of `wanted`'s alternatives, A|B."""
+    return sum(n for opcode, n in opcodes.items() if any(matches(opcode, one) for one in wanted.split("|")))
 
 
 def width(opcode: str) -> int:

@@ -176,9 +176,11 @@ _COLUMN = _list(_positive_or_null)  # of a sweep: a value a point
 
 
 def _sweep(value: Any, at: str) -> None:
-    _keys(_SWEEP, {**_OFTEN, "named": _list(_name), "seed": _whole, "sources": _table(_text), "machines": _table(_text)})(value, at)
+    more = {"named": _list(_name), "seed": _whole, "sources": _table(_text), "machines": _table(_text)}
+    _keys(_SWEEP, {**_OFTEN, **more, "best": _list(_name), "best_us": _COLUMN})(value, at)
     count, dtypes, kernels = len(value["us"]), len(value["dtypes"]), len(value["implementations"])
     columns = {n: value[n] for n in ("dtype", "few", "aligned", "bytes", "copy_us", "roof_us", "noise", "by")}
+    columns |= {n: value[n] for n in ("best", "best_us") if n in value}
     for name, column in {**columns, **value["sizes"], **value["peers"]}.items():
         _must(len(column) == count, len(column), f"the length of {name}", f"that of us, {count}")
     _must(bool(value["sizes"]), value["sizes"], "sizes", "a table of at least one size")

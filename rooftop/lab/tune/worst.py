@@ -4,7 +4,7 @@ fastest of the other configs and kernels that take the point."""
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
@@ -13,7 +13,8 @@ from rooftop.core import registry
 from rooftop.core.spec import TARGETS, Device
 from rooftop.lab.candidates import Subject
 from rooftop.lab.inspect.inspector import facts_of
-from rooftop.lab.timing import sweep, swept
+from rooftop.lab.timing import bench, sweep, swept
+from rooftop.lab.timing.bench_group import BenchGroup
 from rooftop.lab.tune.tables import label
 from rooftop.lab.tune.tuner import pinned
 
@@ -70,8 +71,16 @@ def _config(subject: Subject, case: Any, device: Device) -> tuple[Any, str]:
     return config, label(subject.implementation.config_dict(config))
 
 
-def rivals(run: sweep.Sweep, point: sweep.Point) -> list[Subject]:
-    """The other configs of the kernel that a call takes, and the other kernels with the config of their own, named by both."""
+def config_of(run: sweep.Sweep, point: sweep.Point) -> str:
+    """The config with which a call runs its kernel at a point."""
+    mine = run.chosen(point)
+    assert mine is not None
+    return _config(mine, point.case(run.of), run.device)[1]
+
+
+def rivals(run: sweep.Sweep, point: sweep.Point, every: bool = False) -> list[Subject]:
+    """The other configs of the kernel that a call takes, and the other kernels with the config of their own, named by both. `every`: all
+    valid configs, and not those alone that tuning tries."""
     case, device, mine = point.case(run.of), run.device, run.chosen(point)
     found: dict[str, Subject] = {}
     if mine is None or mine.implementation is None:
@@ -82,13 +91,21 @@ def rivals(run: sweep.Sweep, point: sweep.Point) -> list[Subject]:
         if implementation.backend not in BACKENDS or subject.supports(case, device) is not None:
             continue
         problem = subject.kernel_problem(case, device)[1]
-        configs = implementation.configs(problem) if implementation.name == mine.name else [implementation.configure(problem)]
+        listed = getattr(getattr(implementation, "module", None), "every", implementation.configs) if every else implementation.configs
+        configs = listed(problem) if implementation.name == mine.name else [implementation.configure(problem)]
         for config in configs:
             text = label(implementation.config_dict(config))
             if implementation.name != mine.name or text != chosen:
                 found[f"{implementation.name} ({text})"] = replace(pinned(subject, config), name=f"{implementation.name} ({text})")
     others = [s for n, s in found.items() if not n.startswith(f"{mine.name} (")]
-    return (others + [s for s in found.values() if s not in others])[:MOST]
+    return (others + [s for s in found.values() if s not in others])[: None if every else MOST]
+
+
+def beside(run: sweep.Sweep, point: sweep.Point, others: list[Subject], say: Callable[[str], None]) -> dict[str, Any] | None:
+    """A row of a sweep with the others timed beside what a call takes."""
+    one = type(run)(run.op, run.of, [point], run.device, timer=run.timer, named=others, compiled=0)
+    one.on, one.streams, one.kept = run.on, run.streams, run.kept
+    return one.row(0, say)
 
 
 def table(run: sweep.Sweep, found: Iterable[swept.Measured], count: int, budget_s: float) -> list[dict[str, Any]]:
@@ -115,11 +132,11 @@ def _better(run: sweep.Sweep, point: sweep.Point, p: swept.Measured, ends: float
     """The fastest rival, and how many times as fast it was as what a call takes, beside which it was timed."""
     if time.monotonic() > ends:
         return {"next": "not timed: the budget is spent", "faster": None}
-    one = type(run)(run.op, run.of, [point], run.device, timer=run.timer, named=rivals(run, point), compiled=0)
-    one.on, one.streams, one.kept = run.on, run.streams, run.kept
-    one.compile([0])
-    row = one.row(0, lambda text: None)
-    named = {s.name for s in one.named}
+    others = rivals(run, point)
+    if run.on == "cuda":
+        bench.compile_first([BenchGroup(run.op, point.case(run.of), others)], run.device)
+    row = beside(run, point, others, lambda text: None)
+    named = {s.name for s in others}
     times = {n: t for n, t in (row or {"peers": {}})["peers"].items() if n in named}
     if row is None or not times:
         return {"next": "there is no other", "faster": None}

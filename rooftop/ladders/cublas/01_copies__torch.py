@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from rooftop.core.spec import Problem
-from rooftop.kernels.gemm._cublas import Operand, gemm
+from rooftop.ops._cublas import Operand, gemm
 
 IDEA = (
     "cuBLAS is column-major. For row-major matrices the obvious way is to copy a and b to column-major, multiply, and copy the result back to row-major."

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from rooftop.core.spec import Problem
-from rooftop.kernels.gemm._cublas import Operand, gemm
+from rooftop.ops._cublas import Operand, gemm
 
 IDEA = (
     "A row-major matrix is its transpose in column-major order. So cuBLAS computes the transpose of the result, with b first and a second; nothing is copied, "

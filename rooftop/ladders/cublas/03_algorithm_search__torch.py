@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from rooftop.core.spec import Problem
-from rooftop.kernels.gemm._cublas import Matmul, Operand, alignment
+from rooftop.ops._cublas import Matmul, Operand, alignment
 
 IDEA = (
     "cuBLASLt returns up to sixteen algorithms for a product, the one it expects to be the fastest first. Each is timed once for each kind of input, and the "

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from rooftop.core.spec import Problem
-from rooftop.kernels.gemm._cublas import Matmul, Operand, alignment
+from rooftop.ops._cublas import Matmul, Operand, alignment
 
 IDEA = (
     "cuBLASLt adds a bias of one value per column of out and applies relu or the tanh form of gelu before it stores: a pass over the result, 64 MiB at "
