@@ -17,6 +17,7 @@ from transformers.quantizers.auto import (
 from transformers.quantizers.base import HfQuantizer
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
+from rooftop.quant import experts
 from rooftop.quant.linear import QuantLinear
 from rooftop.quant.replacing import is_linear, sizes
 
@@ -54,23 +55,42 @@ class RooftopQuantizer(HfQuantizer):  # type: ignore[misc]
     def _process_model_before_weight_loading(self, model: Any, **_: Any) -> Any:
         if not self.pre_quantized:
             return model
+        mixtures: dict[str, dict[str, QuantLinear]] = {}
         for name, described in self.quantization_config.layers.items():
             parent, _, last = name.rpartition(".")
             try:
-                present = model.get_submodule(name)
+                holder = model.get_submodule(parent)
+                weights = {experts.layer_of(w): w for w in experts.projections(holder)}
+                of_experts = last in weights
+                present = holder._parameters[weights[last]] if of_experts else model.get_submodule(name)
                 layer = QuantLinear.empty(described["facts"])
             except (AttributeError, KeyError, TypeError, ValueError) as error:
                 raise ValueError(f"from_pretrained: layer {name} of the configuration's quantization_config: {error}") from None
-            if not is_linear(present) or sizes(present) != (layer.out_features, layer.in_features):
-                what = f"{type(present).__name__} {sizes(present) if is_linear(present) else ''}".strip()
+            here: Any = None
+            if of_experts:
+                n, k = experts.sizes(holder, weights[last])
+                here = (len(present) * n, k)
+            elif is_linear(present):
+                here = sizes(present)
+            if here != (layer.out_features, layer.in_features):
                 raise ValueError(
                     f"from_pretrained: layer {name} is {(layer.out_features, layer.in_features)} in quantization_config; the model's is a "
-                    f"{what}"
+                    f"{type(present).__name__} {here or ''}".strip()
                 )
             for key, (shape, dtype) in described["tensors"].items():
                 layer.register_buffer(key, torch.empty(shape, dtype=getattr(torch, dtype), device="meta"))
-            layer.bias = None if present.bias is None else nn.Parameter(torch.empty_like(present.bias, device="meta"))
-            setattr(model.get_submodule(parent), last, layer)
+            if of_experts:
+                mixtures.setdefault(parent, {})[weights[last]] = layer
+            else:
+                layer.bias = None if present.bias is None else nn.Parameter(torch.empty_like(present.bias, device="meta"))
+                setattr(holder, last, layer)
+        for name, layers in mixtures.items():
+            parent, _, last = name.rpartition(".")
+            holder = model.get_submodule(name)
+            if missing := set(experts.projections(holder)) - set(layers):
+                raise ValueError(f"from_pretrained: experts {name} of quantization_config lack {', '.join(sorted(missing))}")
+            setattr(model.get_submodule(parent), last, experts.QuantExperts(holder, layers))
+        for name in self.quantization_config.layers:
             parts = name.split(".")
             for i in range(1, len(parts) + 1):  # nothing is drawn for it, nor by a block that draws for its layers
                 model.get_submodule(".".join(parts[:i]))._is_hf_initialized = True

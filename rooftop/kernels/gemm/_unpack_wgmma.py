@@ -246,3 +246,18 @@ def left_operand(codes, high, half: gl.constexpr, factors, MMA: gl.constexpr, RM
     v = high.slice(2 * half, 2, dim=3).load(L2) if BITS == 6 else w
     found = half_block(w, v, half, factors, RM, FORMAT, BITS, ZERO, CHANNEL, L, KIND)
     return gl.convert_layout(found, LEFT, assert_trivial=True)
+
+
+@gluon.jit
+def half_words(codes, stripe, stripes, blocks, k, PLANE: gl.constexpr, BITS: gl.constexpr, L: gl.constexpr):
+    """The words of half a block, columns 64 k and on, of one plane: 0, or of 6 bits also 1; straight from memory."""
+    HIGH: gl.constexpr = L.shape[0]
+    CHUNKS: gl.constexpr = L.shape[1]
+    WORDS: gl.constexpr = L.shape[3]
+    high = gl.arange(0, HIGH, gl.SliceLayout(1, gl.SliceLayout(2, gl.SliceLayout(3, L))))[:, None, None, None]
+    chunk = gl.arange(0, CHUNKS, gl.SliceLayout(0, gl.SliceLayout(2, gl.SliceLayout(3, L))))[None, :, None, None]
+    lane = gl.arange(0, 32, gl.SliceLayout(0, gl.SliceLayout(1, gl.SliceLayout(3, L))))[None, None, :, None]
+    word = gl.arange(0, WORDS, gl.SliceLayout(0, gl.SliceLayout(1, gl.SliceLayout(2, L))))[None, None, None, :]
+    STEP: gl.constexpr = 2 if WORDS == 2 else CHUNKS * 128
+    base = codes.to(gl.pointer_type(gl.int32)) + ((stripe.to(gl.int64) * blocks + k // 2) * (64 * BITS) + PLANE * 256 + k % 2 * STEP)
+    return gl.load(base + high * (blocks * (64 * BITS)) + (chunk * 128 + lane * 4 + word), mask=stripe + high < stripes, other=0)

@@ -1,10 +1,11 @@
 """out = x Wᵀ + bias with a packed weight on Hopper, for many rows of x: the product of matmul__gluon_sm90 whose right operand is decoded on
 the way. Contract: rooftop/ops/quantized_matmul.py
 
-Persistent and warp-specialised: four producing warps start TMA's copy of 64 columns of x, load the codes of as many columns of the weight
-to registers, a slice ahead, unpack them, and write the 16-bit weight to the same stage of the ring; two consumer warp groups multiply the
-two with wgmma, as if both had come by TMA (rooftop/kernels/gemm/_product_gluon.py). A code is unpacked once for the 128 or 256 rows of x of
-a tile, by warps that the tensor cores do not wait for: a slice takes them fewer cycles than its product.
+Persistent and warp-specialised: two groups of four producing warps take turns. One starts TMA's copy of 64 columns of x, loads the codes of
+as many columns of the weight to registers, a turn ahead, unpacks them, and writes the 16-bit weight to the same stage of the ring; two
+consumer warp groups multiply the two with wgmma, as if both had come by TMA (rooftop/kernels/gemm/_product_gluon.py). A code is unpacked
+once for the 128 or 256 rows of x of a tile, by warps that the tensor cores do not wait for: a slice takes them fewer cycles than its two
+products.
 
 A group's scale, rounded to the dtype of x, is multiplied into the 16-bit weight, as if it were dequantised first; one scale per row is
 multiplied into the sums in float32. How the tiles are divided is decided by the model of matmul (rooftop/kernels/gemm/_model.py)."""
@@ -24,8 +25,8 @@ from rooftop.kernels.gemm import quantized_matmul__gluon_sm90 as in_registers
 from rooftop.kernels.gemm._lowbit_plan import FORMATS, bits_of, grouping, sizes
 from rooftop.kernels.gemm._model import Config
 from rooftop.kernels.gemm._product_gluon import consume, item, share
-from rooftop.kernels.gemm._product_launches import Product, explanation
-from rooftop.kernels.gemm._unpack_wgmma import half_block, half_scales, plane_shape, words_layout
+from rooftop.kernels.gemm._product_launches import Product, explanation, pitch_of
+from rooftop.kernels.gemm._unpack_wgmma import half_block, half_scales, half_words, plane_shape, words_layout
 
 __all__ = ["Config", "choose", "configs", "explains", "for_any_rows", "launches", "scratch", "supports"]
 
@@ -35,25 +36,10 @@ place = gluon.jit(gemm_epilogue.place.fn)
 
 
 @gluon.jit
-def _words(codes, stripe, stripes, blocks, k, PLANE: gl.constexpr, BITS: gl.constexpr, L: gl.constexpr):
-    """The words of slice k (half of a block of 128 columns) of one plane: 0, or of 6 bits also 1. They follow each other in memory."""
-    HIGH: gl.constexpr = L.shape[0]
-    CHUNKS: gl.constexpr = L.shape[1]
-    WORDS: gl.constexpr = L.shape[3]
-    high = gl.arange(0, HIGH, gl.SliceLayout(1, gl.SliceLayout(2, gl.SliceLayout(3, L))))[:, None, None, None]
-    chunk = gl.arange(0, CHUNKS, gl.SliceLayout(0, gl.SliceLayout(2, gl.SliceLayout(3, L))))[None, :, None, None]
-    lane = gl.arange(0, 32, gl.SliceLayout(0, gl.SliceLayout(1, gl.SliceLayout(3, L))))[None, None, :, None]
-    word = gl.arange(0, WORDS, gl.SliceLayout(0, gl.SliceLayout(1, gl.SliceLayout(2, L))))[None, None, None, :]
-    STEP: gl.constexpr = 2 if WORDS == 2 else CHUNKS * 128
-    base = codes.to(gl.pointer_type(gl.int32)) + ((stripe.to(gl.int64) * blocks + k // 2) * (64 * BITS) + PLANE * 256 + k % 2 * STEP)
-    return gl.load(base + high * (blocks * (64 * BITS)) + (chunk * 128 + lane * 4 + word), mask=stripe + high < stripes, other=0)
-
-
-@gluon.jit
-def _bring(x_desc, codes, scale, zero, x_ring, w_ring, full, empty, M, N, K, whole, streamed, group, stripes, groups, blocks, per_group,
+def _bring(WHICH: gl.constexpr, x_desc, codes, scale, zero, x_ring, w_ring, full, empty, M, N, K, whole, streamed, group, stripes, groups, blocks, per_group,
             BM: gl.constexpr, BN: gl.constexpr, STAGES: gl.constexpr, STREAM: gl.constexpr, SPLIT: gl.constexpr, FORMAT: gl.constexpr,
             BITS: gl.constexpr, GROUP: gl.constexpr, CHANNEL: gl.constexpr, L: gl.constexpr, L2: gl.constexpr):
-    """The producing warps: x by TMA, and the weight, decoded."""
+    """Producing warps WHICH of two: every second slice of x by TMA, and of the weight, decoded."""
     RM: gl.constexpr = BM // 2
     HIGH: gl.constexpr = BN // 16
     KIND: gl.constexpr = w_ring.dtype
@@ -65,16 +51,18 @@ def _bring(x_desc, codes, scale, zero, x_ring, w_ring, full, empty, M, N, K, who
         tile, first, last = item(i, turns, begin, end, whole, streamed, slices, STREAM, SPLIT)
         pm, pn, _ = place(tile, M, N, group, BM, BN)
         stripe = pn * HIGH
-        w = _words(codes, stripe, stripes, blocks, first, 0, BITS, L)
-        v = _words(codes, stripe, stripes, blocks, first, 1, BITS, L2) if BITS == 6 else w
-        s = half_scales(scale, zero, stripe, stripes, groups, first // 2, first % 2, per_group, HIGH, BITS, GROUP, CHANNEL, L, KIND)
-        for k in range(first, last):
-            after = gl.minimum(k + 1, last - 1)
-            next_w = _words(codes, stripe, stripes, blocks, after, 0, BITS, L)
-            next_v = _words(codes, stripe, stripes, blocks, after, 1, BITS, L2) if BITS == 6 else next_w
+        begin_at = first + ((WHICH - n) & 1)
+        w = half_words(codes, stripe, stripes, blocks, begin_at, 0, BITS, L)
+        v = half_words(codes, stripe, stripes, blocks, begin_at, 1, BITS, L2) if BITS == 6 else w
+        s = half_scales(scale, zero, stripe, stripes, groups, begin_at // 2, begin_at % 2, per_group, HIGH, BITS, GROUP, CHANNEL, L, KIND)
+        for k in range(begin_at, last, 2):
+            after = gl.minimum(k + 2, last - 1)
+            next_w = half_words(codes, stripe, stripes, blocks, after, 0, BITS, L)
+            next_v = half_words(codes, stripe, stripes, blocks, after, 1, BITS, L2) if BITS == 6 else next_w
             next_s = half_scales(scale, zero, stripe, stripes, groups, after // 2, after % 2, per_group, HIGH, BITS, GROUP, CHANNEL, L, KIND)
-            stage = n % STAGES
-            mbarrier.wait(empty.index(stage), (n // STAGES & 1) ^ 1)
+            slot = n + k - first
+            stage = slot % STAGES
+            mbarrier.wait(empty.index(stage), (slot // STAGES & 1) ^ 1)
             mbarrier.expect(full.index(stage), 2 * x_desc.block_type.nbytes)
             for g in gl.static_range(2):
                 tma.async_copy_global_to_shared(x_desc, [pm * BM + g * RM, k * 64], full.index(stage), x_ring.index(stage * 2 + g))
@@ -83,7 +71,7 @@ def _bring(x_desc, codes, scale, zero, x_ring, w_ring, full, empty, M, N, K, who
             fence_async_shared()
             mbarrier.arrive(full.index(stage), count=1)
             w, v, s = next_w, next_v, next_s
-            n += 1
+        n += last - first
     if STREAM or SPLIT > 1:
         gdc_launch_dependents()  # the reduction of the parts: its blocks start while the last tiles are computed, and wait
 
@@ -114,15 +102,17 @@ def _product(x_desc, out_desc, codes, scale, zero, parts, M, N, K, whole, stream
         (consume, (1, x_ring, w_ring, out_ring, vectors, full, empty, out_desc, None, 0, 0, parts, M, N, K, whole, streamed, group, 1.0,
                    0.0, scale_a, scale_b, None, 0, 0, bias, None, 0, 0, None, 0, 0, BM, BN, 64, 2, STAGES, False, True, False, STREAM,
                    SPLIT, False, RAW, False, 0, 0, True, EN)),
-        (_bring, (x_desc, codes, scale, zero, x_ring, w_ring, full, empty, M, N, K, whole, streamed, group, stripes, groups, blocks,
+        (_bring, (0, x_desc, codes, scale, zero, x_ring, w_ring, full, empty, M, N, K, whole, streamed, group, stripes, groups, blocks,
                   per_group, BM, BN, STAGES, STREAM, SPLIT, FORMAT, BITS, GROUP, CHANNEL, L, L2)),
-    ], [4, 4], [184, 136])
+        (_bring, (1, x_desc, codes, scale, zero, x_ring, w_ring, full, empty, M, N, K, whole, streamed, group, stripes, groups, blocks,
+                  per_group, BM, BN, STAGES, STREAM, SPLIT, FORMAT, BITS, GROUP, CHANNEL, L, L2)),
+    ], [4, 4, 4], [168, 88, 88])
 
 
-def _as_product(p: Problem) -> Product:
+def as_product(p: Problem) -> Product:
     """The product as if the weight lay in memory in 16 bits."""
     _, n, k = sizes(p)
-    metas: dict[str, Meta | None] = {"x": p["x"], "weight": Meta((k, n), p["x"].dtype, (1, -(-k // 64) * 64)), "out": p["out"]}
+    metas: dict[str, Meta | None] = {"x": p["x"], "weight": Meta((k, n), p["x"].dtype, (1, pitch_of(k, 2))), "out": p["out"]}
     metas |= {name: p.get(name) for name in ("bias", "x_scale", "scale")}
     return Product(
         metas, p.device.sms, a="x", b="weight", scale_a="x_scale" if p.get("x_scale") is not None else "",
@@ -139,7 +129,12 @@ def supports(p: Problem) -> str | None:
 
 
 def configs(p: Problem) -> list[Config]:
-    return [c for c in _as_product(p).ranked() if c.BK == 64 and c.GROUPS == 2 and not c.SWAP][:TRIED]
+    return [c for c in as_product(p).ranked() if _possible(c)][:TRIED]
+
+
+def _possible(config: Config) -> bool:
+    """Sixteen warps have 128 registers a thread to begin with, fewer than wgmma's instruction for 256 columns takes."""
+    return config.BK == 64 and config.GROUPS == 2 and not config.SWAP and config.BN <= 128
 
 
 def choose(p: Problem) -> Config:
@@ -148,20 +143,20 @@ def choose(p: Problem) -> Config:
 
 def for_any_rows(p: Problem) -> Config:
     """One chain along all of K, whatever the tile."""
-    return next(c for c in _as_product(p).ranked() if c.BK == 64 and c.GROUPS == 2 and not (c.SWAP or c.STREAM) and c.SPLIT == 1)
+    return next(c for c in as_product(p).ranked() if _possible(c) and not c.STREAM and c.SPLIT == 1)
 
 
 def seconds(p: Problem) -> float:
     """Predicted time."""
-    return _as_product(p).seconds(choose(p))
+    return as_product(p).seconds(choose(p))
 
 
 def scratch(p: Problem, config: Config) -> dict[str, Meta]:
-    return _product_launches.scratch(_as_product(p), config)
+    return _product_launches.scratch(as_product(p), config)
 
 
 def launches(p: Problem, config: Config) -> list[Launch]:
-    product, bits, (group, per_group) = _as_product(p), bits_of(p), grouping(p)
+    product, bits, (group, per_group) = as_product(p), bits_of(p), grouping(p)
     made = _product_launches.launches(product, config, p.device.pdl)
     given, (stripes, blocks) = made[0].args, p["codes"].shape[:2]
     same = ("out_desc", "parts", "M", "N", "K", "whole", "streamed", "group", "scale_a", "scale_b", "bias", "BM", "BN", "STAGES", "STREAM",
@@ -178,4 +173,4 @@ def launches(p: Problem, config: Config) -> list[Launch]:
 
 
 def explains(p: Problem, config: Config) -> str:
-    return f"decoded to 16 bits in shared memory by four warps; {explanation(_as_product(p), config)}"
+    return f"decoded to 16 bits in shared memory by four warps; {explanation(as_product(p), config)}"
