@@ -20,9 +20,8 @@ from triton.language.extra.cuda import gdc_launch_dependents
 from rooftop.core.spec import Launch, Meta, Problem
 from rooftop.kernels._device import gemm_epilogue
 from rooftop.kernels._device.gluon_tiles import TYPES
-from rooftop.kernels.gemm import _lowbit_plan, _product_launches
-from rooftop.kernels.gemm import quantized_matmul__gluon_sm90 as in_registers
-from rooftop.kernels.gemm._lowbit_plan import FORMATS, bits_of, grouping, sizes
+from rooftop.kernels.gemm import _product_launches
+from rooftop.kernels.gemm._lowbit_plan import FORMATS, bits_of, grouping, refused_by_tma, sizes
 from rooftop.kernels.gemm._model import Config
 from rooftop.kernels.gemm._product_gluon import consume, item, share
 from rooftop.kernels.gemm._product_launches import Product, explanation, pitch_of
@@ -121,7 +120,7 @@ def as_product(p: Problem) -> Product:
 
 
 def supports(p: Problem) -> str | None:
-    if reason := in_registers.supports(p):
+    if reason := refused_by_tma(p):
         return reason
     if int(p.option("group")) == p["x"].shape[1] and p["scale"].dtype == "u8":
         return "scales of rows are floats"
