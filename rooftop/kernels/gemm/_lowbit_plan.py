@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from rooftop.core.spec import Problem
-from rooftop.core.tensor_maps import not_copied
 from rooftop.kernels.gemm._model import BARRIERS, EPILOGUE, FMAS, FROM_L2, MEMORY, ONE, PARTS, SECOND, SHARED, START
 from rooftop.ops.quantized_matmul import BITS
 
@@ -30,30 +29,6 @@ def grouping(p: Problem) -> tuple[int, int]:
     if group == k:
         return 128, max(1, blocks)
     return (group, 1) if group < 128 else (128, group // 128)
-
-
-def refused_by_tma(p: Problem) -> str | None:
-    """None, or why the kernels with TMA and wgmma do not take a problem."""
-    m, n, k = sizes(p)
-    x, scale, zero, out = p["x"], p["scale"], p.get("zero"), p["out"]
-    if m * n * k == 0:
-        return "there is nothing to compute"
-    if x.dtype not in ("bf16", "f16"):
-        return f"takes bf16 and f16; given {x.dtype}"
-    if max(m, n, k) >= 2**31 - 512 or scale.numel >= 2**31:
-        return f"takes fewer than 2^31 rows, columns and scales; given {m} x {n} x {k}"
-    for name, meta in (("x", x), ("codes", p["codes"]), ("out", out)):
-        if reason := not_copied(meta, stored=name == "out"):
-            return f"TMA does not copy {name}: {reason}"
-    if int(p.option("group")) == k:
-        if zero is not None:
-            return "zero points go with groups here: one scale a row is multiplied to the sums"
-        return None
-    if zero is not None and zero.dtype != "u8":
-        return f"takes whole zero points; given {zero.dtype}"
-    if x.dtype == "f16" and scale.dtype != "f16":
-        return f"takes scales of groups in f16 with f16, whose range others leave; given {scale.dtype}"
-    return None
 
 
 @dataclass(frozen=True)

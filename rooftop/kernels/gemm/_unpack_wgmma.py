@@ -20,9 +20,8 @@ INT8, INT4, INT2, E4M3, E5M2, E3M2, E2M3, E2M1 = (gl.constexpr(i) for i in range
 
 
 def words_layout(high: int, chunks: int, words: int) -> Any:
-    """The layout of [stripes, chunks, 32, words]: each lane has its own words, warp w stripes w, w + 4, ..."""
-    steps = [[0, 0, 0, 1 << i] for i in range(words.bit_length() - 1)] + [[0, 1, 0, 0]] * (chunks == 2)
-    steps += [[1 << i, 0, 0, 0] for i in range(2, high.bit_length() - 1)]
+    """The layout of [stripes, chunks, 32, words]: each lane has its own words, warp w stripes w and w + 4."""
+    steps = [[0, 0, 0, 1 << i] for i in range(words.bit_length() - 1)] + [[0, 1, 0, 0]] * (chunks == 2) + [[4, 0, 0, 0]] * (high == 8)
     return gl.DistributedLinearLayout(
         steps, [[0, 0, 1 << i, 0] for i in range(5)], [[1, 0, 0, 0], [2, 0, 0, 0]], [], [high, chunks, 32, words]
     )
@@ -140,19 +139,6 @@ def pair_scales(scale, zero, stripe, stripes, groups, block, per_group, HIGH: gl
                 CHANNEL: gl.constexpr, L: gl.constexpr, KIND: gl.constexpr):
     """Scales, then zero points less 2^(bits - 1) (or scales again), of the lanes' rows g and g + 8 in both halves of a block, each twice in
     32 bits: [(half 0, r 0), (0, 1), (1, 0), (1, 1)] of each. With CHANNEL dummy values."""
-    s = ()
-    z = ()
-    for half in gl.static_range(2):
-        found = half_scales(scale, zero, stripe, stripes, groups, block, half, per_group, HIGH, BITS, GROUP, CHANNEL, L, KIND)
-        s += (found[0], found[1])
-        z += (found[2], found[3])
-    return s + z
-
-
-@gluon.jit
-def half_scales(scale, zero, stripe, stripes, groups, block, half, per_group, HIGH: gl.constexpr, BITS: gl.constexpr, GROUP: gl.constexpr,
-                CHANNEL: gl.constexpr, L: gl.constexpr, KIND: gl.constexpr):
-    """Those of one half: scales of r 0 and 1, then zero points."""
     high = gl.arange(0, HIGH, gl.SliceLayout(1, gl.SliceLayout(2, gl.SliceLayout(3, L))))[:, None, None, None]
     lane = gl.arange(0, 32, gl.SliceLayout(0, gl.SliceLayout(1, gl.SliceLayout(3, L))))[None, None, :, None]
     CHUNKS: gl.constexpr = L.shape[1]
@@ -161,33 +147,35 @@ def half_scales(scale, zero, stripe, stripes, groups, block, half, per_group, HI
     word = gl.arange(0, WORDS, gl.SliceLayout(0, gl.SliceLayout(1, gl.SliceLayout(2, L))))[None, None, None, :]
     at = ((stripe + high) * groups) * 16 + lane // 4
     there = stripe + high < stripes
-    if CHANNEL:
-        return at, at, at, at
-    else:  # noqa: RET505
-        if GROUP == 128:
-            here = at + block // per_group * 16
-        elif GROUP == 64:
-            here = at + gl.minimum(block * 2 + half, groups - 1) * 16
-        elif BITS == 8:
-            here = at + gl.minimum(block * 4 + half * 2 + chunk, groups - 1) * 16
+    s = ()
+    z = ()
+    for half in gl.static_range(2):
+        if CHANNEL:
+            s += (at, at)
+            z += (at, at)
         else:
-            here = at + gl.minimum(block * 4 + half * 2 + word * 2 // WORDS, groups - 1) * 16
-        s = ()
-        z = ()
-        for r in gl.static_range(2):
-            value = gl.load(scale + here + 8 * r, mask=there, other=0)
-            if scale.dtype.element_ty == gl.uint8:  # a power of two in bf16
-                e = value.to(gl.int32)
-                found = twice(gl.where(e == 0, 0x40, e << 7))
+            if GROUP == 128:
+                here = at + block // per_group * 16
+            elif GROUP == 64:
+                here = at + gl.minimum(block * 2 + half, groups - 1) * 16
+            elif BITS == 8:
+                here = at + gl.minimum(block * 4 + half * 2 + chunk, groups - 1) * 16
             else:
-                found = twice(value.to(gl.float32).to(KIND).to(gl.int16, bitcast=True))
-            s += (found,)
-            if zero is None:
-                z += (found,)
-            else:
-                whole = gl.load(zero + here + 8 * r, mask=there, other=0).to(gl.int32) - (1 << (BITS - 1))
-                z += (twice(whole.to(gl.float32).to(KIND).to(gl.int16, bitcast=True)),)
-        return s + z
+                here = at + gl.minimum(block * 4 + half * 2 + word * 2 // WORDS, groups - 1) * 16
+            for r in gl.static_range(2):
+                value = gl.load(scale + here + 8 * r, mask=there, other=0)
+                if scale.dtype.element_ty == gl.uint8:  # a power of two in bf16
+                    e = value.to(gl.int32)
+                    found = twice(gl.where(e == 0, 0x40, e << 7))
+                else:
+                    found = twice(value.to(gl.float32).to(KIND).to(gl.int16, bitcast=True))
+                s += (found,)
+                if zero is None:
+                    z += (found,)
+                else:
+                    whole = gl.load(zero + here + 8 * r, mask=there, other=0).to(gl.int32) - (1 << (BITS - 1))
+                    z += (twice(whole.to(gl.float32).to(KIND).to(gl.int16, bitcast=True)),)
+    return s + z
 
 
 @gluon.jit
@@ -204,60 +192,36 @@ def scaled(
 
 
 @gluon.jit
-def half_block(w, v, half: gl.constexpr, factors, RM: gl.constexpr, FORMAT: gl.constexpr, BITS: gl.constexpr, ZERO: gl.constexpr,
-               CHANNEL: gl.constexpr, L: gl.constexpr, KIND: gl.constexpr):
-    """Rows of the weight by the 64 columns of one half of a block, whose words are w; v: those of the second plane, of 6 bits alone."""
+def left_operand(codes, high, half: gl.constexpr, factors, MMA: gl.constexpr, RM: gl.constexpr, FORMAT: gl.constexpr, BITS: gl.constexpr,
+                 ZERO: gl.constexpr, CHANNEL: gl.constexpr, L: gl.constexpr, L2: gl.constexpr, KIND: gl.constexpr):
+    """Rows of the weight by the 64 columns of one half of a block. codes, high: planes in shared memory, int32
+    [stripes, chunks, 32, 4]; `high` of 6 bits alone."""
+    LEFT: gl.constexpr = gl.DotOperandLayout(operand_index=0, parent=MMA, k_width=2)
     if BITS == 8:
-        return of_eights(
+        w = codes.slice(2 * half, 2, dim=1).load(L)
+        found = of_eights(
             scaled(w, factors, half, 0, FORMAT, ZERO, CHANNEL, KIND), scaled(w >> 8, factors, half, 1, FORMAT, ZERO, CHANNEL, KIND), RM,
             KIND
         )
-    elif BITS == 2:  # noqa: RET505
-        return of_twos(scaled(w, factors, half, 0, FORMAT, ZERO, CHANNEL, KIND),
-                       scaled(w >> 2, factors, half, 1, FORMAT, ZERO, CHANNEL, KIND),
-                       scaled(w >> 4, factors, half, 0, FORMAT, ZERO, CHANNEL, KIND),
-                       scaled(w >> 6, factors, half, 1, FORMAT, ZERO, CHANNEL, KIND),
-                       scaled(w >> 8, factors, half, 0, FORMAT, ZERO, CHANNEL, KIND),
-                       scaled(w >> 10, factors, half, 1, FORMAT, ZERO, CHANNEL, KIND),
-                       scaled(w >> 12, factors, half, 0, FORMAT, ZERO, CHANNEL, KIND),
-                       scaled(w >> 14, factors, half, 1, FORMAT, ZERO, CHANNEL, KIND), RM, KIND)
+    elif BITS == 2:
+        w = codes.slice(0, 1, dim=1).slice(2 * half, 2, dim=3).load(L)
+        found = of_twos(scaled(w, factors, half, 0, FORMAT, ZERO, CHANNEL, KIND),
+                        scaled(w >> 2, factors, half, 1, FORMAT, ZERO, CHANNEL, KIND),
+                        scaled(w >> 4, factors, half, 0, FORMAT, ZERO, CHANNEL, KIND),
+                        scaled(w >> 6, factors, half, 1, FORMAT, ZERO, CHANNEL, KIND),
+                        scaled(w >> 8, factors, half, 0, FORMAT, ZERO, CHANNEL, KIND),
+                        scaled(w >> 10, factors, half, 1, FORMAT, ZERO, CHANNEL, KIND),
+                        scaled(w >> 12, factors, half, 0, FORMAT, ZERO, CHANNEL, KIND),
+                        scaled(w >> 14, factors, half, 1, FORMAT, ZERO, CHANNEL, KIND), RM, KIND)
     else:
+        w = codes.slice(half, 1, dim=1).load(L)
         p = ()
         for i in gl.static_range(4):
             u = w >> (4 * i)
             if BITS == 6:  # the high two bits lie in the second plane, two steps a word
+                v = high.slice(2 * half, 2, dim=3).load(L2)
                 top = gl.join(v >> (2 * i), v >> (2 * i + 8)).reshape([RM // 16, 1, 32, 4])
                 u = (u & 0x000F000F) | ((gl.convert_layout(top, L, assert_trivial=True) & 0x00030003) << 4)
             p += (scaled(u, factors, half, i % 2, FORMAT, ZERO, CHANNEL, KIND),)
-        return of_fours(p[0], p[1], p[2], p[3], RM, KIND)
-
-
-@gluon.jit
-def left_operand(codes, high, half: gl.constexpr, factors, MMA: gl.constexpr, RM: gl.constexpr, FORMAT: gl.constexpr, BITS: gl.constexpr,
-                 ZERO: gl.constexpr, CHANNEL: gl.constexpr, L: gl.constexpr, L2: gl.constexpr, KIND: gl.constexpr):
-    """`half_block` in the registers of wgmma's left operand. codes, high: planes in shared memory, int32 [stripes, chunks, 32, 4]."""
-    LEFT: gl.constexpr = gl.DotOperandLayout(operand_index=0, parent=MMA, k_width=2)
-    if BITS == 8:
-        w = codes.slice(2 * half, 2, dim=1).load(L)
-    elif BITS == 2:
-        w = codes.slice(0, 1, dim=1).slice(2 * half, 2, dim=3).load(L)
-    else:
-        w = codes.slice(half, 1, dim=1).load(L)
-    v = high.slice(2 * half, 2, dim=3).load(L2) if BITS == 6 else w
-    found = half_block(w, v, half, factors, RM, FORMAT, BITS, ZERO, CHANNEL, L, KIND)
+        found = of_fours(p[0], p[1], p[2], p[3], RM, KIND)
     return gl.convert_layout(found, LEFT, assert_trivial=True)
-
-
-@gluon.jit
-def half_words(codes, stripe, stripes, blocks, k, PLANE: gl.constexpr, BITS: gl.constexpr, L: gl.constexpr):
-    """The words of half a block, columns 64 k and on, of one plane: 0, or of 6 bits also 1; straight from memory."""
-    HIGH: gl.constexpr = L.shape[0]
-    CHUNKS: gl.constexpr = L.shape[1]
-    WORDS: gl.constexpr = L.shape[3]
-    high = gl.arange(0, HIGH, gl.SliceLayout(1, gl.SliceLayout(2, gl.SliceLayout(3, L))))[:, None, None, None]
-    chunk = gl.arange(0, CHUNKS, gl.SliceLayout(0, gl.SliceLayout(2, gl.SliceLayout(3, L))))[None, :, None, None]
-    lane = gl.arange(0, 32, gl.SliceLayout(0, gl.SliceLayout(1, gl.SliceLayout(3, L))))[None, None, :, None]
-    word = gl.arange(0, WORDS, gl.SliceLayout(0, gl.SliceLayout(1, gl.SliceLayout(2, L))))[None, None, None, :]
-    STEP: gl.constexpr = 2 if WORDS == 2 else CHUNKS * 128
-    base = codes.to(gl.pointer_type(gl.int32)) + ((stripe.to(gl.int64) * blocks + k // 2) * (64 * BITS) + PLANE * 256 + k % 2 * STEP)
-    return gl.load(base + high * (blocks * (64 * BITS)) + (chunk * 128 + lane * 4 + word), mask=stripe + high < stripes, other=0)

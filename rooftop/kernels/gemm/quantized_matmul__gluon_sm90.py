@@ -24,9 +24,10 @@ from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared,
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from rooftop.core.spec import Descriptor, Launch, Meta, Problem
+from rooftop.core.tensor_maps import not_copied
 from rooftop.kernels._device import gemm_epilogue
 from rooftop.kernels._device.gluon_tiles import TYPES
-from rooftop.kernels.gemm._lowbit_plan import FORMATS, Config, bits_of, grouping, pieces, ranked, refused_by_tma, sizes, tiles_of
+from rooftop.kernels.gemm._lowbit_plan import FORMATS, Config, bits_of, grouping, pieces, ranked, sizes, tiles_of
 from rooftop.kernels.gemm._unpack_wgmma import left_operand, pair_scales, plane_shape, words_layout
 
 __all__ = ["Config", "choose", "configs", "launches", "scratch", "supports"]
@@ -174,7 +175,26 @@ def _add_parts(parts, bias, out, count, N, SPLIT: tl.constexpr, BLOCK: tl.conste
 
 
 def supports(p: Problem) -> str | None:
-    return refused_by_tma(p)
+    m, n, k = sizes(p)
+    x, scale, zero, out = p["x"], p["scale"], p.get("zero"), p["out"]
+    if m * n * k == 0:
+        return "there is nothing to compute"
+    if x.dtype not in ("bf16", "f16"):
+        return f"takes bf16 and f16; given {x.dtype}"
+    if max(m, n, k) >= 2**31 - 512 or scale.numel >= 2**31:
+        return f"takes fewer than 2^31 rows, columns and scales; given {m} x {n} x {k}"
+    for name, meta in (("x", x), ("codes", p["codes"]), ("out", out)):
+        if reason := not_copied(meta, stored=name == "out"):
+            return f"TMA does not copy {name}: {reason}"
+    if int(p.option("group")) == k:
+        if zero is not None:
+            return "zero points go with groups here: one scale a row is multiplied to the sums"
+        return None
+    if zero is not None and zero.dtype != "u8":
+        return f"takes whole zero points; given {zero.dtype}"
+    if x.dtype == "f16" and scale.dtype != "f16":
+        return f"takes scales of groups in f16 with f16, whose range others leave; given {scale.dtype}"
+    return None
 
 
 def choose(p: Problem) -> Config:

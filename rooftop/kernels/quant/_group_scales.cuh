@@ -93,16 +93,13 @@ struct Found {
             careful = by.careful && (up_bits | down_bits) != 0;
             divisor = by.s, part = by.part;
         }
-        if constexpr (APART && !POWER) near = near_a_border(divisor);
-    }
-    /// Borders are at 1, 1.25, 1.5, 1.75 times powers of two; the approximate quotient is off by at most 2^-23.
-    __device__ static bool near_a_border(float divisor) {
-        // mantissa bits of float32 that are zero in a T
-        constexpr unsigned BELOW = (1u << (23 - (is_half(static_cast<const T*>(nullptr)) ? 10 : 7))) - 1;
-        bool near = false;
+        // borders are at 1, 1.25, 1.5, 1.75 times powers of two; the approximate quotient is off by at most 2^-23
+        if constexpr (APART && !POWER) {
+            // mantissa bits of float32 that are zero in a T
+            constexpr unsigned BELOW = (1u << (23 - (is_half(static_cast<const T*>(nullptr)) ? 10 : 7))) - 1;
 #pragma unroll
-        for (int i = 4; i < 8; ++i) near |= ((__float_as_uint(divisor * (i / 4.f)) + 3) & BELOW) <= 6;
-        return near;
+            for (int i = 4; i < 8; ++i) near |= ((__float_as_uint(divisor * (i / 4.f)) + 3) & BELOW) <= 6;
+        }
     }
     __device__ static constexpr bool is_half(const __half*) { return true; }
     __device__ static constexpr bool is_half(const void*) { return false; }

@@ -1,6 +1,6 @@
 /* rooftop
 idea    = """Any granularity: a thread walks down some rows of a few columns and loads their scales once at the start of each group, not \
-  for each element. The codes of four rows are loaded before the first is stored."""
+  for each element."""
 limit   = "the copy of the same bytes"
 dtypes  = ["f32", "f16", "bf16"]
 args    = ["over: f32[1]?", "seed: i32"]
@@ -25,7 +25,6 @@ dequantize_tiles(int R, int C, int rows, int columns, int down, int across, int 
                  int seed) {
     using X = Format<F>;
     constexpr int BYTES = V * X::BITS / 8, WORDS = (V * X::BITS + 31) / 32, M = NARROW ? V : 1;
-    constexpr int DEEP = 4;  // rows whose codes are in flight
     const int tile = blockIdx.x % tiles, r0 = blockIdx.x / tiles * TALL, last = min(R, r0 + TALL);
     const int c = (tile * THREADS + threadIdx.x) * V;
     gdc_wait();
@@ -38,48 +37,40 @@ dequantize_tiles(int R, int C, int rows, int columns, int down, int across, int 
         int offset[M];
 #pragma unroll
         for (int i = 0; i < M; ++i) {
-            const long long at = shared + static_cast<long long>(group) * across + (columns == 1 ? min(c + i, C - 1) : min(c + i, C - 1) / columns);
+            const long long at = shared + static_cast<long long>(group) * across + min(c + i, C - 1) / columns;
             s[i] = effective<S>(scale[at], over);
             offset[i] = zero ? (X::SIGNED ? static_cast<int>(static_cast<signed char>(zero[at])) : static_cast<int>(zero[at])) : X::MIDDLE;
         }
-        for (; r < end; r += DEEP) {
-            unsigned in[DEEP][WORDS];
+#pragma unroll 4
+        for (; r < end; ++r) {
+            unsigned in[WORDS];
+            load_codes<X::BITS, V, WHOLE>(codes + (above + r) * row_bytes + static_cast<long long>(c / V) * BYTES, in, C - c);
+            const unsigned long long index = static_cast<unsigned long long>(above + r) * C + c;
+            const Drawn<V, WHOLE> random(seed, index);
+            float f[V];
 #pragma unroll
-            for (int d = 0; d < DEEP; ++d) {
-                if (r + d < end) load_codes<X::BITS, V, WHOLE>(codes + (above + r + d) * row_bytes + static_cast<long long>(c / V) * BYTES,
-                    in[d], C - c);
+            for (int i = 0; i < V; ++i) {
+                const unsigned code = code_at<X::BITS>(in, i);
+                f[i] = value_of<F>(code, offset[i % M]);
+                if (DITHERED) f[i] = without_noise<F>(f[i], code, random(i & ~1) >> (i % 2 * 16) & 0xffff);
+                f[i] = __fmul_rn(f[i], s[i % M]);
             }
+            T* to = x + index;
+            if constexpr (WHOLE) {
+                constexpr int PER = Pack<T>::N;
 #pragma unroll
-            for (int d = 0; d < DEEP; ++d) {
-                if (r + d >= end) break;
-                const unsigned long long index = static_cast<unsigned long long>(above + r + d) * C + c;
-                const Drawn<V, WHOLE> random(seed, index);
-                float f[V];
+                for (int k = 0; k < V / PER; ++k) {
+                    float g[PER];
+#pragma unroll
+                    for (int j = 0; j < PER; ++j) g[j] = f[k * PER + j];
+                    Pack<T>::store(to + k * PER, true, Pack<T>::narrow(g));
+                }
+            } else {
 #pragma unroll
                 for (int i = 0; i < V; ++i) {
-                    const unsigned code = code_at<X::BITS>(in[d], i);
-                    f[i] = value_of<F>(code, offset[i % M]);
-                    if (DITHERED) f[i] = without_noise<F>(f[i], code, random(i & ~1) >> (i % 2 * 16) & 0xffff);
-                    f[i] = __fmul_rn(f[i], s[i % M]);
-                }
-                T* to = x + index;
-                if constexpr (WHOLE) {
-                    constexpr int PER = Pack<T>::N;
-#pragma unroll
-                    for (int k = 0; k < V / PER; ++k) {
-                        float g[PER];
-#pragma unroll
-                        for (int j = 0; j < PER; ++j) g[j] = f[k * PER + j];
-                        Pack<T>::store(to + k * PER, true, Pack<T>::narrow(g));
-                    }
-                } else {
-#pragma unroll
-                    for (int i = 0; i < V; ++i) {
-                        if (c + i < C) to[i] = T(f[i]);
-                    }
+                    if (c + i < C) to[i] = T(f[i]);
                 }
             }
         }
-        r = end;
     }
 }

@@ -15,7 +15,7 @@ threads = 256
 cluster = 1
 */
 #include "pdl.cuh"
-#include "_group_scales.cuh"
+#include "_registers.cuh"
 
 /// A block has PACKS packs of V columns by STEPS * THREADS / PACKS rows; CLUSTER blocks along the rows share groups. COLUMNS: each column
 /// is a group of its own; else the tile is one group (and CLUSTER is 1).
@@ -165,10 +165,6 @@ quantize_tiles(int R, int C, long long xa, long long xs, const T* __restrict__ x
             if (!SYMMETRIC) zero[at] = static_cast<unsigned char>(offset[0]);
         }
     }
-    // one scale for the whole block, e2m1: the approximate quotient, where no element can be near a border
-    constexpr bool APART = !COLUMNS && Found<T, F, S, ROUND, SYMMETRIC>::APART;
-    bool apart = APART;
-    if constexpr (APART && !By::POWER) apart = !Found<T, F, S, ROUND, SYMMETRIC>::near_a_border(divided[0].s);
     if constexpr (CLUSTER > 1) {  // recomputed, not kept in registers
         int thread = threadIdx.x, of_grid = blockIdx.x / CLUSTER;
         asm volatile("" : "+r"(thread), "+r"(of_grid));
@@ -191,9 +187,7 @@ quantize_tiles(int R, int C, long long xa, long long xs, const T* __restrict__ x
         const auto zeros = [&](int i) { return offset[i % M]; };
         unsigned out[(V * X::BITS + 31) / 32];
         if (careful) encode<F, ROUND, SYMMETRIC, V>(out, [&](int i) { return held[k][i]; }, random, from_shared, zeros);
-        else if (APART && apart) {
-            if constexpr (APART) encode_apart<S != SCALE_F32>(out, held[k], divided[0].part);
-        } else encode_clean<F, S, ROUND, SYMMETRIC>(out, held[k], random, by, zeros);
+        else encode_clean<F, S, ROUND, SYMMETRIC>(out, held[k], random, by, zeros);
         store_codes<X::BITS, V, true>(codes + (top + r) * row_bytes, out, V);
     }
 }

@@ -10,12 +10,7 @@ LONG = 128  # elements of a row, on average: from here on one warp a row is not 
 
 
 def spmm_24(p: Problem, named: str = "") -> Chosen | str:
-    """Up to 64 columns the product is bound by the memory of the sparse matrix; one kernel streams it."""
-    few, wgmma, mma = (
-        ("spmm_24__few__cuda_sm80", "few columns: bound by the memory of S"), ("spmm_24__cuda_sm90", "sparse wgmma"),
-        ("spmm_24__mma__cuda_sm80", "sparse mma")
-    )
-    return in_order(p, named, (few, wgmma, mma))
+    return in_order(p, named, (("spmm_24__cuda_sm90", "sparse wgmma"), ("spmm_24__mma__cuda_sm80", "sparse mma")))
 
 
 def scaled_spmm_24(p: Problem, named: str = "") -> Chosen | str:
