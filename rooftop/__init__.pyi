@@ -1203,7 +1203,7 @@ def swiglu_quantize(a: Tensor, b: Tensor | None=None, format: str | Format='int8
     Raises TypeError for other dtypes or two different ones, ValueError for shapes that do not fit, and what `rooftop.quantize` raises for
     the rest."""
 
-def tensor_scale(x: Tensor, largest: float=NVFP4, *, implementation: str | None=None) -> Tensor:
+def tensor_scale(x: Tensor, largest: float=2688.0, *, implementation: str | None=None) -> Tensor:
     """The float32 number by which the finite elements of `x` are divided so that the largest in size becomes `largest`.
 
     Args:

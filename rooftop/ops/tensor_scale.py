@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 FLOATS = ("f32", "f16", "bf16")
-NVFP4 = 448.0 * 6
+NVFP4 = 2688.0  # 448 * 6
 
 
-def tensor_scale(x: Tensor, largest: float = NVFP4, *, implementation: str | None = None) -> Tensor:
+def tensor_scale(x: Tensor, largest: float = 2688.0, *, implementation: str | None = None) -> Tensor:
     """The float32 number by which the finite elements of `x` are divided so that the largest in size becomes `largest`.
 
     Args:

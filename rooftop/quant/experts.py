@@ -84,8 +84,8 @@ class QuantExperts(nn.Module):  # type: ignore[misc]
         n = layer.out_features // self.num_experts
         high = n // ROWS
         first = expert * high
-        parts = [None if t is None else t[first : first + high] for t in (layer.codes, layer.scale, layer.zero)]
-        return PackedWeight(*parts, **{**layer.facts, "shape": (n, layer.in_features)})
+        codes, scale, zero = (None if t is None else t[first : first + high] for t in (layer.codes, layer.scale, layer.zero))
+        return PackedWeight(codes, scale, zero, **{**layer.facts, "shape": (n, layer.in_features)})
 
     def forward(self, hidden_states: Tensor, top_k_index: Tensor, top_k_weights: Tensor) -> Tensor:
         """hidden_states [tokens, H]; top_k_index, top_k_weights [tokens, k]. An index of `num_experts` or more is an expert of another rank,

@@ -85,13 +85,13 @@ class RooftopQuantizer(HfQuantizer):  # type: ignore[misc]
                 layer.bias = None if present.bias is None else nn.Parameter(torch.empty_like(present.bias, device="meta"))
                 setattr(holder, last, layer)
         for name, layers in mixtures.items():
-            parent, _, last = name.rpartition(".")
+            parent, last = name.rpartition(".")[::2]
             holder = model.get_submodule(name)
             if missing := set(experts.projections(holder)) - set(layers):
                 raise ValueError(f"from_pretrained: experts {name} of quantization_config lack {', '.join(sorted(missing))}")
             setattr(model.get_submodule(parent), last, experts.QuantExperts(holder, layers))
-        for name in self.quantization_config.layers:
-            parts = name.split(".")
+        for converted in self.quantization_config.layers:
+            parts = converted.split(".")
             for i in range(1, len(parts) + 1):  # nothing is drawn for it, nor by a block that draws for its layers
                 model.get_submodule(".".join(parts[:i]))._is_hf_initialized = True
         ignored = getattr(model, "_keys_to_ignore_on_load_unexpected", None) or ()

@@ -9,14 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-torch = pytest.importorskip("torch")
-hf = pytest.importorskip("transformers", minversion="5.5", reason="experts of three dimensions are those of Transformers 5")
+import torch
 
 import rooftop
 from rooftop.formats.packed import PackedWeight
 from rooftop.quant import QuantExperts, QuantLinear
 
+hf = pytest.importorskip("transformers", minversion="5.5", reason="experts in parameters of three dimensions are those of Transformers 5")
 SIZES: dict[str, Any] = {
     "vocab_size": 96, "hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
     "max_position_embeddings": 64, "num_experts_per_tok": 2,
