@@ -4,7 +4,7 @@ gpt-oss, DeepSeek-V3 and others of its experts interface)."""
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -35,6 +35,29 @@ def sizes(module: nn.Module, name: str) -> tuple[int, int]:
     """(N, K) of one expert's weight."""
     _, n, k = getattr(module, name).shape
     return (int(k), int(n)) if module.is_transposed else (int(n), int(k))
+
+
+def in_place(model: nn.Module, name: str) -> tuple[nn.Module, str] | None:
+    """Of a layer's name in a model with `QuantExperts`: the experts of a model without, and the weight whose place it has. None where there
+    are none of that name."""
+    parent, last = name.rpartition(".")[::2]
+    try:
+        holder = model.get_submodule(parent)
+    except AttributeError:
+        return None
+    weight = {layer_of(w): w for w in projections(holder)}.get(last)
+    return None if weight is None or holder._parameters.get(weight) is None else (holder, weight)
+
+
+def whole(module: nn.Module, name: str) -> tuple[int, int]:
+    """(N, K) of all experts' weights as one."""
+    n, k = sizes(module, name)
+    return len(module._parameters[name]) * n, k
+
+
+def lacking(module: nn.Module, layers: Mapping[str, Any]) -> str:
+    """The layers that a weight of these experts has, and that are not among `layers`."""
+    return ", ".join(layer_of(w) for w in projections(module) if w not in layers)
 
 
 def obstacle(module: nn.Module, format: str, group: int, method: str) -> str:

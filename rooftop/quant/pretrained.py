@@ -58,37 +58,31 @@ class RooftopQuantizer(HfQuantizer):  # type: ignore[misc]
         mixtures: dict[str, dict[str, QuantLinear]] = {}
         for name, described in self.quantization_config.layers.items():
             parent, _, last = name.rpartition(".")
+            mixture = experts.in_place(model, name)
             try:
-                holder = model.get_submodule(parent)
-                weights = {experts.layer_of(w): w for w in experts.projections(holder)}
-                of_experts = last in weights
-                present = holder._parameters[weights[last]] if of_experts else model.get_submodule(name)
+                present = None if mixture else model.get_submodule(name)
                 layer = QuantLinear.empty(described["facts"])
             except (AttributeError, KeyError, TypeError, ValueError) as error:
                 raise ValueError(f"from_pretrained: layer {name} of the configuration's quantization_config: {error}") from None
-            here: Any = None
-            if of_experts:
-                n, k = experts.sizes(holder, weights[last])
-                here = (len(present) * n, k)
-            elif is_linear(present):
-                here = sizes(present)
+            here = experts.whole(*mixture) if mixture else sizes(present) if is_linear(present) else None
             if here != (layer.out_features, layer.in_features):
+                what = f"{type(mixture[0] if mixture else present).__name__} {here or ''}".strip()
                 raise ValueError(
                     f"from_pretrained: layer {name} is {(layer.out_features, layer.in_features)} in quantization_config; the model's is a "
-                    f"{type(present).__name__} {here or ''}".strip()
+                    f"{what}"
                 )
             for key, (shape, dtype) in described["tensors"].items():
                 layer.register_buffer(key, torch.empty(shape, dtype=getattr(torch, dtype), device="meta"))
-            if of_experts:
-                mixtures.setdefault(parent, {})[weights[last]] = layer
+            if mixture:
+                mixtures.setdefault(parent, {})[mixture[1]] = layer
             else:
                 layer.bias = None if present.bias is None else nn.Parameter(torch.empty_like(present.bias, device="meta"))
-                setattr(holder, last, layer)
+                setattr(model.get_submodule(parent), last, layer)
         for name, layers in mixtures.items():
-            parent, last = name.rpartition(".")[::2]
             holder = model.get_submodule(name)
-            if missing := set(experts.projections(holder)) - set(layers):
-                raise ValueError(f"from_pretrained: experts {name} of quantization_config lack {', '.join(sorted(missing))}")
+            if missing := experts.lacking(holder, layers):
+                raise ValueError(f"from_pretrained: experts {name} of quantization_config lack {missing}")
+            parent, _, last = name.rpartition(".")
             setattr(model.get_submodule(parent), last, experts.QuantExperts(holder, layers))
         for converted in self.quantization_config.layers:
             parts = converted.split(".")

@@ -66,6 +66,9 @@ def test_experts_of_transformers_are_converted_saved_and_loaded(kind: str, tmp_p
     assert sum(m.codes.numel() for n, m in model.named_modules() if ".experts." in n and isinstance(m, QuantLinear)) >= size  # a byte each
     model.save_pretrained(tmp_path)
     loaded = hf.AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32).eval()
+    rooftop.quant.save_quantized(model, tmp_path / "state.safetensors")
+    fresh = tiny(kind, seed=1)
+    assert torch.equal(logits(rooftop.quant.load_quantized(fresh, tmp_path / "state.safetensors"), ids), after)
     assert torch.equal(logits(loaded, ids), after) and torch.equal(logits(pickle.loads(pickle.dumps(copy.deepcopy(model))), ids), after)
 
 
@@ -127,3 +130,19 @@ def test_a_model_with_quantised_experts_is_patched() -> None:
     before = logits(model, ids)
     rooftop.patch(model)
     assert (logits(model, ids) - before).norm() / before.norm() < 1e-3
+
+
+def test_a_file_of_other_experts_is_refused_and_changes_nothing(tmp_path: Path) -> None:
+    model, other, ids = tiny("mixtral"), tiny("qwen3_moe", seed=1), torch.randint(0, 96, (1, 5))
+    rooftop.quantize_model(model, "int8", group=32)
+    rooftop.quant.save_quantized(model, tmp_path / "state.safetensors")
+    before = logits(other, ids)
+    with pytest.raises(ValueError, match=r"gate_up is \(512, 64\) there, the model's is \(256, 64\)|layer .* is quantised there"):
+        rooftop.quant.load_quantized(other, tmp_path / "state.safetensors")
+    assert torch.equal(logits(other, ids), before)
+    part = tiny("mixtral", seed=1)
+    rooftop.quantize_model(part, "int8", group=32, include="*.experts.*")
+    rooftop.quant.save_quantized(part, tmp_path / "part.safetensors")
+    again = rooftop.quant.load_quantized(tiny("mixtral", seed=2), tmp_path / "part.safetensors")
+    assert torch.equal(logits(again, ids), logits(part, ids))
+    assert torch.equal(logits(rooftop.quant.load_quantized(again, tmp_path / "part.safetensors"), ids), logits(part, ids))
