@@ -89,8 +89,8 @@ def load_quantized(model: nn.Module, path: str | Path, device: Any = "cpu") -> n
         if mixture := experts.in_place(model, name):
             layer = _stored(facts, None, name, tensors, path)
             if (layer.out_features, layer.in_features) != experts.whole(*mixture):
-                there = (layer.out_features, layer.in_features)
-                raise ValueError(f"{path}: {name} is {there} there, the model's is {experts.whole(*mixture)}")
+                given = (layer.out_features, layer.in_features)
+                raise ValueError(f"{path}: {name} is {given} there, the model's is {experts.whole(*mixture)}")
             layer.facts = {**layer.facts, "dtype": str(mixture[0]._parameters[mixture[1]].dtype).removeprefix("torch.")}
             mixtures.setdefault(name.rpartition(".")[0], {})[mixture[1]] = layer
             continue

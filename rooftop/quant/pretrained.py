@@ -57,10 +57,10 @@ class RooftopQuantizer(HfQuantizer):  # type: ignore[misc]
             return model
         mixtures: dict[str, dict[str, QuantLinear]] = {}
         for name, described in self.quantization_config.layers.items():
-            parent, _, last = name.rpartition(".")
+            parent, last = name.rpartition(".")[::2]
             mixture = experts.in_place(model, name)
             try:
-                present = None if mixture else model.get_submodule(name)
+                present: Any = None if mixture else model.get_submodule(name)
                 layer = QuantLinear.empty(described["facts"])
             except (AttributeError, KeyError, TypeError, ValueError) as error:
                 raise ValueError(f"from_pretrained: layer {name} of the configuration's quantization_config: {error}") from None
@@ -82,7 +82,7 @@ class RooftopQuantizer(HfQuantizer):  # type: ignore[misc]
             holder = model.get_submodule(name)
             if missing := experts.lacking(holder, layers):
                 raise ValueError(f"from_pretrained: experts {name} of quantization_config lack {missing}")
-            parent, _, last = name.rpartition(".")
+            parent, last = name.rpartition(".")[::2]
             setattr(model.get_submodule(parent), last, experts.QuantExperts(holder, layers))
         for converted in self.quantization_config.layers:
             parts = converted.split(".")
