@@ -1240,6 +1240,19 @@ def swiglu_quantize(a: Tensor, b: Tensor | None=None, format: str | Format='int8
     Raises TypeError for other dtypes or two different ones, ValueError for shapes that do not fit, and what `rooftop.quantize` raises for
     the rest."""
 
+def tensor_scale(x: Tensor, largest: float=2688.0, *, implementation: str | None=None) -> Tensor:
+    """The float32 number by which the finite elements of `x` are divided so that the largest in size becomes `largest`.
+
+    Args:
+        x: float32, float16 or bfloat16, any shape and strides.
+        largest: finite and above zero. The default is that of nvfp4, 448 * 6: `rooftop.quantize(x, "nvfp4", over=rooftop.tensor_scale(x))`.
+        implementation: name of a kernel, which runs or raises. None selects the best one that supports `x`.
+
+    Returns float32 [1]: at least 2^-126, and that for a tensor with no element or none that is finite and not zero. No gradient flows
+    through it.
+
+    Raises TypeError for other dtypes, ValueError for a `largest` that is not finite and above zero."""
+
 def topk(x: Tensor, k: int, dim: int=-1, largest: bool=True, sorted: bool=True, *, lengths: Tensor | None=None, tie: str='lowest', nan: str='largest', implementation: str | None=None) -> tuple[Tensor, Tensor]:
     """The `k` largest (or smallest) elements of each row along `dim`, in order, and their indices. Exact; equal calls give equal bits.
 

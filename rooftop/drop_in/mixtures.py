@@ -106,7 +106,8 @@ def register_experts(name: str = NAME) -> None:
 
 
 def candidate(module: nn.Module) -> bool:
-    return all(hasattr(module, n) for n in ("num_experts", "has_gate", "is_transposed", "has_bias", "config"))
+    known = all(hasattr(module, n) for n in ("num_experts", "has_gate", "is_transposed", "has_bias", "config"))
+    return known and module._parameters.get("down_proj") is not None
 
 
 def signature(module: nn.Module) -> tuple[Any, ...]:

@@ -37,6 +37,7 @@ from rooftop.formats.number_formats import (
     scale_of,
     store_scale,
 )
+from rooftop.ops import tensor_scale as of_tensor
 from rooftop.ops._peers import compiled
 from rooftop.ops._quantize_cases import cases, one
 from rooftop.ops._quantized import SCALE_META, scale_shape, tensor_scale
@@ -121,7 +122,7 @@ def quantize(
     )
     shape = tuple(x.shape)
     seen = x.detach().reshape(prod(shape[:a]), prod(shape[a:r]), prod(shape[r:]))
-    scaled = _over(seen) if f.kind == "nv" and over is None else tensor_scale("quantize", over, f, x)
+    scaled = of_tensor.tensor_scale(seen) if f.kind == "nv" and over is None else tensor_scale("quantize", over, f, x)
     codes, scale, zero = OP(
         seen, None if scaled is None else scaled.reshape(1), rows, columns, f.element, kind, symmetric, rounding, random_bits.signed(seed),
         implementation=implementation,
@@ -196,21 +197,6 @@ def _geometry(
     group = group if fixed else min(group, max(shape[d], 1))
     shared = (*shape[:d], -(-shape[d] // group), *shape[d + 1 :])
     return ((0, rank - 1), 1, group, shared) if d == rank - 1 else ((d, d + 1), group, 1, shared)
-
-
-def _over(x: Tensor) -> Tensor:
-    """The scale of a tensor whose groups' scales are e4m3 and whose elements are e2m1: its largest finite size becomes 448 * 6."""
-    if x.numel() == 0:
-        return x.new_ones(1, dtype=_f32())
-    size = x.abs()
-    largest = size.where(size.isfinite(), size.new_zeros(())).amax().to(_f32())
-    return divided(largest, 448 * 6).clamp(min=2.0**-126).reshape(1)
-
-
-def _f32() -> Any:
-    import torch
-
-    return torch.float32
 
 
 def _tiles(x: Tensor, rows: int, columns: int) -> Tensor:
@@ -300,7 +286,7 @@ def _plain(
 
 def arrange(tensors: dict[str, Any], options: dict[str, Any], generator: Any) -> dict[str, Any]:
     """The tensor's scale from the tensor."""
-    return {} if tensors.get("over") is None else {"over": _over(tensors["x"])}
+    return {} if tensors.get("over") is None else {"over": of_tensor.reference(tensors["x"], of_tensor.NVFP4)}
 
 
 def _changed(change: str) -> Callable[..., Any]:

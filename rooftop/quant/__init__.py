@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from rooftop.formats.quantized import Quantized
     from rooftop.quant.calibrate import gptq, hqq, nearest
     from rooftop.quant.checkpoints import from_awq, from_gptq, from_hqq, import_checkpoint, load_quantized, save_quantized
+    from rooftop.quant.experts import QuantExperts
     from rooftop.quant.linear import QuantLinear
     from rooftop.quant.model import quantize_model, register_quantizer
     from rooftop.quant.optimizer import AdamW8bit, adamw_8bit_states
@@ -21,15 +22,16 @@ if TYPE_CHECKING:
     from rooftop.quant.straight_through import fake_quantize
 
 __all__ = [
-    "ALIASES", "FORMATS", "ROUNDINGS", "SCALES", "AdamW8bit", "Format", "PackedWeight", "QuantConfig", "QuantLinear", "Quantized",
-    "adamw_8bit_states", "decode", "encode", "fake_quantize", "format_of", "from_awq", "from_gptq", "from_hqq", "gptq", "hqq",
+    "ALIASES", "FORMATS", "ROUNDINGS", "SCALES", "AdamW8bit", "Format", "PackedWeight", "QuantConfig", "QuantExperts", "QuantLinear",
+    "Quantized", "adamw_8bit_states", "decode", "encode", "fake_quantize", "format_of", "from_awq", "from_gptq", "from_hqq", "gptq", "hqq",
     "import_checkpoint", "load_quantized", "nearest", "pack", "pack_codes", "pack_weight", "quantize_model", "register_quantizer",
     "save_quantized", "unpack",
 ]
 _NEED_TORCH = {
     "Quantized": "formats.quantized", "fake_quantize": "quant.straight_through",
     **dict.fromkeys(("PackedWeight", "pack_codes", "pack_weight"), "formats.packed"),
-    "AdamW8bit": "quant.optimizer", "adamw_8bit_states": "quant.optimizer", "QuantLinear": "quant.linear", "quantize_model": "quant.model",
+    "AdamW8bit": "quant.optimizer", "adamw_8bit_states": "quant.optimizer", "QuantLinear": "quant.linear",
+    "QuantExperts": "quant.experts", "quantize_model": "quant.model",
     **dict.fromkeys(("nearest", "hqq", "gptq"), "quant.calibrate"),
     "QuantConfig": "quant.pretrained", "register_quantizer": "quant.model",
     **dict.fromkeys(("from_awq", "from_gptq", "from_hqq", "import_checkpoint", "load_quantized", "save_quantized"), "quant.checkpoints"),

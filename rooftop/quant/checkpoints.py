@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from rooftop.formats.packed import PackedWeight, pack_codes
+from rooftop.quant import experts
 from rooftop.quant.linear import QuantLinear
 from rooftop.quant.replacing import is_linear, replaced, sizes, take_over
 from rooftop.quant.safetensors_file import load_file, save_file
@@ -83,7 +84,16 @@ def load_quantized(model: nn.Module, path: str | Path, device: Any = "cpu") -> n
         described = json.loads(metadata[KEY]).items()
     except (ValueError, AttributeError):
         raise ValueError(f"{path}: its metadata {KEY!r} is {metadata[KEY][:80]!r}; it must be JSON, a description for each layer") from None
+    mixtures: dict[str, dict[str, QuantLinear]] = {}
     for name, facts in described:
+        if mixture := experts.in_place(model, name):
+            layer = _stored(facts, None, name, tensors, path)
+            if (layer.out_features, layer.in_features) != experts.whole(*mixture):
+                given = (layer.out_features, layer.in_features)
+                raise ValueError(f"{path}: {name} is {given} there, the model's is {experts.whole(*mixture)}")
+            layer.facts = {**layer.facts, "dtype": str(mixture[0]._parameters[mixture[1]].dtype).removeprefix("torch.")}
+            mixtures.setdefault(name.rpartition(".")[0], {})[mixture[1]] = layer
+            continue
         present = modules.get(name)
         if present is None or not (is_linear(present) or isinstance(present, QuantLinear)):
             raise ValueError(
@@ -91,12 +101,7 @@ def load_quantized(model: nn.Module, path: str | Path, device: Any = "cpu") -> n
                 f"{'none of that name' if present is None else type(present).__name__}"
             )
         bias = tensors.get(_key(name, "bias"))
-        try:
-            layer = QuantLinear.empty(facts, bias)
-        except ValueError as error:
-            raise ValueError(f"{path}: {name}: {error}") from None
-        if not {_key(name, "codes"), _key(name, "scale")} <= set(tensors):
-            raise ValueError(f"{path}: {name} lacks its codes or scales")
+        layer = _stored(facts, bias, name, tensors, path)
         if (bias is None) != (present.bias is None):
             there, here = ("no bias", "one") if bias is None else ("a bias", "none")
             raise ValueError(f"{path}: {_key(name, 'bias')}: the layer has {there} in the file, and {here} in the model")
@@ -110,8 +115,16 @@ def load_quantized(model: nn.Module, path: str | Path, device: Any = "cpu") -> n
             continue
         made[id(present)], first[id(present)] = _as(present, layer), name
         weights.setdefault(id(present.codes if isinstance(present, QuantLinear) else present.weight), []).append(layer)
+    replacing: dict[int, nn.Module] = dict(made)
+    for name, layers in mixtures.items():
+        holder = modules[name]
+        if missing := experts.lacking(holder, layers):
+            raise ValueError(f"{path}: experts {name} lack {missing}")
+        if id(holder) not in replacing:
+            replacing[id(holder)] = experts.QuantExperts(holder, layers)
+            take_over(replacing[id(holder)], holder)
     try:
-        with replaced(model, made) as result:
+        with replaced(model, replacing) as result:
             _created(result, tensors, device)
             result.load_state_dict(tensors, strict=True)
     except (RuntimeError, ValueError) as error:
@@ -122,6 +135,17 @@ def load_quantized(model: nn.Module, path: str | Path, device: Any = "cpu") -> n
             if other.facts == one.facts and all(_equal(one._buffers[n], other._buffers[n]) for n in ("codes", "scale", "zero")):
                 other._buffers.update({n: one._buffers[n] for n in ("codes", "scale", "zero")})
     return result
+
+
+def _stored(facts: str, bias: Tensor | None, name: str, tensors: Mapping[str, Tensor], path: str | Path) -> QuantLinear:
+    """A layer of these facts, to load into. Raises ValueError where they are none, or codes or scales are not in the file."""
+    try:
+        layer = QuantLinear.empty(facts, bias)
+    except ValueError as error:
+        raise ValueError(f"{path}: {name}: {error}") from None
+    if not {_key(name, "codes"), _key(name, "scale")} <= set(tensors):
+        raise ValueError(f"{path}: {name} lacks its codes or scales")
+    return layer
 
 
 def _equal(a: Tensor | None, b: Tensor | None) -> bool:

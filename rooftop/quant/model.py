@@ -13,10 +13,10 @@ from torch import Tensor, nn
 from rooftop.formats.number_formats import ALIASES, FORMATS
 from rooftop.formats.packed import PackedWeight
 from rooftop.formats.quantized import Quantized
-from rooftop.quant import calibrate
+from rooftop.quant import calibrate, experts
 from rooftop.quant.layer import LinearLayer
 from rooftop.quant.linear import QuantLinear
-from rooftop.quant.replacing import check_weight, linears, obstacle, replace, say_left, sizes, take_over
+from rooftop.quant.replacing import check_weight, is_linear, linears, obstacle, replace, say_left, sizes, take_over
 
 NOT_CONVERTED = ("lm_head", "*.lm_head", "*.lora_*", "*.router", "*.gate", "*.shared_expert_gate")
 
@@ -77,8 +77,10 @@ def quantize_model(
             `model.get_output_embeddings()`, or one whose weight an `nn.Embedding` has too; the adapters of peft (`*.lora_*`); and what
             chooses or weighs experts (`*.router`, `*.gate`, `*.shared_expert_gate`).
 
-    A warning says which layers and other matrices stay as they are without having been excluded, how many bytes they have, and which groups
-    were fitted: three dimensions of weights (experts in one parameter) are not converted. Conv1D layers of Transformers (GPT-2) are.
+    Experts of a mixture in parameters of three dimensions, as Transformers 5 has them (Mixtral, Qwen3-MoE, gpt-oss, DeepSeek-V3), become
+    `rooftop.quant.QuantExperts`; patterns match their parameters' names. A warning says which layers and other matrices stay as they are
+    without having been excluded, why, and how many bytes they have, and which groups were fitted: experts of another layout are named
+    there. Conv1D layers of Transformers (GPT-2) are converted.
 
     Left alone are subclasses of `torch.nn.Linear`, which compute something else or whose weight others read (`out_proj` of
     `nn.MultiheadAttention`, a parametrized layer), layers whose weight a hook computes (`weight_norm`, `torch.nn.utils.prune`), and those
@@ -98,7 +100,8 @@ def quantize_model(
     if exclude is None:
         outputs = _outputs(model)
         found = {n: m for n, m in found.items() if id(m) not in outputs}
-    if not found:
+    mixtures = _mixtures(model, include, excluded)
+    if not found and not mixtures:
         names = [f"{n or 'the layer'} ({why})" if (why := obstacle(m)) else n or "the layer" for n, (m, _) in linears(model).items()]
         raise ValueError(
             f"quantize_model: no linear layer matches include={include!r}, exclude={exclude!r}; there are {', '.join(names[:8]) or 'none'}"
@@ -119,11 +122,19 @@ def quantize_model(
             calibrate.Scheme.of(format, fitted, zero_points or method == "hqq", sizes(layer)[1])
             groups[id(layer)] = fitted
     why = f"layers whose K no group up to {group} divides (group=0 takes any K)"
-    if not groups:
+    kept = {id(m): why_not for m in mixtures.values() if (why_not := experts.obstacle(m, format, group, method))}
+    mixtures = {n: m for n, m in mixtures.items() if id(m) not in kept}
+    of_experts = {n: {w: _fitted(format, group, experts.sizes(m, w)[1]) for w in experts.projections(m)} for n, m in mixtures.items()}
+    for name, module in mixtures.items():
+        with _named(name, module):
+            experts.check(module)
+            for each, fitted in of_experts[name].items():
+                calibrate.Scheme.of(format, fitted, zero_points or method == "hqq", experts.sizes(module, each)[1])
+    if not groups and not mixtures and (narrow or not kept):
         raise ValueError(f"quantize_model: {', '.join(f'{n} {sizes(m)}' for n, m in narrow.items())}: {why}; none of them can be converted")
     found = {n: m for n, m in found.items() if id(m) in groups}
     hessians = hessians_of(model, found, calibration) if calibration is not None else {}
-    made: dict[int, QuantLinear] = {}
+    made: dict[int, nn.Module] = {}
     shared: dict[int, PackedWeight | Quantized] = {}  # by the weight
     with torch.inference_mode(False), torch.no_grad():
         for name, layer in found.items():
@@ -141,12 +152,23 @@ def quantize_model(
                 quantised.bias = layer.bias
             take_over(quantised, layer)
             made[id(layer)] = quantised
+        for name, module in mixtures.items():
+            with _named(name, module):
+                mixture = experts.QuantExperts.of(
+                    module, format, of_experts[name], zero_points=zero_points, method=method, activations=activations
+                )
+            take_over(mixture, module)
+            made[id(module)] = mixture
     fits = [
         f"{n or 'the layer'} {sizes(m)} has groups of {groups[id(m)]}" for n,
         m in found.items() if group > 0 and groups[id(m)] < group and not _mx(format)
     ]
+    fits += [
+        f"{n}.{w} {experts.sizes(m, w)} has groups of {of_experts[n][w]}" for n, m in mixtures.items() for w in of_experts[n]
+        if group > 0 and of_experts[n][w] < group and not _mx(format)
+    ]
     result = replace(model, made)
-    left = {**dict.fromkeys(map(id, narrow.values()), why), **_kept(model, include, excluded)}
+    left = {**dict.fromkeys(map(id, narrow.values()), why), **_kept(model, include, excluded), **kept}
     if _of_transformers(result):
         from rooftop.quant.pretrained import remember
 
@@ -156,6 +178,23 @@ def quantize_model(
         "quantize_model", result, left, ["; ".join(fits[:4]) + (f" and {len(fits) - 4} more" if len(fits) > 4 else "")] if fits else []
     )
     return result
+
+
+def _mixtures(model: nn.Module, include: str | Sequence[str], excluded: Sequence[str]) -> dict[str, nn.Module]:
+    """Experts by their first name, those with a weight whose name matches, and none that is excluded."""
+    wanted, found = _patterns("include", include), {}
+    for name, module in model.named_modules():
+        names = [f"{name}.{p}" if name else p for p in experts.projections(module)]
+        if any(_matches(n, wanted) for n in names) and not any(_matches(n, excluded) for n in (name, *names)):
+            found[name] = module
+    return found
+
+
+def _fitted(format: str, group: int, k: int) -> int:
+    """The group that is known to exist."""
+    found = calibrate.fitting(format, group, k)
+    assert found is not None
+    return found
 
 
 def register_quantizer() -> None:
@@ -204,7 +243,8 @@ def _named(name: str, layer: nn.Module) -> Iterator[None]:
     try:
         yield
     except (TypeError, ValueError) as error:
-        raise type(error)(f"quantize_model: {name or 'the layer'} {sizes(layer)}: {error}") from None
+        said = f" {sizes(layer)}" if is_linear(layer) else ""
+        raise type(error)(f"quantize_model: {name or 'the layer'}{said}: {error}") from None
 
 
 def hessians_of(model: nn.Module, found: Mapping[str, nn.Module], batches: Iterable[Any]) -> dict[int, Tensor]:

@@ -17,6 +17,7 @@ from transformers.quantizers.auto import (
 from transformers.quantizers.base import HfQuantizer
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
+from rooftop.quant import experts
 from rooftop.quant.linear import QuantLinear
 from rooftop.quant.replacing import is_linear, sizes
 
@@ -54,24 +55,37 @@ class RooftopQuantizer(HfQuantizer):  # type: ignore[misc]
     def _process_model_before_weight_loading(self, model: Any, **_: Any) -> Any:
         if not self.pre_quantized:
             return model
+        mixtures: dict[str, dict[str, QuantLinear]] = {}
         for name, described in self.quantization_config.layers.items():
-            parent, _, last = name.rpartition(".")
+            parent, last = name.rpartition(".")[::2]
+            mixture = experts.in_place(model, name)
             try:
-                present = model.get_submodule(name)
+                present: Any = None if mixture else model.get_submodule(name)
                 layer = QuantLinear.empty(described["facts"])
             except (AttributeError, KeyError, TypeError, ValueError) as error:
                 raise ValueError(f"from_pretrained: layer {name} of the configuration's quantization_config: {error}") from None
-            if not is_linear(present) or sizes(present) != (layer.out_features, layer.in_features):
-                what = f"{type(present).__name__} {sizes(present) if is_linear(present) else ''}".strip()
+            here = experts.whole(*mixture) if mixture else sizes(present) if is_linear(present) else None
+            if here != (layer.out_features, layer.in_features):
+                what = f"{type(mixture[0] if mixture else present).__name__} {here or ''}".strip()
                 raise ValueError(
                     f"from_pretrained: layer {name} is {(layer.out_features, layer.in_features)} in quantization_config; the model's is a "
                     f"{what}"
                 )
             for key, (shape, dtype) in described["tensors"].items():
                 layer.register_buffer(key, torch.empty(shape, dtype=getattr(torch, dtype), device="meta"))
-            layer.bias = None if present.bias is None else nn.Parameter(torch.empty_like(present.bias, device="meta"))
-            setattr(model.get_submodule(parent), last, layer)
-            parts = name.split(".")
+            if mixture:
+                mixtures.setdefault(parent, {})[mixture[1]] = layer
+            else:
+                layer.bias = None if present.bias is None else nn.Parameter(torch.empty_like(present.bias, device="meta"))
+                setattr(model.get_submodule(parent), last, layer)
+        for name, layers in mixtures.items():
+            holder = model.get_submodule(name)
+            if missing := experts.lacking(holder, layers):
+                raise ValueError(f"from_pretrained: experts {name} of quantization_config lack {missing}")
+            parent, last = name.rpartition(".")[::2]
+            setattr(model.get_submodule(parent), last, experts.QuantExperts(holder, layers))
+        for converted in self.quantization_config.layers:
+            parts = converted.split(".")
             for i in range(1, len(parts) + 1):  # nothing is drawn for it, nor by a block that draws for its layers
                 model.get_submodule(".".join(parts[:i]))._is_hf_initialized = True
         ignored = getattr(model, "_keys_to_ignore_on_load_unexpected", None) or ()

@@ -85,7 +85,7 @@ def say_left(what: str, model: nn.Module, why: Mapping[int, str], also: Sequence
     found: dict[str, dict[int, tuple[str, Tensor]]] = {}
     for name, module in model.named_modules():
         for key, p in module._parameters.items():
-            if p is None or p.dim() < 2 or not p.is_floating_point():
+            if p is None or p.dim() < 2 or not p.is_floating_point() or key.endswith("_bias"):
                 continue
             reason = why.get(id(module), "")
             if (

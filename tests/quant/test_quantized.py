@@ -154,3 +154,23 @@ def test_neither_nan_nor_infinity_has_a_say_in_the_scale() -> None:
         assert torch.equal(a.scale, b.scale)
         d = a.dequantize()
         assert bool(d[1, 5].isnan()) == FORMATS[format].nan and (d[2, 6] > 0) and (d[3, 7] < 0) and bool(d[2, 6].isinf()) == FORMATS[format].inf
+
+
+def test_nvfp4_without_a_scale_of_the_tensor_takes_that_of_its_largest_finite_element() -> None:
+    """In two passes: `tensor_scale`, then the codes with it."""
+    x = torch.randn(5, 96)
+    x[1, 3], x[2, 7], x[4, 9], x[0, 0] = float("nan"), float("inf"), float("-inf"), -9.5
+    for t in (x, x.bfloat16(), x.t(), x[:, 3:67]):
+        found = rooftop.quantize(t, "nvfp4")
+        largest = t.float()[t.isfinite()].abs().amax()
+        assert torch.equal(found.over, (largest / 2688.0).reshape(1)) and torch.equal(found.over, rooftop.tensor_scale(t))
+        again = rooftop.quantize(t, "nvfp4", over=rooftop.tensor_scale(t))
+        assert torch.equal(found.codes, again.codes) and torch.equal(found.scale.view(torch.uint8), again.scale.view(torch.uint8))
+    for t in (torch.zeros(3, 16), torch.full((2, 16), float("nan")), torch.zeros(0, 16)):
+        assert rooftop.quantize(t, "nvfp4").over.item() == 2.0**-126
+    assert rooftop.tensor_scale(torch.tensor([-3.0, 2.0]), 1.5).item() == 2.0
+    for wrong, error in ((0, ValueError), (float("inf"), ValueError), ("6", TypeError), (float("nan"), ValueError)):
+        with pytest.raises(error, match="tensor_scale: largest"):
+            rooftop.tensor_scale(x, wrong)
+    with pytest.raises(TypeError, match=r"tensor_scale: x is torch\.int32"):
+        rooftop.tensor_scale(x.int())

@@ -1,0 +1,93 @@
+"""The config of spmm_24__few__cuda_sm80.cu: as many stages as fit, and so many parts of K that the blocks draw all of the bandwidth."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rooftop.core.spec import DTYPES, Launch, Meta, Problem, instance
+from rooftop.kernels.sparse import spmm_24__mma__cuda_sm80 as many
+from rooftop.ops._sparse import ACTIVATIONS
+
+FEW = 64  # columns
+MEMORY, ONE = 4.2e12, 6.5e10  # bytes a second of device memory; the most for one multiprocessor
+SECOND = 2e-6  # seconds of the launch that adds the parts
+PARTS = 2.5e12  # bytes a second at which parts are written and read
+STAGE = 128 * 256 + 4096  # bytes of S in a stage: values and metadata of 128 rows by 256 columns
+
+
+def supports(p: Problem, head: Any) -> str | None:
+    if reason := many.supports(p, head):
+        return reason
+    if p["b"].shape[1] > FEW:
+        return f"takes up to {FEW} columns"
+    return "metadata must begin at a multiple of 16 bytes" if p["meta"].align % 16 else None
+
+
+def _stages(p: Problem, wide: int) -> int:
+    return min(6, (p.device.shared_per_block - 1024) // (STAGE + 512 * wide))
+
+
+def _seconds(p: Problem, split: int) -> float:
+    """Predicted time."""
+    (stripes, slices), (m, n) = p["meta"].shape[:2], (p["values"].shape[0], p["b"].shape[1])
+    tall, each = -(-stripes // 8), -(-slices // split)
+    rounds = -(-tall * split // p.device.sms)
+    memory = rounds * each * min(p.device.sms, tall * split) * STAGE / min(MEMORY, min(p.device.sms, tall * split) * ONE)
+    return memory + (SECOND + 2 * split * m * n * 4 / PARTS if split > 1 else 0.0)
+
+
+def configs(p: Problem, head: Any) -> list[dict[str, Any]]:
+    n, slices = p["b"].shape[1], p["meta"].shape[1]
+    wide = next(w for w in (8, 16, 32, 64) if n <= w)
+    stages = _stages(p, wide)
+    if stages < 2:
+        return [{"wide": wide, "stages": 2, "split": 1}]
+    splits = [s for s in range(1, 17) if s == 1 or -(-slices // -(-slices // s)) == s]
+    return [{"wide": wide, "stages": stages, "split": s} for s in sorted(splits, key=lambda s: _seconds(p, s))]
+
+
+def choose(p: Problem, head: Any) -> dict[str, Any]:
+    return configs(p, head)[0]
+
+
+def scratch(p: Problem, config: Any, head: Any) -> dict[str, Meta]:
+    split = config["split"]
+    return {"parts": Meta((split, p["b"].shape[1], p["values"].shape[0]), "f32")} if split > 1 else {}
+
+
+def launches(p: Problem, config: Any, head: Any) -> list[Launch]:
+    values, b, bias, turned = p["values"], p["b"], p.get("bias"), bool(p.option("transposed"))
+    (m, kept), (k, n), (stripes, slices) = values.shape, b.shape, p["meta"].shape[:2]
+    near = b.strides[0] == 1 and k > 1 and not (b.strides[1] == 1 and n > 1)
+    bs = (b.strides[1] if n > 1 else k) if near else (b.strides[0] if k > 1 else n)
+    whole_a = kept % 8 == 0 and values.align >= 16
+    whole_b = (k if near else n) % 8 == 0 and b.align >= 16 and bs % 8 == 0
+    form = 0 if bias is None else 1 if bias.shape[1] == 1 and bias.shape[0] == m else 2
+    wide, stages, split, chained = config["wide"], config["stages"], config["split"], p.device.arch >= 90
+    act, kind, pairs = ACTIVATIONS.index(str(p.option("activation"))), DTYPES[b.dtype].cuda, (m if turned else n) % 8 == 0
+    finish: dict[str, Any] = {
+        "alpha": float(p.option("alpha")), "bias": "bias" if bias else None, "bias_step": 0 if bias is None else bias.strides[form - 1],
+        "out": "out", "pitch": m if turned else n,
+    }
+    types = ("f32", "ptr", "i64", "ptr", "i64")
+    parts = "parts" if split > 1 else None
+    args = {
+        "M": m, "N": n, "K": k, "kept": kept, "slices": slices, "each": -(-slices // split), "values": "values", "meta": "meta",
+        "stripes": stripes, "b": "b", "bs": bs, **finish, "parts": parts,
+    }
+    kernel = instance("few_columns", kind, wide, stages, near, whole_a, whole_b, turned, pairs, act, form, split > 1)
+    made = [
+        Launch(
+            kernel, (-(-stripes // 8), split), args, types=("i32",) * 6 + ("ptr", "ptr", "i32", "ptr", "i64", *types, "ptr"), block=(256,),
+            shared=stages * (STAGE + 512 * wide), chained=chained,
+        )
+    ]
+    if split > 1:
+        args = {"M": m, "N": n, "split": split, "parts": parts, **finish}
+        made.append(
+            Launch(
+                instance("add_parts", kind, turned, act, form), (-(-m // 256), n), args, types=("i32", "i32", "i32", "ptr", *types),
+                block=(256,), chained=chained,
+            )
+        )
+    return made
