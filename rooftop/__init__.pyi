@@ -471,7 +471,7 @@ def grouped_matmul(a: Tensor, b: Tensor, offsets: Tensor, *, scale_a: Tensor | N
             [M] (or [G, M]) and [G, N]: rows of a and columns of b;
             [M, ceil(K / 128)] (or [G, M, ceil(K / 128)]) and [G, ceil(K / 128), ceil(N / 128)]: 128 elements of a row of a, blocks of 128
             x 128 of b.
-        out_dtype: of fp8: torch.bfloat16 (the default) or torch.float16.
+        out_dtype: of fp8: torch.bfloat16 (the default), torch.float16 or torch.float32.
         offsets: int32 [G]. In the first two forms the end of each group: non-decreasing, at most M (K). In the third the number of rows, at
         most M.
             Offsets out of range are clamped; which rows then belong to which group is unspecified. `rooftop.debug()` reports them.
