@@ -72,6 +72,8 @@ BACKWARD: list[tuple[dict[str, Any], int, int, str]] = [
     ({"pieces": 3, "cluster": 8, "blocks": 1, "stages": 3, "sums": "registers"}, 21, 8 * 512, "f32"),
     ({"pieces": 1, "cluster": 1, "blocks": 1, "stages": 3, "sums": "split"}, 90, 1001, "bf16"),
     ({"pieces": 2, "cluster": 2, "blocks": 1, "stages": 3, "sums": "split"}, 40, 1024, "f32"),
+    ({"pieces": 1, "cluster": 2, "blocks": 1, "stages": 3, "sums": "registers"}, 40, 2095, "bf16"),  # odd rows that fill every thread and both edges
+    ({"pieces": 2, "cluster": 4, "blocks": 1, "stages": 3, "sums": "registers"}, 21, 4151, "f32"),
 ]
 GROUPED: list[tuple[dict[str, Any], int, int, str]] = [  # blocks that leave their sums together; columns that do and do not fill them
     ({"group": 2, "pieces": 1, "blocks": 1, "stages": 3, "sums": "registers"}, 333, 64, "f32"),  # more than a span of rows to a block

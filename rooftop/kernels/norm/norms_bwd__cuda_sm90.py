@@ -123,7 +123,7 @@ def _refusal(r: Rows) -> str | None:
     """Why clusters cannot hold these rows, or None."""
     if not r.same_alignment:
         return "rows must start on 16 bytes, or all of s, dy, ds and dx as far from them"
-    most = 512 * KIB if r.slices.aligned else 480 * KIB
+    most = 512 * KIB
     if r.bytes > most:
         return f"three rows of s and dy, the weight and its sums must fit a cluster's sixteen blocks: rows of {most} bytes; given {r.bytes}"
     return None

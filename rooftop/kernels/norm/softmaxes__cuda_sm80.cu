@@ -1,5 +1,5 @@
 /* rooftop
-ops     = ["softmax", "softmax_bwd"]
+ops     = ["softmax", "softmax_bwd", "log_softmax", "log_softmax_bwd"]
 idea    = """Each row, of x or of y and dy, is read once into registers, and the result is written once: several short rows a warp, or one \
   longer row a block. A thread holds as many vectors of 16 bytes as the row needs, not rounded up to a power of two. Each warp of a block \
   writes one pair (max, sum), or one sum of y dy, to shared memory; after one barrier every warp combines all of them."""
@@ -31,6 +31,25 @@ valid = """16 * team * vectors > C * bytes(y) - 16 and (team >= min(32, 32 // by
   and aligned(y, 16) and aligned(dx, 16))"""
 
 [of.softmax_bwd.requires]
+"C == 1 or stride(y, 1) == 1 and stride(dy, 1) == 1 and stride(dx, 1) == 1" = "the elements of a row must be neighbours"
+
+[of.log_softmax]
+args = ["R: i32", "C: i32", "x: T[R, C, 1]", "xs: i64 = stride(x, 0)", "y: T[R, C, 1]", "ys: i64 = stride(y, 0)"]
+valid = """16 * team * vectors > C * bytes(y) - 16 and (team >= min(32, 32 // bytes(y)) or C % (16 // bytes(y)) == 0 and aligned(x, 16) \
+  and aligned(y, 16))"""
+
+[of.log_softmax.requires]
+"C == 1 or stride(x, 1) == 1 and stride(y, 1) == 1" = "the elements of a row must be neighbours"
+
+[of.log_softmax_bwd]
+args = [
+    "R: i32", "C: i32", "dy: T[R, C, 1]", "gs: i64 = stride(dy, 0)", "y: T[R, C, 1]", "ys: i64 = stride(y, 0)", "dx: T[R, C, 1]",
+    "xs: i64 = stride(dx, 0)",
+]
+valid = """16 * team * vectors > C * bytes(y) - 16 and (team >= min(32, 32 // bytes(y)) or C % (16 // bytes(y)) == 0 and aligned(dy, 16) \
+  and aligned(y, 16) and aligned(dx, 16))"""
+
+[of.log_softmax_bwd.requires]
 "C == 1 or stride(y, 1) == 1 and stride(dy, 1) == 1 and stride(dx, 1) == 1" = "the elements of a row must be neighbours"
 */
 #include <math_constants.h>
@@ -71,10 +90,11 @@ __device__ Pair pair_of_lanes(const Row<T, VECTORS, ALIGNED>& row) {
     return {most, lanes_sum<LANES>(sum)};
 }
 
-template <typename T, int VECTORS, bool ALIGNED>
+/// LOG: the logarithm of the softmax.
+template <bool LOG, typename T, int VECTORS, bool ALIGNED>
 __device__ void write_softmax(const Row<T, VECTORS, ALIGNED>& row, const Pair& p, T* y) {
     using P = Pack<T>;
-    const float scale = __fdividef(1, p.sum);  // its error is corrected where it matters
+    const float scale = LOG ? logf(p.sum) : __fdividef(1, p.sum);  // its error is corrected where it matters
     const bool together = ALIGNED || aligned(y + row.head);
 #pragma unroll
     for (int i = 0; i < VECTORS; ++i) {
@@ -82,15 +102,16 @@ __device__ void write_softmax(const Row<T, VECTORS, ALIGNED>& row, const Pair& p
         float f[P::N];
         P::widen(row.packs[i], f);
 #pragma unroll
-        for (int j = 0; j < P::N; ++j) f[j] = quotient<T>(exponential<T>(f[j] - p.max), p.sum, scale);
+        for (int j = 0; j < P::N; ++j) f[j] = LOG ? f[j] - p.max - scale : quotient<T>(exponential<T>(f[j] - p.max), p.sum, scale);
         P::store(y + row.column(i), together, P::narrow(f));
     }
-    if (row.has_single()) y[row.single_column()] = T(quotient<T>(exponential<T>(row.single - p.max), p.sum, scale));
+    if (row.has_single()) y[row.single_column()] =
+        T(LOG ? row.single - p.max - scale : quotient<T>(exponential<T>(row.single - p.max), p.sum, scale));
 }
 
 /// Short rows: LANES lanes work on a row; they take ROWS rows, all of whose loads are issued before the first is used. No barrier, no
 /// shared memory.
-template <typename T, int LANES, int VECTORS, int ROWS, int REGISTERS, bool ALIGNED>
+template <typename T, int LANES, int VECTORS, int ROWS, int REGISTERS, bool ALIGNED, bool LOG = false>
 __global__ void __launch_bounds__(WARP_KERNEL_THREADS, REGISTER_FILE / WARP_KERNEL_THREADS / REGISTERS)
     softmax_warp(int R, int C, const T* __restrict__ x, long long xs, T* __restrict__ y, long long ys) {
     constexpr int TEAMS = 32 / LANES;  // rows that a warp processes at the same time
@@ -104,11 +125,11 @@ __global__ void __launch_bounds__(WARP_KERNEL_THREADS, REGISTER_FILE / WARP_KERN
 #pragma unroll
     for (int k = 0; k < ROWS; ++k) rows[k].load(x + number(k) * xs);
 #pragma unroll
-    for (int k = 0; k < ROWS; ++k) write_softmax(rows[k], pair_of_lanes<T, LANES>(rows[k]), y + number(k) * ys);
+    for (int k = 0; k < ROWS; ++k) write_softmax<LOG>(rows[k], pair_of_lanes<T, LANES>(rows[k]), y + number(k) * ys);
 }
 
 /// Longer rows: one block a row. blockDim.x is the team of _register_rows.py: just enough threads for VECTORS vectors each.
-template <typename T, int VECTORS, int REGISTERS, bool ALIGNED>
+template <typename T, int VECTORS, int REGISTERS, bool ALIGNED, bool LOG = false>
 __global__ void __launch_bounds__(1024, REGISTER_FILE / 1024 / REGISTERS)
     softmax_block(int R, int C, const T* __restrict__ x, long long xs, T* __restrict__ y, long long ys) {
     __shared__ Pair pairs[32];
@@ -122,7 +143,7 @@ __global__ void __launch_bounds__(1024, REGISTER_FILE / 1024 / REGISTERS)
     if (lane == 0) pairs[warp] = of_warp;
     __syncthreads();
     const Pair of_row = fold<T, 32>(lane < blockDim.x / 32 ? pairs[lane] : Pair{LOWEST, 0});
-    write_softmax(row, of_row, y + number * ys);
+    write_softmax<LOG>(row, of_row, y + number * ys);
 }
 
 /// A thread's elements of a row of y and of dy. The vectors start on 16-byte boundaries of y.
@@ -144,7 +165,8 @@ struct Rows {
         }
         if (y.has_single()) dy_single = static_cast<float>(of_dy[y.single_column()]);
     }
-    /// The sum of y dy over this thread's elements.
+    /// The sum of y dy, or of dy with LOG, over this thread's elements.
+    template <bool LOG>
     __device__ float products() const {
         float sum = 0, a[P::N], b[P::N];
 #pragma unroll
@@ -152,11 +174,12 @@ struct Rows {
             if (!y.has(i)) continue;
             P::widen(y.packs[i], a), P::widen(dy[i], b);
 #pragma unroll
-            for (int j = 0; j < P::N; ++j) sum += a[j] * b[j];
+            for (int j = 0; j < P::N; ++j) sum += LOG ? b[j] : a[j] * b[j];
         }
-        return y.has_single() ? sum + y.single * dy_single : sum;
+        return y.has_single() ? sum + (LOG ? dy_single : y.single * dy_single) : sum;
     }
-    /// dx = y (dy - sum).
+    /// dx = y (dy - sum), or dy - e^y sum with LOG.
+    template <bool LOG>
     __device__ void write(float sum, T* dx) const {
         const bool together = ALIGNED || aligned(dx + y.head);
         float a[P::N], b[P::N];
@@ -165,15 +188,16 @@ struct Rows {
             if (!y.has(i)) continue;
             P::widen(y.packs[i], a), P::widen(dy[i], b);
 #pragma unroll
-            for (int j = 0; j < P::N; ++j) a[j] *= b[j] - sum;
+            for (int j = 0; j < P::N; ++j) a[j] = LOG ? b[j] - exponential<T>(a[j]) * sum : a[j] * (b[j] - sum);
             P::store(dx + y.column(i), together, P::narrow(a));
         }
-        if (y.has_single()) dx[y.single_column()] = T(y.single * (dy_single - sum));
+        if (y.has_single()) dx[y.single_column()] =
+            T(LOG ? dy_single - exponential<T>(y.single) * sum : y.single * (dy_single - sum));
     }
 };
 
 /// Short rows: LANES lanes a row, ROWS rows each, whose loads are all issued before the first is used. No barrier, no shared memory.
-template <typename T, int LANES, int VECTORS, int ROWS, int REGISTERS, bool ALIGNED>
+template <typename T, int LANES, int VECTORS, int ROWS, int REGISTERS, bool ALIGNED, bool LOG = false>
 __global__ void __launch_bounds__(WARP_KERNEL_THREADS, REGISTER_FILE / WARP_KERNEL_THREADS / REGISTERS)
     softmax_bwd_warp(int R, int C, const T* __restrict__ dy, long long gs, const T* __restrict__ y, long long ys, T* __restrict__ dx,
         long long xs) {
@@ -188,11 +212,11 @@ __global__ void __launch_bounds__(WARP_KERNEL_THREADS, REGISTER_FILE / WARP_KERN
 #pragma unroll
     for (int k = 0; k < ROWS; ++k) rows[k].load(y + number(k) * ys, dy + number(k) * gs);
 #pragma unroll
-    for (int k = 0; k < ROWS; ++k) rows[k].write(lanes_sum<LANES>(rows[k].products()), dx + number(k) * xs);
+    for (int k = 0; k < ROWS; ++k) rows[k].template write<LOG>(lanes_sum<LANES>(rows[k].template products<LOG>()), dx + number(k) * xs);
 }
 
 /// As softmax_block.
-template <typename T, int VECTORS, int REGISTERS, bool ALIGNED>
+template <typename T, int VECTORS, int REGISTERS, bool ALIGNED, bool LOG = false>
 __global__ void __launch_bounds__(1024, REGISTER_FILE / 1024 / REGISTERS)
     softmax_bwd_block(int R, int C, const T* __restrict__ dy, long long gs, const T* __restrict__ y, long long ys, T* __restrict__ dx,
         long long xs) {
@@ -203,8 +227,8 @@ __global__ void __launch_bounds__(1024, REGISTER_FILE / 1024 / REGISTERS)
     row.y.locate(y + number * ys, C, threadIdx.x, blockDim.x);
     gdc_wait();
     row.load(y + number * ys, dy + number * gs);
-    const float of_warp = lanes_sum<32>(row.products());
+    const float of_warp = lanes_sum<32>(row.template products<LOG>());
     if (lane == 0) sums[warp] = of_warp;
     __syncthreads();
-    row.write(lanes_sum<32>(lane < blockDim.x / 32 ? sums[lane] : 0), dx + number * xs);
+    row.template write<LOG>(lanes_sum<32>(lane < blockDim.x / 32 ? sums[lane] : 0), dx + number * xs);
 }

@@ -10,7 +10,7 @@ from rooftop.kernels.norm import _register_rows
 
 
 def _rows(p: Problem) -> _register_rows.Rows:
-    return _register_rows.of(p, ("x", "y")) if p.op == "softmax" else _register_rows.of(p, ("y", "dy", "dx"), held=2)
+    return _register_rows.of(p, ("x", "y")) if not p.op.endswith("_bwd") else _register_rows.of(p, ("y", "dy", "dx"), held=2)
 
 
 def supports(p: Problem, head: Head) -> str | None:
@@ -26,4 +26,5 @@ def configs(p: Problem, head: Head) -> list[dict[str, Any]]:
 
 
 def launches(p: Problem, config: Any, head: Head) -> list[Launch]:
-    return [_register_rows.launch(p.op, p, config, head, _rows(p).least == 1)]
+    log = p.op.startswith("log_")
+    return [_register_rows.launch(p.op.removeprefix("log_"), p, config, head, _rows(p).least == 1, *[True] * log)]
