@@ -240,22 +240,22 @@ def cases_of(r: dict[str, Any]) -> tuple[Any, list[Any]]:
     return subject, [cases[name] for name in (r["cases"] if r["kind"] == "sanitize" else [r["case"]])]
 
 
-def give(r: dict[str, Any]) -> None:
+def give(r: Any) -> None:
     """A record that is fresh gets the identity that it has now."""
     from rooftop.lab.check.proofs import device_of
     from rooftop.lab.records import identity
     from rooftop.lab.timing import roofline, swept
 
     if r["kind"] == "ceiling":
-        r["digest"] = roofline.digest(roofline.part_of(r))  # type: ignore[arg-type]
+        r.table["digest"] = roofline.digest(roofline.part_of(r))  # type: ignore[arg-type]
     elif r["kind"] == "sweep":
         made = {n: identity.of(*swept.made_by(r, n), device_of(r), known().asked) for n in r["digests"]}  # type: ignore[misc]
-        r["digests"], r["sources"] = {n: i.digest for n, i in made.items()}, {n: i.source for n, i in made.items()}
+        r.table["digests"], r.table["sources"] = {n: i.digest for n, i in made.items()}, {n: i.source for n, i in made.items()}
     elif r["kind"] in KINDS:
-        r.update(identity.of(*cases_of(r), device_of(r), known().asked).facts)
+        r.table.update(identity.of(*cases_of(r), device_of(r), known().asked).facts)
 
 
-def add_machine(given: list[dict[str, Any]], until: float) -> None:
+def add_machine(given: list[Any], until: float) -> None:
     from rooftop.lab.check.proofs import device_of
     from rooftop.lab.records import identity
 
@@ -269,7 +269,7 @@ def add_machine(given: list[dict[str, Any]], until: float) -> None:
         if time.monotonic() > until:
             break
         if (found := identity.machine(*cases_of(r), device_of(r), known().asked)) is not None:
-            r["machine"] = found
+            r.table["machine"] = found
 
 
 def fill(folder: Path, seconds: float) -> int:

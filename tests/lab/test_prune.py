@@ -10,15 +10,16 @@ import pytest
 from _support import answers, command, committed
 
 from rooftop.lab.records import packed, prune, store
-from rooftop.lab.records.store import Record, RecordError
+from rooftop.lab.records.record import Record
+from rooftop.lab.records.store import RecordError
 
 
 def row(subject: str, at: str, stale: bool = False, kind: str = "check", case: str = "big f32", card: str = "H100", **more: object) -> Record:
-    return {
+    return Record({
         "kind": kind, "op": "add", "subject": subject, "case": case, "at": f"2026-11-22T00:00:0{at}+00:00",
         "device": {"name": card}, "digest": "old" if stale else "new",
         "error": {"ok": True}, **more,
-    }
+    })
 
 
 def second(r: Record) -> str:
@@ -31,7 +32,7 @@ def old(r: Record) -> bool:
 
 def put(path: Path, *found: Record) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(json.dumps(r) + "\n" for r in found), encoding="utf-8")
+    path.write_text("".join(json.dumps(r.table) + "\n" for r in found), encoding="utf-8")
     return path
 
 
@@ -67,8 +68,8 @@ def test_kinds_that_are_read_otherwise_stay() -> None:
 
 
 def test_of_ceilings_the_newest_of_each_part_stays() -> None:
-    found = [{**row(part, at, stale), "kind": "ceiling"} for part in ("memory", "tensor") for at, stale in (("1", False), ("2", False), ("3", True))]
-    found = [{k: v for k, v in r.items() if k not in ("op", "case")} for r in found]
+    of = [(part, at, at == "3") for part in ("memory", "tensor") for at in "123"]
+    found = [row(part, at, stale).but(kind="ceiling", op=None, case=None) for part, at, stale in of]
     assert [second(r) for r, out in zip(found, prune.superseded(found, old), strict=True) if not out] == ["2", "2"]
 
 
@@ -95,7 +96,7 @@ def test_a_file_that_is_being_written_or_is_none_of_records_stops_it_before_anyt
     first = put(tmp_path / "1.jsonl", row("a", "1"), row("a", "2"))
     before = first.read_bytes()
     with (tmp_path / "2.jsonl").open("w", encoding="utf-8") as f:
-        f.write(json.dumps(row("a", "3")) + "\n" + tail)
+        f.write(json.dumps(row("a", "3").table) + "\n" + tail)
     with pytest.raises(RecordError, match=r"2\.jsonl"):
         prune.prune(tmp_path, lambda _: old)
     assert first.read_bytes() == before
@@ -106,7 +107,7 @@ def test_a_file_that_changes_meanwhile_is_left_alone(tmp_path: Path) -> None:
 
     def judged(_: object):
         with path.open("a", encoding="utf-8") as f:
-            f.write(json.dumps(row("b", "3")) + "\n")
+            f.write(json.dumps(row("b", "3").table) + "\n")
         return old
 
     with pytest.raises(RecordError, match="changed meanwhile"):
@@ -178,8 +179,8 @@ def test_a_report_of_the_house_prunes_first_and_a_check_writes_nothing(
 def test_a_record_that_names_no_code_is_of_no_tree() -> None:
     from rooftop.lab.report.joined import staleness
 
-    nameless = {k: v for k, v in row("add__triton", "1").items() if k != "digest"}
-    assert staleness([])(nameless) and not staleness([])({**nameless, "kind": "clock"})
+    nameless = row("add__triton", "1").but(digest=None)
+    assert staleness([])(nameless) and not staleness([])(nameless.but(kind="clock"))
 
 
 def test_what_compiling_costs_does_not_stand_for_the_first_call() -> None:

@@ -12,15 +12,14 @@ import pytest
 from _support import answers, committed
 
 from rooftop.core import registry, settings
-from rooftop.lab.records import compact as compacting
 from rooftop.lab.records import form, packed, prune, store
-from rooftop.lab.records.compact import compact
+from rooftop.lab.records.record import Record, compact, timed
 from rooftop.lab.report.joined import staleness
 
 CARD = {"name": "NVIDIA H100 80GB HBM3", "arch": 90, "sms": 132}
 VERSIONS = {"torch": "2.11.0", "triton": "3.6.0"}
 RESULTS = settings.CHECKOUT / "results"
-COMMITTED = committed()
+COMMITTED: list[Record] = committed()
 
 
 # -- lines and back ----------------------------------------------------------------------------------------------------
@@ -182,7 +181,7 @@ def test_of_a_check_the_figures_stay_where_it_is_timed_or_wrong() -> None:
     assert compact(checked(bench))["error"] == {"ok": True, "share": 0.25, **figures}, "the allowance of what is timed stays"
     assert compact(checked(edge, ok=False, share=3.0))["error"] == {"ok": False, "share": 3.0, **figures}
     assert compact(checked("a case of another tree"))["error"]["allowed_max"] == 0.4, "what is not known is kept"
-    assert compacting.timed("softmax", bench) and not compacting.timed("softmax", edge) and compacting.timed("no op", edge)
+    assert timed("softmax", bench) and not timed("softmax", edge) and timed("no op", edge)
 
 
 def test_what_is_compact_stays_as_it_is() -> None:
@@ -245,10 +244,10 @@ def test_what_comes_back_from_the_form_before_is_as_fresh_or_stale_as_it_was(tmp
     """The committed records written out whole, with stale ones among them, and brought home again."""
     chance = random.Random(1)
     some = [r for r in COMMITTED if r["kind"] in ("bench", "check", "sanitize") and chance.random() < 0.1]
-    some = [{**r, "digest": "000000000000"} if chance.random() < 0.2 else r for r in some]
+    some = [r.but(digest="000000000000") if chance.random() < 0.2 else r for r in some]
     whole_lines: dict[str, list[str]] = {}
     for r in some:
-        whole_lines.setdefault(str(r["run"]), []).append(json.dumps(r) + "\n")
+        whole_lines.setdefault(str(r["run"]), []).append(json.dumps(r.table) + "\n")
     (tmp_path / "away").mkdir()
     for run, lines in whole_lines.items():
         (tmp_path / "away" / f"{run}.jsonl").write_text("".join(lines))
@@ -256,8 +255,8 @@ def test_what_comes_back_from_the_form_before_is_as_fresh_or_stale_as_it_was(tmp
     found = store.read(tmp_path / "home")
     stale = staleness(some, answers())
 
-    def said(r: dict[str, Any]) -> str:
-        return json.dumps([r["kind"], r["op"], r["subject"], r["case"], r["at"], r["run"], r["digest"], stale(r)])
+    def said(r: Record) -> str:
+        return json.dumps([r.kind, r.op, r.subject, r.case, r.at, r.run, r.digest, stale(r)])
 
     assert Counter(map(said, found)) == Counter(map(said, some))
     assert 0 < sum(map(stale, found)) < len(found)

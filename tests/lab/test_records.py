@@ -256,8 +256,8 @@ def test_what_is_no_record_is_named_with_its_line_and_nothing_is_written(tmp_pat
     assert not (tmp_path / "home").exists()
 
 
-def committed(kind: str) -> store.Record:
-    return next(r for r in committed_records() if r["kind"] == kind and (kind != "bench" or ("predict" in r and r["versus"] and r["clocks"])))
+def committed(kind: str) -> store.Table:
+    return next(r.table for r in committed_records() if r["kind"] == kind and (kind != "bench" or ("predict" in r and r["versus"] and r["clocks"])))
 
 
 WRONG_VALUES = [

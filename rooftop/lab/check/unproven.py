@@ -56,7 +56,7 @@ def unproven(
 
     kernels = list(gpu_only(house))
     names = {subject.name for subject, _ in kernels}
-    proofs = Proofs((r for r in records if r.get("subject") in names), answers)
+    proofs = Proofs((r for r in records if r.subject in names), answers)
     found = []
     for subject, reason in kernels:
         assert subject.implementation is not None

@@ -19,8 +19,7 @@ from functools import lru_cache
 from typing import Any
 
 from rooftop.core.texts import printable
-
-Record = dict[str, Any]
+from rooftop.lab.records.record import Table
 
 FORM = 2
 DIGITS = 6  # significant, of numbers that are no whole ones
@@ -57,13 +56,13 @@ def rounded(value: Any) -> Any:
 
 def dumps(value: Any) -> str:
     """One line of JSON; the same data give the same text. Raises ValueError for what JSON cannot hold."""
-    return json.dumps(value, allow_nan=False, sort_keys=True, separators=(",", ":"))
+    return json.dumps(value, allow_nan=False, default=dict, sort_keys=True, separators=(",", ":"))
 
 
 # -- several tables as one ---------------------------------------------------------------------------------------------
 
 
-def fold(rows: Sequence[Mapping[str, Any]]) -> Record | None:
+def fold(rows: Sequence[Mapping[str, Any]]) -> Table | None:
     """Two or more tables as one. None where nothing tells them apart, where one has a key of the form's own, or where a line of it would
     stand for more than a line may."""
     if len(rows) < 2 or any("of" in row or "each" in row for row in rows):
@@ -82,9 +81,9 @@ def _made(table: Mapping[str, Any]) -> int:
     return room.most - room.left
 
 
-def _fold(rows: Sequence[Mapping[str, Any]]) -> tuple[Record, Record]:
-    same: Record = {}
-    each: Record = {}
+def _fold(rows: Sequence[Mapping[str, Any]]) -> tuple[Table, Table]:
+    same: Table = {}
+    each: Table = {}
     for key in dict.fromkeys(k for row in rows for k in row):
         present = [row[key] for row in rows if key in row]
         if len(present) == len(rows) and len({dumps(v) for v in present}) == 1:
@@ -107,7 +106,7 @@ def _is_shut(value: Any) -> bool:
     return isinstance(value, dict) and set(value) == SHUT
 
 
-def unfold(table: Mapping[str, Any], room: Room) -> list[Record]:
+def unfold(table: Mapping[str, Any], room: Room) -> list[Table]:
     """The tables that `fold` was given. Raises ValueError where the lists are not as many values long as `of` says, or `room` is too
     small."""
     count, each = table["of"], table["each"]
@@ -129,7 +128,7 @@ def _must_fit(each: Mapping[str, Any], count: int, at: str) -> None:
             raise ValueError(f"{at}.{key} must be a list of {count}")
 
 
-def _one(same: Mapping[str, Any], each: Mapping[str, Any], i: int) -> Record:
+def _one(same: Mapping[str, Any], each: Mapping[str, Any], i: int) -> Table:
     found = dict(same)
     for key, values in each.items():
         if isinstance(values, dict):
@@ -170,9 +169,9 @@ def unfolded(value: Any, room: Room) -> Any:
 # -- records and their head --------------------------------------------------------------------------------------------
 
 
-def head_of(records: Sequence[Mapping[str, Any]]) -> Record:
+def head_of(records: Sequence[Mapping[str, Any]]) -> Table:
     """A head for records of one run: what all of them say of it, and the time of the first."""
-    head: Record = {"kind": "run", "form": FORM}
+    head: Table = {"kind": "run", "form": FORM}
     times = [r["at"] for r in records if "at" in r]
     if len(times) == len(records) and all(_time(t) for t in times):
         head["at"] = min(times)
@@ -200,7 +199,7 @@ def _parsed(text: str) -> datetime | None:
         return None
 
 
-def bare(record: Mapping[str, Any], head: Mapping[str, Any]) -> Record:
+def bare(record: Mapping[str, Any], head: Mapping[str, Any]) -> Table:
     """The record without what its head says."""
     found = {k: v for k, v in record.items() if not (k == "run" and head.get("run") == v)}
     for key in OF_RUN:
@@ -213,7 +212,7 @@ def bare(record: Mapping[str, Any], head: Mapping[str, Any]) -> Record:
     return found
 
 
-def whole(line: Mapping[str, Any], head: Mapping[str, Any]) -> Record:
+def whole(line: Mapping[str, Any], head: Mapping[str, Any]) -> Table:
     """The inverse of `bare`, for one record."""
     found = dict(line)
     if "run" in head:
@@ -243,7 +242,7 @@ def group(record: Mapping[str, Any]) -> tuple[Any, ...]:
 
 def lines(records: Iterable[Mapping[str, Any]], head: Mapping[str, Any]) -> Iterator[str]:
     """The lines of records of one run, without the head's own."""
-    groups: dict[str, list[Record]] = {}
+    groups: dict[str, list[Table]] = {}
     for record in records:
         groups.setdefault(dumps(group(record)), []).append(folded(rounded(bare(record, head))))
     for rows in groups.values():
@@ -251,7 +250,7 @@ def lines(records: Iterable[Mapping[str, Any]], head: Mapping[str, Any]) -> Iter
         yield from (dumps(row) for row in ([together] if together else rows))
 
 
-def joined(line: Mapping[str, Any], head: Mapping[str, Any], size: int | None = None) -> list[Record]:
+def joined(line: Mapping[str, Any], head: Mapping[str, Any], size: int | None = None) -> list[Table]:
     """The records of one line of `size` bytes. Raises ValueError where it does not fit its head or itself, or stands for too much."""
     room = Room(len(dumps(line)) if size is None else size)
     rows = unfold(line, room) if "of" in line and "each" in line else [dict(line)]

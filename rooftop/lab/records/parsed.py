@@ -20,7 +20,7 @@ from typing import Any
 
 from rooftop.core import names, settings, texts
 from rooftop.core.whole_file import regular
-from rooftop.lab.records import compact, form, packed, shapes
+from rooftop.lab.records import form, packed, record, values
 
 PART = "records"  # the folder of the cache
 LEAST = 1 << 18  # bytes of record files, most of them packed: fewer are parsed as quickly
@@ -58,7 +58,7 @@ def _place(folder: Path) -> Path | None:
 
 def _version(source: str) -> str:
     """Of all that decides how a file is parsed, and how the result is written."""
-    modules = (compact.__file__, form.__file__, packed.__file__, shapes.__file__, texts.__file__)
+    modules = (record.__file__, form.__file__, packed.__file__, values.__file__, texts.__file__)
     parts = [Path(str(path)).read_bytes() for path in (source, __file__, *modules)]
     return f"{sys.version} {marshal.version} {hashlib.sha256(b''.join(parts)).hexdigest()} {sorted(names.RENAMED.items())}"
 

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rooftop.lab.records import form, packed, store
-from rooftop.lab.records.store import Record, RecordError
+from rooftop.lab.records.record import Record, Table
+from rooftop.lab.records.store import RecordError
 
 KINDS = ("bench", "check", "sanitize", "clock", "ceiling", "first-calls", "sweep", "language")
 
@@ -32,35 +33,31 @@ class Pruned:
 def _key(r: Record) -> tuple[str, ...]:
     """What a newer record must have in common. Of a language there are two: what compiling costs, and the first call. A record of models
     has rows of its own: which model, and how it ran."""
-    what = ("kind", "op", "subject", "case", "cases", "by", "backend")
-    rows = [(row.get("what"), row.get("of"), row.get("variant")) for row in r.get("rows", ())] if r.get("subject") == "models" else ""
-    return (str(r.get("device", {}).get("name")), str("first_s" in r), str(rows), *(str(r.get(k)) for k in what))
-
-
-def _subject(r: Record) -> tuple[str, ...]:
-    return str(r.get("device", {}).get("name")), str(r.get("op")), str(r.get("subject"))
+    rows = [(row.get("what"), row.get("of"), row.get("variant")) for row in r.get("rows", ())] if r.subject == "models" else ""
+    of = r.card, r.kind, r.op, r.subject, r.case, r.backend
+    return *of, str("first_s" in r), str(rows), str(r.get("cases")), str(r.get("by"))
 
 
 def superseded(found: Sequence[Record], stale: Callable[[Record], bool]) -> list[bool]:
     """Of each of `found` whether a newer record stands for it. `stale` is asked, which takes time, only of those of which it depends on
     that."""
-    at = [str(r.get("at", "")) for r in found]
+    at = [r.at for r in found]
     alike: dict[tuple[str, ...], list[int]] = {}
-    for i in sorted((i for i, r in enumerate(found) if r["kind"] in KINDS), key=at.__getitem__):
+    for i in sorted((i for i, r in enumerate(found) if r.kind in KINDS), key=at.__getitem__):
         alike.setdefault(_key(found[i]), []).append(i)
     kept = {same[0] if len(same) == 1 else next((i for i in reversed(same) if not stale(found[i])), same[-1]) for same in alike.values()}
     checks: dict[tuple[str, ...], list[int]] = {}  # a subject on a card -> what stays of its checks
     for i in kept:
-        if found[i]["kind"] == "check":
-            checks.setdefault(_subject(found[i]), []).append(i)
+        if found[i].kind == "check":
+            checks.setdefault((found[i].card, found[i].op, found[i].subject), []).append(i)
     for mine in checks.values():
-        if len({found[i].get("run", i) for i in mine}) > 1:
+        if len({found[i].run or i for i in mine}) > 1:
             last = next((i for i in sorted(mine, key=at.__getitem__, reverse=True) if not stale(found[i])), None)
             kept -= {
-                i for i in mine if last is not None and at[i] < at[last] and found[i].get("run", i) != found[last].get("run", last)
+                i for i in mine if last is not None and at[i] < at[last] and (found[i].run or i) != (found[last].run or last)
                 and stale(found[i])
             }
-    return [r["kind"] in KINDS and i not in kept for i, r in enumerate(found)]
+    return [r.kind in KINDS and i not in kept for i, r in enumerate(found)]
 
 
 def _is_minimal(text: bytes, sections: Sequence[store.Section]) -> bool:
@@ -75,13 +72,13 @@ def _is_minimal(text: bytes, sections: Sequence[store.Section]) -> bool:
 
 def prune(
     folder: Path, stale: Callable[[Iterable[Record]], Callable[[Record], bool]], dry: bool = False, left: list[Record] | None = None,
-    renew: Callable[[Record], bool] = lambda record: False,
+    renew: Callable[[Record], Record] = lambda record: record,
 ) -> Pruned:
     """Take the superseded records below `folder` out of their files, and write what stays as short as it goes, packed; a file that is left
     with none goes. A file that a link leads to keeps its name and form. Where a run has a plain and a packed file they become one.
 
-    `stale` of all records says which are not of the tree; `renew` gives a record the hashes of the tree where they are to be, and says
-    whether. `left` is given the records that stay, in the order of `store.read`. Raises RecordError, before anything is written, if a file
+    `stale` of all records says which are not of the tree; `renew` gives a record, or the same with the hashes of the tree where they
+    are to be. `left` is given the records that stay, in the order of `store.read`. Raises RecordError, before anything is written, if a file
     is not one of records or a run is still writing it, NotADirectoryError or FileNotFoundError if `folder` is not a folder."""
     if not folder.is_dir():
         raise NotADirectoryError(f"{folder} is no folder") if folder.exists() else FileNotFoundError(f"no {folder}")
@@ -90,28 +87,28 @@ def prune(
     runs: dict[Path, list[Path]] = {}  # the file that a run's records will stand in -> those that they stand in
     for path in sorted({path.resolve() for path in named}):
         runs.setdefault(path if path in linked else packed.name(path), []).append(path)
-    files: list[tuple[Path, dict[Path, bytes], bool, list[tuple[Record, list[Record]]]]] = []
+    files: list[tuple[Path, dict[Path, bytes], bool, list[tuple[Table, list[Record]]]]] = []
     with store.held(path for paths in runs.values() for path in paths):
         for target, paths in runs.items():
             contents = {path: path.read_bytes() for path in paths}
-            together: list[tuple[Record, list[Record]]] = []
+            together: list[tuple[Table, list[Record]]] = []
             for path, content in contents.items():
                 read, note = store.sections(path, content)
                 if note:
                     raise RecordError(f"{note}: a run is writing it, or was cut off")
                 store.add(together, store.modern(read))
             settled = paths == [target] and _is_minimal(packed.text(content), read)
-            files.append((target, contents, settled, together))
+            renewed = [(head, list(map(renew, records))) for head, records in together]
+            same = settled and all(a is b for (_, new), (_, old) in zip(renewed, together, strict=True) for a, b in zip(new, old, strict=True))
+            files.append((target, contents, same, renewed))
         everything = [r for *_, sections in files for _, records in sections for r in records]
-        changed = {id(r) for r in everything if renew(r)}
         gone = iter(superseded(everything, stale(everything)))
         result = Pruned(records=len(everything), files=sum(map(len, runs.values())))
         plans: list[tuple[dict[Path, bytes], Path, bytes]] = []
         for target, contents, settled, sections in files:
             kept = [(head, [r for r in records if not next(gone)]) for head, records in sections]
             dropped = sum(len(records) for _, records in sections) - sum(len(records) for _, records in kept)
-            renewed = any(id(r) in changed for _, records in kept for r in records)
-            after = contents[target] if settled and not dropped and not renewed else packed.content(store.text(kept), target)
+            after = contents[target] if settled and not dropped else packed.content(store.text(kept), target)
             size = sum(map(len, contents.values()))
             result.dropped += dropped
             result.bytes, result.bytes_dropped = result.bytes + size, result.bytes_dropped + size - len(after)
@@ -124,5 +121,5 @@ def prune(
             for contents, target, after in plans:
                 store.replace(contents, target, after)
     if left is not None:
-        left.sort(key=lambda r: str(r.get("at", "")))
+        left.sort(key=lambda r: r.at)
     return result

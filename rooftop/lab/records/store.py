@@ -3,25 +3,8 @@
 A file a run, `results/<device>/<UTC time>-<run>.jsonl`, so that two processes never write into one; packed (`.jsonl.xz`) once it is merged
 or pruned (rooftop.lab.records.packed). Its first line is a `run` head, which holds for all that follow: device, versions, host. Then come
 the records, several of one subject in a line where they have things in common (rooftop.lab.records.form says how). `read` gives each record
-whole, as if it stood alone:
+whole, as if it stood alone (rooftop.lab.records.record says what it holds).
 
-| key | what it holds |
-|---|---|
-| `kind` | `bench`, `check`, `ceiling`, `sanitize`, `build`, `clock`, `tune`, `counters`, `compared`, `first-calls`, `sweep` (lab/timing/swept.py), `language` |
-| `at`, `run` | UTC time, and the run that wrote it |
-| `op`, `case`, `subject` | what; `subject` is an implementation's name, a rung's (`softmax_cuda/03_online`), or `peer:torch` |
-| `digest` | hash of what is computed and launched; `source`, `machine`: of its code (rooftop.lab.records.identity). If they are not the tree's: stale |
-| `config`, `config_from`, `path` | the config, where it came from, the kernels that were launched |
-| `work` | `read`, `write` (bytes), `ops` by unit |
-| `clocks` | `kernel`, `cold`, `hot`, `host`; `sustained`: the kernel clock of that duty. Each `median`, `low`, `high` (seconds), `n`, `noise`, `duty` |
-| `versus`, `sustained_versus` | peer, plain copy, or the rung before -> paired ratio of times on the kernel clock, with interval and verdict |
-| `memory` | bytes: the most that one eager call had allocated at once, inputs apart |
-| `error` | `ok`, `share` (the worst, as a multiple of what is allowed); of what is timed `max`, `rms` against float64 and what is allowed |
-| `predict` | the head's prediction as it then stood |
-| `sensors` | clocks, power and temperature, each before and after; what held the clocks back |
-| `device`, `versions`, `host` | the card; the software, peers and driver; the CPU: of the run |
-
-Numbers have six significant digits; whole numbers are counts and have all. What else a record leaves out, rooftop.lab.records.compact says.
 A file without a head is of the form before: its lines are records. It is read as well, and brought to this form when it is merged or
 pruned."""
 
@@ -47,22 +30,20 @@ from rooftop.core.names import RENAMED
 from rooftop.core.spec import Device
 from rooftop.core.whole_file import named, regular
 from rooftop.lab.records import form, packed, parsed
-from rooftop.lab.records.compact import compact
-from rooftop.lab.records.form import Record
-from rooftop.lab.records.shapes import HEAD, SHAPES, shown
+from rooftop.lab.records.record import HEAD, KINDS, SHAPES, Record, Table, compact
 from rooftop.lab.records.software import host, versions
+from rooftop.lab.records.values import shown
 
 __all__ = [
-    "KINDS", "SHAPES", "Merged", "Record", "RecordError", "Section", "Writer", "about", "host", "latest", "merge", "read", "read_file",
+    "KINDS", "SHAPES", "Merged", "Record", "RecordError", "Section", "Table", "Writer", "about", "host", "latest", "merge", "read", "read_file",
     "versions"
 ]
 
-KINDS = ("bench", "check", "ceiling", "sanitize", "build", "clock", "tune", "counters", "compared", "first-calls", "sweep", "language")
 SAID = 300  # characters of what is wrong with a line
 ESCAPED = re.compile(rb"\\[bfru]|[\x7f\xc2\xd8\xe2]")  # a line with none of these holds no control character: JSON has them escaped
 DEPTH = 32  # of tables and lists within each other: more is no record, and more than Python can write again
 
-Section = tuple[Record | None, list[Record]]  # a head, and the records that it holds for, whole; None: lines of the form before
+Section = tuple[Table | None, list[Record]]  # a head, and the records that it holds for, whole; None: lines of the form before
 
 
 class RecordError(ValueError):
@@ -75,7 +56,7 @@ def slug_of(device: str) -> str:
     return slug(device)
 
 
-def about(device: Device) -> Record:
+def about(device: Device) -> Table:
     """A card as records name it: all that kernels may ask of it, so that whoever reads the record asks them about the same card."""
     return {
         "name": device.name, "arch": device.arch, "sms": device.sms, "l2_bytes": device.l2_bytes,
@@ -94,7 +75,7 @@ class Writer:
     device: str
     run: str = field(default_factory=lambda: secrets.token_hex(4))
     _file: Any = None
-    _head: Record = field(default_factory=dict)
+    _head: Table = field(default_factory=dict)
     _last: int = 0  # where in the file the last record begins
 
     def ready(self) -> Path:
@@ -148,7 +129,7 @@ class Writer:
             self._file.flush()
             os.fsync(self._file.fileno())
         self._head = head
-        return form.whole(line, head)
+        return Record(form.whole(line, head))
 
     def close(self) -> None:
         if self._file is not None:
@@ -172,7 +153,7 @@ def _finite(text: str) -> float:
     return value
 
 
-def parse(line: bytes, head: Mapping[str, Any] | None = None) -> list[Record]:
+def parse(line: bytes, head: Mapping[str, Any] | None = None) -> list[Table]:
     """The records of one line, whole; of a head: itself. Raises ValueError, saying why in one line, where it is neither."""
     try:
         return _parsed(line, head or {})
@@ -180,7 +161,7 @@ def parse(line: bytes, head: Mapping[str, Any] | None = None) -> list[Record]:
         raise ValueError(texts.line(str(error), SAID)) from None
 
 
-def _parsed(line: bytes, head: Mapping[str, Any]) -> list[Record]:
+def _parsed(line: bytes, head: Mapping[str, Any]) -> list[Table]:
     try:
         value = json.loads(line.decode("utf-8"), parse_float=_finite, parse_constant=_finite)
     except RecursionError:
@@ -203,14 +184,14 @@ def _parsed(line: bytes, head: Mapping[str, Any]) -> list[Record]:
     return [of_today(r) for r in records]
 
 
-def of_today(record: Record) -> Record:
+def of_today(record: Table) -> Table:
     """A record with today's names of kernels that were renamed since (rooftop.core.names.RENAMED)."""
     if not RENAMED:
         return record
-    names: Record = {key: RENAMED.get(name, name) for key, name in record.items() if key == "subject" and isinstance(name, str)}
+    names: Table = {key: RENAMED.get(name, name) for key, name in record.items() if key == "subject" and isinstance(name, str)}
     if record["kind"] == "sweep":
-        lists: Record = {key: [RENAMED.get(n, n) for n in record[key]] for key in ("implementations", "named") if key in record}
-        tables: Record = {
+        lists: Table = {key: [RENAMED.get(n, n) for n in record[key]] for key in ("implementations", "named") if key in record}
+        tables: Table = {
             key: {RENAMED.get(n, n): v for n, v in record[key].items()} for key in ("digests", "sources", "machines", "peers")
             if key in record
         }
@@ -240,9 +221,9 @@ def sections(path: Path, content: bytes | None = None) -> tuple[list[Section], s
         if rows[0]["kind"] == "run":
             found.append((rows[0], []))
         elif found:
-            found[-1][1].extend(rows)
+            found[-1][1].extend(map(Record, rows))
         else:
-            found.append((None, rows))
+            found.append((None, list(map(Record, rows))))
     return found, None
 
 
@@ -278,58 +259,61 @@ def read(folder: Path, cut: list[str] | None = None) -> list[Record]:
     was cut off.
 
     Raises OSError for what is no folder and no file of records."""
-    found: list[Record] = []
+    def tables(path: Path) -> parsed.Content:
+        records, note = read_file(path)
+        return [r.table for r in records], note
+
+    found: list[Table] = []
     try:
-        contents = parsed.read(folder, files(folder), read_file, __file__)
+        contents = parsed.read(folder, files(folder), tables, __file__)
     except FileNotFoundError:  # another process has packed or pruned one meanwhile
-        contents = parsed.read(folder, files(folder), read_file, __file__)
+        contents = parsed.read(folder, files(folder), tables, __file__)
     for records, note in contents:
         found += records
         if note and cut is not None:
             cut.append(note)
-    return sorted(found, key=lambda r: str(r.get("at", "")))
+    return [Record(r) for r in sorted(found, key=lambda r: str(r.get("at", "")))]
 
 
 def proven(records: Iterable[Record], card: str) -> dict[tuple[str, ...], Record]:
     """The check records of a card that say that a case is right, by op, kernel, case and `Subject.digest`."""
-    right = (r for r in records if r["kind"] == "check" and r["error"].get("ok") and r["device"]["name"] == card)
-    return {(r["op"], r["subject"], r["case"], f"{r['digest']} {r.get('source', '')}"): r for r in right}
+    return {_judged(r): r for r in records if r.kind == "check" and r.error.ok and r.card == card}
 
 
 def judged_peers(records: Iterable[Record], card: str, software: dict[str, str]) -> dict[tuple[str, ...], Record]:
     """The bench records of peers, which say whether their results were right, made on a card with the same versions; keys as of
     `proven`."""
-    found = (r for r in records if r["kind"] == "bench" and str(r["subject"]).startswith("peer:") and r["device"]["name"] == card)
-    return {(r["op"], r["subject"], r["case"], f"{r['digest']} {r.get('source', '')}"): r for r in found if r["versions"] == software}
+    found = (r for r in records if r.kind == "bench" and r.subject.startswith("peer:") and r.card == card)
+    return {_judged(r): r for r in found if r.versions == software}
+
+
+def _judged(r: Record) -> tuple[str, ...]:
+    return r.op, r.subject, r.case, f"{r.digest} {r.source}"
 
 
 def latest(records: Iterable[Record], kind: str) -> dict[tuple[str, str, str], Record]:
     """The newest record of each (device, subject, `op case`)."""
-    found: dict[tuple[str, str, str], Record] = {}
-    for r in records:
-        if r["kind"] == kind and "subject" in r:
-            found[(str(r.get("device", {}).get("name", "")), str(r["subject"]), f"{r.get('op')} {r.get('case')}")] = r
-    return found
+    return {(r.card, r.subject, f"{r.op} {r.case}"): r for r in records if r.kind == kind}
 
 
 # -- rewriting ---------------------------------------------------------------------------------------------------------
 
 
-def modern(found: Sequence[Section]) -> list[tuple[Record, list[Record]]]:
+def modern(found: Sequence[Section]) -> list[tuple[Table, list[Record]]]:
     """Sections with a head each: those of the form before, compact, get one for each run and card."""
-    made: list[tuple[Record, list[Record]]] = []
+    made: list[tuple[Table, list[Record]]] = []
     for head, records in found:
         if head is not None:
             made.append((head, list(records)))
             continue
         runs: dict[str, list[Record]] = {}
         for r in records:
-            runs.setdefault(f"{r.get('run')} {r.get('device', {}).get('name')}", []).append(form.rounded(compact(r)))
+            runs.setdefault(f"{r.run} {r.card}", []).append(Record(form.rounded(compact(r))))
         made += [(form.head_of(rows), rows) for rows in runs.values()]
     return made
 
 
-def text(found: Iterable[tuple[Record, Sequence[Record]]]) -> bytes:
+def text(found: Iterable[tuple[Table, Sequence[Record]]]) -> bytes:
     """The content of a file of these sections; one without records is left out."""
     parts = [[form.dumps(head), *form.lines(records, head)] for head, records in found if records]
     return "".join(line + "\n" for part in parts for line in part).encode()
@@ -346,7 +330,7 @@ class Merged:
     records: int = 0
 
 
-def merge(source: Path, into: Path, renew: Callable[[Record], bool] = lambda record: False) -> Merged:
+def merge(source: Path, into: Path, renew: Callable[[Record], Record] = lambda record: record) -> Merged:
     """Bring the records below `source` (a folder or a file, of another machine, say) into `into`. Nothing of either is lost.
 
     What a file of the same name there has already is left out, the rest is added to it; `renew` may give a record the hashes of the tree
@@ -361,14 +345,13 @@ def merge(source: Path, into: Path, renew: Callable[[Record], bool] = lambda rec
     result = Merged()
     given = []
     for path in files:
-        found, note = sections(path)
+        read, note = sections(path)
         if note:
             result.notes.append(note)
-        devices = {str(r.get("device", {}).get("name", "")) for _, records in found for r in records} - {""}
+        found = [(head, [renew(r) for r in records]) for head, records in read]
+        devices = {r.card for _, records in found for r in records} - {""}
         if len(devices) > 1:
             raise RecordError(f"{path} holds records of several devices: {', '.join(sorted(devices))}")
-        for r in (r for _, records in found for r in records):
-            renew(r)
         if any(records for _, records in found):
             given.append((path, found, devices.pop() if devices else path.parent.name))
     for path, found, device in given:
@@ -377,13 +360,13 @@ def merge(source: Path, into: Path, renew: Callable[[Record], bool] = lambda rec
     return result
 
 
-def _place(path: Path, found: Sequence[tuple[Record, list[Record]]], result: Merged) -> None:
+def _place(path: Path, found: Sequence[tuple[Table, list[Record]]], result: Merged) -> None:
     """The records added to the file of this name, which is packed from then on."""
     path.parent.mkdir(parents=True, exist_ok=True)
     target = packed.name(path)
     with _locked(path.parent):
         before = [p for p in (target, target.with_suffix("")) if p.exists()]
-        kept: list[tuple[Record, list[Record]]] = []
+        kept: list[tuple[Table, list[Record]]] = []
         notes = []
         for one in before:
             present, note = sections(one)
@@ -401,7 +384,7 @@ def _place(path: Path, found: Sequence[tuple[Record, list[Record]]], result: Mer
         result.notes += notes
 
 
-def add(kept: list[tuple[Record, list[Record]]], found: Iterable[tuple[Record, list[Record]]]) -> bool:
+def add(kept: list[tuple[Table, list[Record]]], found: Iterable[tuple[Table, list[Record]]]) -> bool:
     """Adds to `kept` the records of `found` that it lacks, those of one head together. Returns whether there were any."""
     known = {form.dumps(r) for _, records in kept for r in records}
     fresh = [(head, new) for head, records in found if (new := [r for r in records if not known or form.dumps(r) not in known])]

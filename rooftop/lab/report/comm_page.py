@@ -18,7 +18,7 @@ NOTHING = "Nothing has been measured yet with the kernels as they stand."
 
 def _fresh(found: Sequence[Record]) -> dict[str, dict[tuple[str, str], dict[str, Measured]]]:
     """Device -> (op, case) -> subject -> its newest record, of the kernels as they are."""
-    mine = [r for r in found if r["kind"] == "bench" and SEVERAL.search(str(r["device"].get("name", "")))]
+    mine = [r for r in found if r.kind == "bench" and SEVERAL.search(r.card)]
     made: dict[str, dict[tuple[str, str], dict[str, Measured]]] = {}
     for (device, op, subject, case), m in Joined(mine).measured.items():
         if m.kernel is not None and not m.stale:

@@ -11,7 +11,7 @@ from statistics import geometric_mean, median
 from rooftop.core import registry, settings, whole_file
 from rooftop.core.texts import markdown
 from rooftop.lab.records import store, trials
-from rooftop.lab.records.store import Record
+from rooftop.lab.records.record import Record, newest, of_kind
 from rooftop.lab.report import comm_page, expected_page, language_page, learn_page, models_page, precision, profiling_page
 from rooftop.lab.report.data import Digests, gather
 from rooftop.lab.report.linear_page import front
@@ -100,9 +100,9 @@ def scores(_found: list[Record], site: SiteData) -> str:
                 peer = m.best_peer
                 versus = f"{peer.speed:.2f}x {peer.label} ({peer.verdict})" if peer else ""
                 share = f"{m.share:.2f}" if m.share else ""
-                error = f"{m.error:.2f}" if m.error is not None else ""
+                error = f"{m.error.share:.2f}" if m.error.share is not None else ""
                 who = f"{m.subject}, {m.duty}" if m.duty else m.subject
-                lines.append(f"| {op.name} | {m.case} | {m.device} | {who} | {m.seconds * 1e6:.1f} | {share} | {versus} | {error} |")
+                lines.append(f"| {op.name} | {m.case} | {m.card} | {who} | {m.seconds * 1e6:.1f} | {share} | {versus} | {error} |")
     if len(lines) == 2:
         return "No fresh record: nothing has been measured yet with the kernels as they stand."
     return "\n".join(lines)
@@ -110,10 +110,9 @@ def scores(_found: list[Record], site: SiteData) -> str:
 
 def timing(found: list[Record], _site: SiteData) -> str:
     """The newest demonstration of naive timing (`rooftop.lab.timing.timer_cuda.naive_demo`)."""
-    mine = [r for r in found if r["kind"] == "clock" and r.get("subject") == "naive timing"]
-    if not mine:
+    record = newest(found, "clock", "naive timing")
+    if record is None:
         return NOTHING
-    record = max(mine, key=lambda r: str(r.get("at", "")))
     rows: list[dict[str, object]] = record["rows"]
     sizes = sorted({int(str(r["mib"])) for r in rows})
     lines = [
@@ -134,9 +133,7 @@ def timing(found: list[Record], _site: SiteData) -> str:
 
 def build(found: list[Record], _site: SiteData) -> str:
     """The newest build times of each way (`rooftop.lab.timing.build_time`)."""
-    newest: dict[str, Record] = {}
-    for r in sorted((r for r in found if r["kind"] == "build"), key=lambda r: str(r.get("at", ""))):
-        newest[str(r["subject"])] = r
+    newest = {r.subject: r for r in of_kind(found, "build")}
     if not newest:
         return NOTHING
     lines = ["| way | from source to the first result | builds | on |", "|---|---:|---:|---|"]
@@ -151,8 +148,8 @@ def first(found: list[Record], _site: SiteData) -> str:
     """The newest first calls of each op, dtype, card and candidate (`rooftop.lab.timing.first_calls`). Those of other host code or kernels
     have a date."""
     newest: dict[tuple[str, ...], Record] = {}
-    for r in sorted((r for r in found if r["kind"] == "first-calls"), key=lambda r: (first_calls.current(r), str(r.get("at", "")))):
-        newest[tuple(str(k) for k in (r["device"]["name"], r["op"], r["case"], r["subject"]))] = r
+    for r in sorted((r for r in found if r.kind == "first-calls"), key=lambda r: (first_calls.current(r), r.at)):
+        newest[tuple(str(k) for k in (r.card, r.op, r.case, r.subject))] = r
     if not newest:
         return NOTHING
     lines = ["| op | on | µs of the host | the very first | known | new rows | slowest | above 10 ms | new columns | slowest | above 10 ms |",
@@ -163,7 +160,7 @@ def first(found: list[Record], _site: SiteData) -> str:
         spreads = [
             cell for k in ("rows", "columns") for cell in (_us(r[k]["median_s"]), _us(r[k]["max_s"]), f"{r[k]['slow']} of {r[k]['n']}")
         ]
-        who = str(r["subject"]).removeprefix("peer:") + ("" if first_calls.current(r) else f", as of {str(r.get('at', ''))[:10]}")
+        who = r.subject.removeprefix("peer:") + ("" if first_calls.current(r) else f", as of {r.at[:10]}")
         lines.append(
             f"| {r['op']} {r['case']} | {r['device']['name']} | {who} | {_us(r['first_s'])} | {_us(r['known_s'])} | {' | '.join(spreads)} |"
         )
@@ -269,7 +266,7 @@ def pages(root: Path, found: list[Record], digests: Digests | None = None) -> di
     """Every generated file below `root`, as it should be. `digests`: as for `gather`. Raises ValueError for markers that are missing,
     OSError for a file that is."""
     texts: dict[str, str] = {}
-    found = [markdown(r) for r in found]
+    found = [Record(markdown(r.table)) for r in found]
     site = gather(found, digests=digests)
     for (file, name), make in TABLES.items():
         texts[file] = replaced(texts.get(file) or (root / file).read_text(encoding="utf-8"), name, make(found, site))

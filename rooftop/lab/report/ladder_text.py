@@ -22,7 +22,7 @@ def page_of(name: str, records: list[Record]) -> LadderPage:
     headline = ladder_cases.headline_of(ladder, registry.op(ladder.op))
     counts = rung_counts.count(candidates.rungs(ladder), headline, run=False)
     # what other ops took is on other pages, and takes seconds to join
-    mine = [r for r in records if r["kind"] != "bench" or r.get("op") == ladder.op]
+    mine = [r for r in records if r.kind != "bench" or r.op == ladder.op]
     return data.Gatherer(mine, counts=counts).ladder_page(ladder)
 
 

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from rooftop.lab.records.store import Record
+from rooftop.lab.records.record import Record, newest
 
 SUBJECT = "learn"
 
 
 def table(found: list[Record], _site: Any) -> str:
     """Of the newest record: the pages at each width, and the lessons in the terminal, their slowest by name."""
-    mine = [r for r in found if r["kind"] == "clock" and r.get("subject") == SUBJECT]
-    if not mine:
+    record = newest(found, "clock", SUBJECT)
+    if record is None:
         return "Nothing has been measured yet."
-    record = max(mine, key=lambda r: str(r.get("at", "")))
     device = record["device"]
     lines = [f"{device['name']}, {device['cores']} cores; {record['browser']}, headless.", ""]
     lines += ["| what | of them | median, s | slowest, s | which |", "|---|---:|---:|---:|---|"]

@@ -17,7 +17,7 @@ Found = Mapping[tuple[str, str, str, str], Measured]  # (device, op, subject, ca
 def front(found: list[Record], _site: SiteData) -> str:
     """A row a way, two columns a shape: ms of a forward and its gradients, and MiB that are allocated at once at most, gradients included.
     What is made in two ops is two records: their times together, and the larger peak."""
-    mine = [r for r in found if r["kind"] == "bench" and r.get("op") in (OP, f"{OP}_bwd")]
+    mine = [r for r in found if r.kind == "bench" and r.op in (OP, f"{OP}_bwd")]
     measured = {k: m for k, m in Joined(mine).measured.items() if m.kernel is not None and not m.stale}
     lines: list[str] = []
     for device in sorted({k[0] for k in measured}):

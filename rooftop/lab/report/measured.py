@@ -5,34 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
+from rooftop.lab.records.record import Clock, Record, Versus
+
 SCALE: Mapping[str, float] = {"GB/s": 1e9, "TFLOP/s": 1e12, "Top/s": 1e12}
 STREAMS = ("ceiling:copy", "ceiling:read")  # what records call a plain copy, or read, of as many bytes, timed beside the kernels
 SUSPICIOUS = 1.02  # a share of the roof above this says that the calibration is bad
 
 
-@dataclass(frozen=True)
-class Clock:
-    """Seconds a call: the median and its 95 % interval. `duty`: normal, burst or sustained."""
-
-    median: float
-    low: float
-    high: float
-    duty: str = "normal"
-
-
-@dataclass(frozen=True)
-class Versus:
-    """How fast a subject is beside another: `speed` above 1 is faster than the other. The interval is that of paired samples; None
-    where the two were timed in the same run, but not side by side."""
-
-    name: str
-    speed: float
-    interval: tuple[float, float] | None
-    verdict: str  # faster, slower, same, unresolved; "not paired" without an interval
-
-    @property
-    def label(self) -> str:
-        return self.name.removeprefix("peer:")
+def operations_of(unit: str) -> int:
+    """An FMA is two operations, whether of a core or of a tensor core; what other units do counts once."""
+    return 2 if unit.startswith(("fma", "tensor")) else 1
 
 
 @dataclass(frozen=True)
@@ -55,27 +37,23 @@ class Roofs:
 
 
 @dataclass(frozen=True)
-class Measured:
-    """One bench record. `stale`: None, or why it no longer counts."""
+class Measured(Record):
+    """A bench record joined to the tree. `stale`: None, or why it no longer counts. `unpaired`: peers of the same run that were not timed
+    side by side with it."""
 
-    subject: str
-    op: str
-    case: str
-    device: str
-    at: str
-    run: str
     stale: str | None
-    clocks: Mapping[str, Clock]
     roofs: Roofs
-    versus: tuple[Versus, ...]
-    error: float | None  # the worst error as a multiple of what is allowed
-    wrong: bool
-    predict: Mapping[str, float]
-    counters: Mapping[str, float]
-    memory: int | None = None  # bytes that one eager call has allocated at once at most, inputs apart
-    moved: int = 0  # bytes read and written at least
-    operations: float = 0.0  # an FMA is two
-    sustained_versus: tuple[Versus, ...] = ()
+    unpaired: tuple[Versus, ...] = ()
+
+    @property
+    def moved(self) -> int:
+        """Bytes read and written at least."""
+        return self.work.bytes
+
+    @property
+    def operations(self) -> float:
+        """An FMA is two."""
+        return sum(float(n) * operations_of(unit) for unit, n in self.work.ops.items())
 
     @property
     def kernel(self) -> Clock | None:
@@ -86,8 +64,8 @@ class Measured:
         """The same of the kernel clock after seconds of work; None where it was not measured."""
         if "sustained" not in self.clocks:
             return None
-        roofs = replace(self.roofs, measured=self.roofs.sustained)
-        return replace(self, clocks={"kernel": self.clocks["sustained"]}, versus=self.sustained_versus, sustained_versus=(), roofs=roofs)
+        told = {"clocks": {"kernel": self["clocks"]["sustained"]}, "versus": self.get("sustained_versus", {}), "sustained_versus": {}}
+        return Measured({**self.table, **told}, self.stale, replace(self.roofs, measured=self.roofs.sustained))
 
     @property
     def duties(self) -> tuple[Measured, ...]:
@@ -126,7 +104,7 @@ class Measured:
     @property
     def best_peer(self) -> Versus | None:
         """The peer that is fastest beside this one."""
-        return min((v for v in self.versus if v.name.startswith("peer:")), key=lambda v: v.speed, default=None)
+        return min((v for v in (*self.versus, *self.unpaired) if v.name.startswith("peer:")), key=lambda v: v.speed, default=None)
 
     @property
     def copy_share(self) -> float | None:

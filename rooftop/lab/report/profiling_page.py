@@ -61,7 +61,7 @@ def levers(found: list[Record], _site: SiteData) -> str:
 
 def ladders(found: list[Record], _site: SiteData) -> str:
     """The steps of the recorded ladders: the median error of the predicted time of the next rung."""
-    predicted = steps.predict(steps.steps(r for r in found if r.get("kind") != "bench" or r["device"]["name"] == LADDERS_CARD))
+    predicted = steps.predict(steps.steps(r for r in found if r.kind != "bench" or r.card == LADDERS_CARD))
     if not predicted:
         return NOTHING
     lines = ["| ladder, on an H100 | steps | median error | predicting no change |", "|---|---|---|---|"]
@@ -87,7 +87,7 @@ def _diagnosed(found: list[Record]) -> Mapping[str, Diagnosis] | None:
     from rooftop.core.devices import lookup
     from rooftop.lab.timing.roofline import Ceilings
 
-    if not any(r.get("kind") == "ceiling" and r["device"]["name"] == experiments.CARD for r in found) or not experiments.FOLDER.is_dir():
+    if not any(r.kind == "ceiling" and r.card == experiments.CARD for r in found) or not experiments.FOLDER.is_dir():
         return None
     ceilings = Ceilings.from_records(found, experiments.CARD, lookup(experiments.CARD))
     return experiments.diagnosed(ceilings, *experiments.SEEN, *experiments.HELD)

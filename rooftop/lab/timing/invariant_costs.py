@@ -20,7 +20,7 @@ from rooftop.core.spec import Case, Input
 from rooftop.lab.ahead import compile_calls
 from rooftop.lab.inputs import make
 from rooftop.lab.records import store
-from rooftop.lab.records.store import Record
+from rooftop.lab.records.record import Record, newest
 from rooftop.lab.timing.timer import Candidate, Timer, sets_needed
 from rooftop.lab.timing.timer_cuda import CudaBackend
 
@@ -117,10 +117,9 @@ def timed(op: Contract, case: Case, timer: Timer, device: Any) -> dict[str, Any]
 
 def table(found: list[Record], _site: Any = None) -> str:
     """The newest record, a row for the cases of an op that are alike."""
-    mine = [r for r in found if r["kind"] == "clock" and r.get("subject") == SUBJECT]
-    if not mine:
+    record = newest(found, "clock", SUBJECT)
+    if record is None:
         return "Nothing has been measured yet."
-    record = max(mine, key=lambda r: str(r.get("at", "")))
     groups: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
     for row in record["rows"]:
         groups.setdefault((row["op"], row["group"]), []).append(row)
