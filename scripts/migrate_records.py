@@ -198,10 +198,10 @@ def migrate(folder: Path, since: str, seconds: float, root: Path = HERE.parents[
 
 
 def rewrite(folder: Path, before: dict[str, Any], now: dict[str, Any], seconds: float) -> Counter[tuple[str, str]]:
-    from rooftop.lab.records import packed, store
+    from rooftop.lab.records import form, rewriting, store
 
     counts: Counter[tuple[str, str]] = Counter()
-    files = [(path, path.read_bytes(), store.modern(store.sections(path)[0])) for path in packed.below(folder)]
+    files = [(path, path.read_bytes(), rewriting.modern(store.sections(path)[0])) for path in form.below(folder)]
     given = []
     for r in (r for _, _, sections in files for _, records in sections for r in records):
         if r["kind"] in ("clock", "build"):
@@ -218,8 +218,8 @@ def rewrite(folder: Path, before: dict[str, Any], now: dict[str, Any], seconds: 
         counts[str(r["kind"]), what] += 1
     add_machine(given, time.monotonic() + seconds)
     for path, content, sections in files:
-        if (after := store.text(sections)) != packed.text(content):
-            store.replace({path: content}, path, packed.content(after, path))
+        if (after := rewriting.text(sections)) != form.unpacked(content):
+            rewriting.replace({path: content}, path, form.packed(after, path))
     return counts
 
 
@@ -274,15 +274,15 @@ def add_machine(given: list[Any], until: float) -> None:
 
 def fill(folder: Path, seconds: float) -> int:
     """Adds the hash of the machine code to records that are fresh by their text and have none, for so many seconds. Returns to how many."""
-    from rooftop.lab.records import packed, store
+    from rooftop.lab.records import form, rewriting, store
 
-    files = [(path, path.read_bytes(), store.modern(store.sections(path)[0])) for path in packed.below(folder)]
+    files = [(path, path.read_bytes(), rewriting.modern(store.sections(path)[0])) for path in form.below(folder)]
     lacking = [r for _, _, sections in files for _, records in sections for r in records if r["kind"] in KINDS and "source" in r and "machine" not in r]
     fresh = [r for r in lacking if known().stale(r) is None]
     add_machine(fresh, time.monotonic() + seconds)
     for path, content, sections in files:
-        if (after := store.text(sections)) != packed.text(content):
-            store.replace({path: content}, path, packed.content(after, path))
+        if (after := rewriting.text(sections)) != form.unpacked(content):
+            rewriting.replace({path: content}, path, form.packed(after, path))
     return sum("machine" in r for r in fresh)
 
 

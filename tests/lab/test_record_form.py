@@ -12,7 +12,7 @@ import pytest
 from _support import answers, committed
 
 from rooftop.core import registry, settings
-from rooftop.lab.records import form, packed, prune, store
+from rooftop.lab.records import form, rewriting, store
 from rooftop.lab.records.record import Record, compact, timed
 from rooftop.lab.report.joined import staleness
 
@@ -196,9 +196,9 @@ def test_records_of_one_subject_share_a_line(tmp_path: Path) -> None:
     cases = [c.id for c in op.cases if "bench" not in c.tags][:20]
     with store.Writer(tmp_path, CARD["name"]) as writer:
         given = [writer.write(checked(case)) for case in cases]
-    prune.prune(tmp_path, lambda _: lambda r: False)
-    (path,) = packed.below(tmp_path)
-    _, line = packed.text(path.read_bytes()).splitlines()
+    rewriting.prune(tmp_path, lambda _: lambda r: False)
+    (path,) = form.below(tmp_path)
+    _, line = form.unpacked(path.read_bytes()).splitlines()
     assert json.loads(line)["of"] == 20 and len(line) < 20 * 60
     assert sorted(store.read(tmp_path), key=lambda r: r["case"]) == sorted(given, key=lambda r: r["case"])
 
@@ -225,18 +225,18 @@ def former(folder: Path) -> list[dict[str, Any]]:
 def test_a_file_of_the_form_before_is_read_and_brought_along(tmp_path: Path) -> None:
     rows = former(tmp_path / "away")
     assert store.read(tmp_path / "away") == rows, "read as it is"
-    store.merge(tmp_path / "away", tmp_path / "home")
+    rewriting.merge(tmp_path / "away", tmp_path / "home")
     found = store.read(tmp_path / "home")
     assert found == [form.rounded(compact(r)) for r in rows], "nothing lost, numbers to six digits"
     assert [r["digest"] for r in found if "digest" in r] == [r["digest"] for r in rows if "digest" in r]
     assert found[0]["clocks"]["kernel"]["median"] == 3.33333e-06
-    (path,) = packed.below(tmp_path / "home")
-    first, *rest = map(json.loads, packed.text(path.read_bytes()).splitlines())
+    (path,) = form.below(tmp_path / "home")
+    first, *rest = map(json.loads, form.unpacked(path.read_bytes()).splitlines())
     assert first == {"kind": "run", "form": 2, "run": "18dae026", "at": rows[0]["at"], "device": CARD, "versions": VERSIONS}
     assert not any({"run", "device", "versions"} & set(line) for line in rest)
     before = path.read_bytes()
-    assert store.merge(tmp_path / "away", tmp_path / "home").same == [path.name] and path.read_bytes() == before
-    prune.prune(tmp_path / "away", lambda _: lambda r: False)  # pruning brings it along as well
+    assert rewriting.merge(tmp_path / "away", tmp_path / "home").same == [path.name] and path.read_bytes() == before
+    rewriting.prune(tmp_path / "away", lambda _: lambda r: False)  # pruning brings it along as well
     assert store.read(tmp_path / "away") == found
 
 
@@ -251,7 +251,7 @@ def test_what_comes_back_from_the_form_before_is_as_fresh_or_stale_as_it_was(tmp
     (tmp_path / "away").mkdir()
     for run, lines in whole_lines.items():
         (tmp_path / "away" / f"{run}.jsonl").write_text("".join(lines))
-    store.merge(tmp_path / "away", tmp_path / "home")
+    rewriting.merge(tmp_path / "away", tmp_path / "home")
     found = store.read(tmp_path / "home")
     stale = staleness(some, answers())
 
@@ -287,7 +287,7 @@ def test_an_op_holds_no_more_records_than_it_may() -> None:
         found = registry.op(op)
         return max(0, sum("bench" in c.tags for c in found.cases) * (len(registry.implementations(op)) + len(found.peers)) - TIMES)
 
-    texts = {path: packed.text(path.read_bytes()) for path in packed.below(RESULTS)}
+    texts = {path: form.unpacked(path.read_bytes()) for path in form.below(RESULTS)}
     for path, text in texts.items():
         for line in text.splitlines(keepends=True):
             value = json.loads(line)

@@ -17,7 +17,7 @@ from rooftop.core.op import Sizes
 from rooftop.core.spec import TARGETS, Input
 from rooftop.lab.candidates import Subject
 from rooftop.lab.inputs import make, rounded
-from rooftop.lab.records import prune, store
+from rooftop.lab.records import rewriting, store
 from rooftop.lab.records.record import Record
 from rooftop.lab.report.data import gather
 from rooftop.lab.report.site import environment
@@ -485,7 +485,7 @@ def test_the_page_of_the_op_shows_it(tmp_path: Path) -> None:
     assert view.picture.count("<circle") == 10 and view.picture.count("<polyline") == 2, "wide and narrow"
     page = environment().get_template("op.html.j2").render(op=next(o for o in data.ops if o.name == "add"), sweeps=[], swept=data.swept["add"], site=data)
     assert "Between the cases" in page and "bf16 columns 1200" in page and "stale" in page
-    assert prune.superseded([made.but(at="1"), made.but(at="2")], lambda r: False) == [True, False]
+    assert rewriting.superseded([made.but(at="1"), made.but(at="2")], lambda r: False) == [True, False]
 
 
 def test_the_command_is_there() -> None:

@@ -17,8 +17,7 @@ from rooftop.core.spec import TARGETS
 from rooftop.lab.candidates import Subject
 from rooftop.lab.check.proofs import Proofs
 from rooftop.lab.records import store
-from rooftop.lab.records.parsed import SETTLED
-from rooftop.lab.records.store import Record
+from rooftop.lab.records.store import SETTLED, Record
 
 
 @dataclass(frozen=True)

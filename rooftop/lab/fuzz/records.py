@@ -23,7 +23,7 @@ from typing import Any
 
 from rooftop.core import settings
 from rooftop.lab.ending import Parser, ended, positive
-from rooftop.lab.records import form, packed, store, trials
+from rooftop.lab.records import form, rewriting, store, trials
 from rooftop.lab.records.record import Table
 
 PATIENCE = 5.0  # seconds of CPU time that reading one line may take
@@ -42,9 +42,9 @@ def originals(folder: Path, of_a_kind: int = 8) -> list[tuple[Table, Table]]:
     """Heads and lines below a folder: some of each kind, of kinds `clock` and `build` of each subject."""
     # as the file has it, or whole: that takes a thousand times the memory
     found: dict[tuple[str, str], list[tuple[Table, Table, bool]]] = {}
-    for path in packed.below(folder):
+    for path in form.below(folder):
         head: Table = {}
-        for line in packed.text(path.read_bytes()).decode().splitlines():
+        for line in form.unpacked(path.read_bytes()).decode().splitlines():
             value = json.loads(line)
             if value["kind"] == "run":
                 head = value
@@ -136,15 +136,14 @@ def readers(folder: Path) -> None:
     """All that reads the records below a folder: merge, prune, every page, the tables of README and docs, the predictions of diagnose."""
     from rooftop.lab.counters import compare
     from rooftop.lab.counters.diagnose import steps
-    from rooftop.lab.records import prune
     from rooftop.lab.report import data, documents, site
     from rooftop.lab.report.joined import staleness
 
     with tempfile.TemporaryDirectory() as name:
         home = Path(name) / "home"
-        for file in packed.below(folder):
-            store.merge(file, home)
-        prune.prune(home, staleness)
+        for file in form.below(folder):
+            rewriting.merge(file, home)
+        rewriting.prune(home, staleness)
         found = store.read(home)
         pages = data.gather(found)
         site.write(Path(name) / "pages", pages, lambda text: None)
@@ -155,7 +154,7 @@ def readers(folder: Path) -> None:
         steps.predict(steps.steps(found))
         compare.newest(found)
         again = Path(name) / "again"
-        store.merge(home, again)  # what was written can be read, and is the same
+        rewriting.merge(home, again)  # what was written can be read, and is the same
         if sorted(map(str, store.read(again))) != sorted(map(str, found)):
             raise AssertionError("merged once more, the records are others")
 

@@ -7,18 +7,25 @@ The head holds for the lines after it, up to the next head. `at` in a line is se
 for
 `of` tables: each has the keys beside these two, and its own value out of every list in `each`, which may be nested. null in such a list:
 this one has no such key; a null is written {"": null}. Nothing here knows what the keys mean; `joined` gives back what `lines` was given,
-apart from the digits."""
+apart from the digits.
+
+A file is that text, `.jsonl`, as a run writes it line by line; or the text in xz, `.jsonl.xz`, a fifth of the size, as `rooftop records
+merge` and `rooftop records prune` leave it. It is read by what stands in it, whatever its name. Still a file a run: a packed file has no
+lines that git could merge, so two machines must not write into one."""
 
 from __future__ import annotations
 
 import json
+import lzma
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 from rooftop.core.texts import printable
+from rooftop.core.whole_file import MOST
 from rooftop.lab.records.record import Table
 
 FORM = 2
@@ -27,6 +34,10 @@ SHUT = {""}  # the keys of a table that only holds a value: a null among the val
 OF_RUN = ("device", "versions", "host")  # tables of the head; a record's own add to them
 LONGEST = 10**9  # seconds of a run
 MADE = 8  # values that a byte of a line may stand for: nested tables with `of` could stand for more than any memory holds
+
+PLAIN, PACKED = ".jsonl", ".jsonl.xz"
+FIRST = b"\xfd7zXZ\0"  # bytes of a packed file
+MEMORY = 64 << 20  # bytes that unpacking may take; what `packed` makes takes 9 MiB
 
 
 class Room:
@@ -255,3 +266,43 @@ def joined(line: Mapping[str, Any], head: Mapping[str, Any], size: int | None = 
     room = Room(len(dumps(line)) if size is None else size)
     rows = unfold(line, room) if "of" in line and "each" in line else [dict(line)]
     return [whole(unfolded(row, room), head) for row in rows]
+
+
+# -- packed --------------------------------------------------------------------------------------------------------------
+
+
+def named(path: Path) -> bool:
+    """Whether a file's name says that it is one of records."""
+    return path.name.endswith((PLAIN, PACKED))
+
+
+def packed_name(path: Path) -> Path:
+    """What the file of these records is called once it is packed."""
+    return path.with_name(path.name.removesuffix(".xz").removesuffix(PLAIN) + PACKED)
+
+
+def below(folder: Path) -> list[Path]:
+    """The files of records in a folder and those within it, in the order of their names."""
+    return sorted(path for path in folder.rglob(f"*{PLAIN}*") if named(path))
+
+
+def unpacked(content: bytes) -> bytes:
+    """The text that a file of records holds. Raises ValueError where a packed one is damaged, cut off, or would be larger than a file
+    may."""
+    if not content.startswith(FIRST):
+        return content
+    unpack = lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=MEMORY)
+    try:
+        found = unpack.decompress(content, MOST + 1)
+    except lzma.LZMAError as error:
+        raise ValueError(f"the packed file is damaged: {error}") from None
+    if len(found) > MOST:
+        raise ValueError(f"unpacked it has more than {MOST:,} bytes")
+    if not unpack.eof or unpack.unused_data:
+        raise ValueError("the packed file is cut off" if not unpack.eof else "something stands after the end of the packed file")
+    return found
+
+
+def packed(text: bytes, path: Path) -> bytes:
+    """What a file of this name holds of a text: packed where its name says so. Nothing of nothing. The same text gives the same bytes."""
+    return lzma.compress(text) if text and path.name.endswith(PACKED) else text
