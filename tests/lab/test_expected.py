@@ -13,7 +13,7 @@ from _support import command, committed
 from rooftop.core.devices import lookup
 from rooftop.core.spec import Work
 from rooftop.lab.records.record import Record
-from rooftop.lab.report import expected_page
+from rooftop.lab.report import tables
 from rooftop.lab.timing import expected
 from rooftop.lab.timing.expected import MODEL, Model
 
@@ -89,8 +89,8 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: py
 
 def test_the_tables() -> None:
     site: Any = None
-    assert expected_page.judged([], site) == "Nothing has been measured yet."
-    table = expected_page.judged(committed(), site)
+    assert tables.judged([], site) == "Nothing has been measured yet."
+    table = tables.judged(committed(), site)
     assert "| **all** | " in table and "On the H100's own records: " in table
-    rows = expected_page.cards(committed(), site).splitlines()
+    rows = tables.expectations(committed(), site).splitlines()
     assert all(row.count("|") == 13 for row in rows) and any(row.startswith("| softmax |") and "(" in row for row in rows)

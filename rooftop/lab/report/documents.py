@@ -12,14 +12,12 @@ from rooftop.core import registry, settings, whole_file
 from rooftop.core.texts import markdown
 from rooftop.lab.records import store, trials
 from rooftop.lab.records.record import Record, newest, of_kind
-from rooftop.lab.report import comm_page, expected_page, language_page, learn_page, models_page, precision, profiling_page
+from rooftop.lab.report import language_page, models_page, precision, profiling_page, tables
 from rooftop.lab.report.data import Digests, gather
-from rooftop.lab.report.linear_page import front
 from rooftop.lab.report.model import SiteData
 from rooftop.lab.report.picture import climb
 from rooftop.lab.report.sparse_grid import drawing as sparse_drawing
 from rooftop.lab.report.sparse_grid import table as sparse_table
-from rooftop.lab.report.which_kernel import table as choices
 from rooftop.lab.timing import first_calls, invariant_costs, sparse_auto
 
 END = "<!-- /generated -->"
@@ -77,7 +75,7 @@ def ops(found: list[Record], site: SiteData) -> str:
             lines.append(f"| {op.name.removesuffix('_bwd') + ', backward' if op.name.endswith('_bwd') else op.name} | {op.family} | {' | '.join(cells)} |")
         else:
             unmeasured.append(op.name)
-    several = [comm_page.speeds(found).get(card.device.name, []) for card in cards]
+    several = [tables.speeds(found).get(card.device.name, []) for card in cards]
     if any(several):
         cells = [f"{len(s)} |  | {geometric_mean(s):.2f}x NCCL" if s else " |  | " for s in several]
         lines.append(f"| collectives, on several cards | comm | {' | '.join(cells)} |")
@@ -222,13 +220,13 @@ TABLES: Mapping[tuple[str, str], Callable[[list[Record], SiteData], str]] = {  #
     ("docs/dependencies.md", "build"): build,
     ("docs/gpu.md", "first calls"): first,
     ("docs/gpu.md", "fuzz"): fuzzed,
-    ("docs/persistent.md", "choices"): choices,
-    ("docs/linear_cross_entropy.md", "time and memory"): front,
+    ("docs/persistent.md", "choices"): tables.choices,
+    ("docs/linear_cross_entropy.md", "time and memory"): tables.linear,
     ("docs/formats.md", "perplexity"): perplexity,
-    ("docs/comm.md", "collectives"): comm_page.collectives,
-    ("docs/comm.md", "products"): comm_page.products,
+    ("docs/comm.md", "collectives"): tables.collectives,
+    ("docs/comm.md", "products"): tables.products,
     ("docs/models.md", "models"): models_page.table,
-    ("docs/learn.md", "time"): learn_page.table,
+    ("docs/learn.md", "time"): tables.learn,
     ("docs/matmul.md", "precision"): precision.table,
     ("docs/profiling.md", "right"): profiling_page.right,
     ("docs/profiling.md", "levers"): profiling_page.levers,
@@ -239,8 +237,8 @@ TABLES: Mapping[tuple[str, str], Callable[[list[Record], SiteData], str]] = {  #
     ("docs/invariance.md", "costs"): invariant_costs.table,
     ("docs/targets.md", "targets"): targets,
     ("docs/trust.md", "trials"): trials.table,
-    ("docs/predictions.md", "judged"): expected_page.judged,
-    ("docs/predictions.md", "expected"): expected_page.cards,
+    ("docs/predictions.md", "judged"): tables.judged,
+    ("docs/predictions.md", "expected"): tables.expectations,
 }
 DRAWN: Mapping[str, Callable[[list[Record], SiteData], str]] = {
     "docs/pictures/precision.svg": precision.picture,
