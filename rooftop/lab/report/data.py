@@ -24,10 +24,9 @@ from rooftop.lab.check.proofs import device_of
 from rooftop.lab.records.record import Record, of_kind
 from rooftop.lab.report import checks, derivation, language_page, predictions, reference, sweep_page
 from rooftop.lab.report.facts import target_facts
-from rooftop.lab.report.joined import Joined
+from rooftop.lab.report.joined import Joined, Measured, operations_of
 from rooftop.lab.report.known import Digests as Digests
 from rooftop.lab.report.ladder_cases import cases_of, headline_of
-from rooftop.lab.report.measured import Measured, operations_of
 from rooftop.lab.report.model import (
     Card,
     CaseView,

@@ -11,7 +11,7 @@ from rooftop.core.digests import strip
 from rooftop.core.implementation import Implementation
 from rooftop.core.registry import HOUSE, House
 from rooftop.lab.records.record import Record, of_kind
-from rooftop.lab.report.measured import Measured
+from rooftop.lab.report.joined import Measured
 from rooftop.lab.report.model import InLanguage, LanguageRow, SiteData
 from rooftop.lab.timing.languages import LANGUAGES, ROWS, subject_of
 

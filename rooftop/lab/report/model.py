@@ -11,7 +11,7 @@ from rooftop.core.devices import slug
 from rooftop.core.spec import Device
 from rooftop.lab.report.drawings.canvas import Picture
 from rooftop.lab.report.facts import TargetFacts
-from rooftop.lab.report.measured import Measured, units
+from rooftop.lab.report.joined import Measured, units
 from rooftop.lab.report.reference import Entry, sentence
 
 if TYPE_CHECKING:

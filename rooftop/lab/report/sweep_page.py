@@ -7,7 +7,6 @@ from collections.abc import Iterable, Sequence
 
 from markupsafe import Markup
 
-from rooftop.lab.candidates import Asked
 from rooftop.lab.records.record import Record, of_kind
 from rooftop.lab.report.model import Behind, SweepView
 from rooftop.lab.report.scatter import Line, Point, drawing
@@ -26,11 +25,6 @@ def newest(records: Iterable[Record]) -> dict[str, list[Record]]:
     for (op, _), r in found.items():
         ops.setdefault(op, []).append(r)
     return ops
-
-
-def current(record: Record, asked: Asked | None = None) -> bool:
-    """Whether the kernels that it timed are those of the tree, as they run at its points."""
-    return swept.is_current(record, asked)
 
 
 def view(record: Record, fresh: bool) -> SweepView:
