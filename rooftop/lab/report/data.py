@@ -22,7 +22,7 @@ from rooftop.core.spec import TARGETS, Case, Device
 from rooftop.lab.candidates import Asked
 from rooftop.lab.check.proofs import device_of
 from rooftop.lab.records.record import Record, of_kind
-from rooftop.lab.report import checks, derivation, language_page, predictions, reference, sweep_page
+from rooftop.lab.report import beyond, checks, derivation, language_page, predictions, reference, sweep_page
 from rooftop.lab.report.facts import target_facts
 from rooftop.lab.report.joined import Joined, Measured, operations_of
 from rooftop.lab.report.known import Digests as Digests
@@ -142,8 +142,19 @@ class Gatherer(Joined):
         views = tuple(CaseView(c.id, c.name, c.dtype, c.why, c.id == headline) for c in cases)
         return LadderPage(
             ladder.name, ladder.title, ladder.intro.strip(), op.name, headline, views, ladder.targets, devices, tuple(rungs), peers,
-            derivation.steps(ladder, self.house),
+            derivation.steps(ladder, self.house), self._beyond(ladder, op),
         )
+
+    def _beyond(self, ladder: registry.Ladder, op: Contract) -> tuple[str, ...]:
+        """Where the shipped kernel, that of the last rung or what a call of the headline takes, differs from the last rung."""
+        def found() -> str:
+            case, last = headline_of(ladder, op), ladder.rungs[-1]
+            name = last.head.implementation if last.head else None
+            name = name or self._once(("choice", op.name, case.id, beyond.CARD), lambda: first_choice(op, case, beyond.CARD, self.asked))
+            shipped = next((i for i in registry.implementations(op.name, self.house) if i.name == name), None)
+            return "\n".join(beyond.lines(ladder, op, shipped, case, self.asked))
+
+        return tuple((self._once(("beyond", ladder.name), found) or "").splitlines())
 
     def _rung(
         self, rung: registry.Rung, op: str, cases: Sequence[Case], headline: str, targets: Sequence[int], devices: Sequence[DeviceView],

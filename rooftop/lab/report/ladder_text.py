@@ -78,6 +78,8 @@ def overview(page: LadderPage) -> Iterator[str]:
         yield ""
         yield row.name
         yield from (f"  {line}" for line in _rung(page, before, row))
+    if page.beyond:
+        yield from ("", "from the last rung to the shipped kernel", *(f"  {line}" for line in page.beyond))
 
 
 def rung(page: LadderPage, number: int) -> Iterator[str]:

@@ -156,6 +156,7 @@ class LadderPage:
     rungs: tuple[RungRow, ...]
     peers: Mapping[tuple[str, str], tuple[Measured, ...]]  # (device, case id) -> fastest first
     derivation: tuple[Step, ...] = ()
+    beyond: tuple[str, ...] = ()  # where the shipped kernel differs from the last rung with a file of its own
 
     @property
     def file(self) -> str:
