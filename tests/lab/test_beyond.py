@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from _report import Made, Strict, make
+from _report import Strict, make
 
 from rooftop.core import registry
 from rooftop.lab.candidates import Asked

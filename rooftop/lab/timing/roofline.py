@@ -192,13 +192,3 @@ def _curves(record: Mapping[str, Any]) -> dict[str, Curve]:
         kind: Curve(tuple(p["bytes"] for p in points), tuple(p["seconds"] for p in points), tuple(p["by"] for p in points))
         for kind, points in record["curves"].items()
     }
-
-
-def suspicious(seconds: float, roof: Roof, tolerance: float = 0.02) -> str | None:
-    """Why a measured time says that the calibration is bad: it beats its roof by more than ``tolerance``. None where all is well."""
-    if seconds >= roof.seconds * (1 - tolerance):
-        return None
-    return (
-        f"{seconds * 1e6:.2f} us is under the {roof.bound} ceiling of {roof.seconds * 1e6:.2f} us: a ceiling is the fastest seen, "
-        f"so it was set too low; run rooftop calibrate again"
-    )
