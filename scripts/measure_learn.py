@@ -23,7 +23,7 @@ from typing import Any
 from rooftop.core import registry, settings
 from rooftop.lab.learn import pages, puzzles
 from rooftop.lab.records import store
-from rooftop.lab.report import learn_page
+from rooftop.lab.report import tables
 
 WIDTHS = (390, 1440)
 
@@ -81,8 +81,8 @@ def main() -> None:
     version = subprocess.run([program, "--version"], capture_output=True, text=True, check=True).stdout.split()[:2]
     about = store.host()
     device = {"name": about["cpu"], "machine": platform.machine(), "cores": about["cores"]}
-    record = {"kind": "clock", "subject": learn_page.SUBJECT, "device": device, "versions": store.versions(), "browser": " ".join(version), "rows": rows}
-    print(learn_page.table([record], None))
+    record = {"kind": "clock", "subject": tables.LEARN, "device": device, "versions": store.versions(), "browser": " ".join(version), "rows": rows}
+    print(tables.learn([store.Record(record)], None))
     if given.out:
         with store.Writer(given.out, str(device["name"])) as writer:
             writer.write(record)

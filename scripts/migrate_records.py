@@ -198,10 +198,10 @@ def migrate(folder: Path, since: str, seconds: float, root: Path = HERE.parents[
 
 
 def rewrite(folder: Path, before: dict[str, Any], now: dict[str, Any], seconds: float) -> Counter[tuple[str, str]]:
-    from rooftop.lab.records import packed, store
+    from rooftop.lab.records import form, rewriting, store
 
     counts: Counter[tuple[str, str]] = Counter()
-    files = [(path, path.read_bytes(), store.modern(store.sections(path)[0])) for path in packed.below(folder)]
+    files = [(path, path.read_bytes(), rewriting.modern(store.sections(path)[0])) for path in form.below(folder)]
     given = []
     for r in (r for _, _, sections in files for _, records in sections for r in records):
         if r["kind"] in ("clock", "build"):
@@ -218,8 +218,8 @@ def rewrite(folder: Path, before: dict[str, Any], now: dict[str, Any], seconds: 
         counts[str(r["kind"]), what] += 1
     add_machine(given, time.monotonic() + seconds)
     for path, content, sections in files:
-        if (after := store.text(sections)) != packed.text(content):
-            store.replace({path: content}, path, packed.content(after, path))
+        if (after := rewriting.text(sections)) != form.unpacked(content):
+            rewriting.replace({path: content}, path, form.packed(after, path))
     return counts
 
 
@@ -240,22 +240,22 @@ def cases_of(r: dict[str, Any]) -> tuple[Any, list[Any]]:
     return subject, [cases[name] for name in (r["cases"] if r["kind"] == "sanitize" else [r["case"]])]
 
 
-def give(r: dict[str, Any]) -> None:
+def give(r: Any) -> None:
     """A record that is fresh gets the identity that it has now."""
     from rooftop.lab.check.proofs import device_of
     from rooftop.lab.records import identity
     from rooftop.lab.timing import roofline, swept
 
     if r["kind"] == "ceiling":
-        r["digest"] = roofline.digest(roofline.part_of(r))  # type: ignore[arg-type]
+        r.table["digest"] = roofline.digest(roofline.part_of(r))  # type: ignore[arg-type]
     elif r["kind"] == "sweep":
         made = {n: identity.of(*swept.made_by(r, n), device_of(r), known().asked) for n in r["digests"]}  # type: ignore[misc]
-        r["digests"], r["sources"] = {n: i.digest for n, i in made.items()}, {n: i.source for n, i in made.items()}
+        r.table["digests"], r.table["sources"] = {n: i.digest for n, i in made.items()}, {n: i.source for n, i in made.items()}
     elif r["kind"] in KINDS:
-        r.update(identity.of(*cases_of(r), device_of(r), known().asked).facts)
+        r.table.update(identity.of(*cases_of(r), device_of(r), known().asked).facts)
 
 
-def add_machine(given: list[dict[str, Any]], until: float) -> None:
+def add_machine(given: list[Any], until: float) -> None:
     from rooftop.lab.check.proofs import device_of
     from rooftop.lab.records import identity
 
@@ -269,20 +269,20 @@ def add_machine(given: list[dict[str, Any]], until: float) -> None:
         if time.monotonic() > until:
             break
         if (found := identity.machine(*cases_of(r), device_of(r), known().asked)) is not None:
-            r["machine"] = found
+            r.table["machine"] = found
 
 
 def fill(folder: Path, seconds: float) -> int:
     """Adds the hash of the machine code to records that are fresh by their text and have none, for so many seconds. Returns to how many."""
-    from rooftop.lab.records import packed, store
+    from rooftop.lab.records import form, rewriting, store
 
-    files = [(path, path.read_bytes(), store.modern(store.sections(path)[0])) for path in packed.below(folder)]
+    files = [(path, path.read_bytes(), rewriting.modern(store.sections(path)[0])) for path in form.below(folder)]
     lacking = [r for _, _, sections in files for _, records in sections for r in records if r["kind"] in KINDS and "source" in r and "machine" not in r]
     fresh = [r for r in lacking if known().stale(r) is None]
     add_machine(fresh, time.monotonic() + seconds)
     for path, content, sections in files:
-        if (after := store.text(sections)) != packed.text(content):
-            store.replace({path: content}, path, packed.content(after, path))
+        if (after := rewriting.text(sections)) != form.unpacked(content):
+            rewriting.replace({path: content}, path, form.packed(after, path))
     return sum("machine" in r for r in fresh)
 
 

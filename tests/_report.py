@@ -15,7 +15,7 @@ import pytest
 
 from rooftop.core import registry
 from rooftop.lab.check.proofs import device_of
-from rooftop.lab.records.store import Record
+from rooftop.lab.records.record import Record, Table
 from rooftop.lab.report import site
 from rooftop.lab.report.data import Gatherer, gather
 from rooftop.lab.report.model import LadderPage, RungRow
@@ -104,23 +104,23 @@ class Made:
     def __post_init__(self) -> None:
         self.gatherer = Gatherer([], self.house)
 
-    def bench(self, subject: str, seconds: float, case: str = "big f32", device: dict[str, Any] = H100, stale: bool = False, **more: Any) -> Record:
+    def bench(self, subject: str, seconds: float, case: str = "big f32", device: dict[str, Any] = H100, stale: bool = False, **more: Any) -> Table:
         found = self.gatherer.subject("scale", subject)
         assert found is not None
         c = found.op.case(case)
         work = found.op.work(found.op.problem(c))
-        record: Record = {
+        record: Table = {
             "kind": "bench", "op": "scale", "case": c.id, "subject": subject, "device": device, "at": "2026-01-01T10:00:00+00:00", "run": "one",
             "work": {"read": work.read, "write": work.write, "ops": dict(work.ops)},
             "clocks": {"kernel": {"median": seconds, "low": seconds * 0.99, "high": seconds * 1.02, "n": 31}},
             "versus": {}, "error": {"ok": True, "max_share": 0.4, "rms_share": 0.25},
         }
-        record |= {"digest": "000000000000"} if stale else found.identity(c, device_of(record)).facts
+        record |= {"digest": "000000000000"} if stale else found.identity(c, device_of(Record(record))).facts
         if found.head is not None:
             record["predict"] = dict(found.head.predict)
         return {**record, **more}
 
-    def climb(self) -> list[Record]:
+    def climb(self) -> list[Table]:
         """All three rungs, the peers, and the ceilings."""
         versus = {"peer:torch": ratio(0.8, "faster"), "peer:other": ratio(0.5, "faster"), "ceiling:copy": ratio(1.1, "slower")}
         return [
@@ -132,17 +132,17 @@ class Made:
             self.bench("peer:other", 2.5e-4),
         ]
 
-    def build(self, records: list[Record], facts: Any = None, checks: Any = ()) -> tuple[str, str]:
+    def build(self, records: list[Table], facts: Any = None, checks: Any = ()) -> tuple[str, str]:
         """The texts of the op's page and of the ladder's."""
-        site.build(self.out, records, facts, checks, house=self.house, now=NOW)
+        site.build(self.out, map(Record, records), facts, checks, house=self.house, now=NOW)
         return quoted(self.out / "op-scale.html"), quoted(self.out / "ladder-steps.html")
 
     def home(self) -> str:
         """The text of the home page that was built last."""
         return quoted(self.out / "index.html")
 
-    def page(self, records: list[Record], facts: Any = None, checks: Any = ()) -> LadderPage:
-        return gather(records, facts, checks, house=self.house, now=NOW).ladders[0]
+    def page(self, records: list[Table], facts: Any = None, checks: Any = ()) -> LadderPage:
+        return gather(map(Record, records), facts, checks, house=self.house, now=NOW).ladders[0]
 
 
 def ratio(value: float, verdict: str) -> dict[str, Any]:
@@ -150,7 +150,7 @@ def ratio(value: float, verdict: str) -> dict[str, Any]:
     return {"ratio": value, "low": value * 0.99, "high": value * 1.01, "n": 31, "noise": 0.002, "verdict": verdict}
 
 
-def ceiling(device: dict[str, Any]) -> Record:
+def ceiling(device: dict[str, Any]) -> Table:
     points = [{"bytes": 2**k << 20, "seconds": (2**k << 20) / BANDWIDTH, "by": "made up"} for k in range(1, 12)]
     return {
         "kind": "ceiling", "digest": roofline.digest(), "at": "2026-01-01T09:00:00+00:00", "run": "zero", "device": device,

@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from rooftop.core import dispatch
-from rooftop.core.contract import Calls, Contract, Grad, Judged, Judging, Timed, Tolerance, Values, like
+from rooftop.core.contract import Contract, like
+from rooftop.core.contract_parts import Calls, Grad, Judged, Judging, Timed, Tolerance, Values
 from rooftop.core.spec import Case, Problem
 from rooftop.core.sweeps import Sizes, each_element, first_of
 

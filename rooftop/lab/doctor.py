@@ -184,7 +184,7 @@ def _records(results: Path) -> Iterator[Row]:
         yield Row("records", "absent", said(error), "mend it, or set ROOFTOP_RESULTS to another folder")
         return
     yield Row("records", "ok", f"{results}: {count} files")
-    for name in sorted({r["device"]["name"] for r in measured if r["kind"] == "ceiling"}):
+    for name in sorted({r.card for r in measured if r.kind == "ceiling"}):
         ceilings = roofline.Ceilings.from_records(measured, name)
         what = (
             "measured with other calibration kernels than these: pages show no share of a roof" if ceilings.stale

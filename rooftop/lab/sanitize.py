@@ -134,7 +134,7 @@ def run(
     return sorted(results, key=lambda r: (r.subject, r.tool))
 
 
-def _record(one: Found, subject: Subject, device: Device) -> store.Record:
+def _record(one: Found, subject: Subject, device: Device) -> store.Table:
     return {
         "kind": "sanitize", "op": one.op, "subject": one.subject, "case": one.tool, "cases": list(one.cases),
         **identity.facts(subject, [subject.op.case(name) for name in one.cases], device),

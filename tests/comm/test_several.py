@@ -85,7 +85,7 @@ def test_records_of_several_gpus_are_read_and_shown(tmp_path: Path) -> None:
     """Samples that are made up, through the records, to the tables of docs/comm.md."""
     from rooftop.lab.check.checker import Result
     from rooftop.lab.records import store
-    from rooftop.lab.report import comm_page
+    from rooftop.lab.report import tables
     from rooftop.lab.timing.bench_group import Bench, BenchGroup, Summary
 
     device = replace(TARGETS[90], name=several.name_of("NVIDIA H200", 2))
@@ -107,7 +107,7 @@ def test_records_of_several_gpus_are_read_and_shown(tmp_path: Path) -> None:
     writer.close()
     found = store.read(tmp_path)
     assert {r["device"]["name"] for r in found} == {"NVIDIA H200 x2"} and found[0]["versus"]["peer:torch's fused"]["verdict"] == "slower"
-    products, collectives = comm_page.products(found, None), comm_page.collectives(found, None)  # type: ignore[arg-type]
+    products, collectives = tables.products(found, None), tables.collectives(found, None)  # type: ignore[arg-type]
     assert "| 04_epilogue_stores | 400 |" in products and "| torch's fused | 500 |" in products and "4096x14336x4096 over 2 bf16" in products
     assert "| all_reduce | int8 2 ranks 8Mi, two shots bf16 | 80.1 | 50.0 | 1.60 | two_shot__cuda_sm80 |" in collectives
-    assert comm_page.products([], None) == comm_page.NOTHING  # type: ignore[arg-type]
+    assert tables.products([], None) == tables.STANDS  # type: ignore[arg-type]

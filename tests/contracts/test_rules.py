@@ -17,7 +17,8 @@ from torch import Tensor
 
 from rooftop.core import registry
 from rooftop.core.call import select
-from rooftop.core.contract import Calls, Contract, Grad
+from rooftop.core.contract import Contract
+from rooftop.core.contract_parts import Calls, Grad
 from rooftop.core.spec import TARGETS, Input, Work, case
 from rooftop.lab.candidates import Subject
 from rooftop.lab.check import checker

@@ -9,7 +9,8 @@ import torch
 
 from rooftop.core import dispatch, head_text, plans, registry, triton_compat
 from rooftop.core.call import select
-from rooftop.core.contract import Contract, Values
+from rooftop.core.contract import Contract
+from rooftop.core.contract_parts import Values
 from rooftop.core.op import Grad, Op, like
 from rooftop.core.spec import TARGETS, Input, Launch, Meta, Problem, Work, case
 from rooftop.lab.candidates import Subject

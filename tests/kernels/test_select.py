@@ -344,7 +344,7 @@ def test_the_proof_of_exactness_finds_a_wrong_index(monkeypatch: pytest.MonkeyPa
 
 def test_a_draw_may_be_any_that_fits_within_the_slack() -> None:
     """Rows of 100,000 logits that are alike: each has a probability of 1e-5, so that the slack spans two before and two after."""
-    from rooftop.core.contract import Judged
+    from rooftop.core.contract_parts import Judged
     from rooftop.ops.sample import SLACK, _fits
 
     n, options = 100_000, {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "seed": 3}

@@ -18,6 +18,7 @@ from rooftop.core.spec import TARGETS, Work
 from rooftop.lab import candidates
 from rooftop.lab.check.checker import Result
 from rooftop.lab.records import store
+from rooftop.lab.records.record import Record
 from rooftop.lab.timing import bench, bench_group
 from rooftop.lab.timing.bench_group import Bench, BenchGroup, Summary
 from rooftop.lab.timing.timer import Candidate, Measurement, Timer, sets_needed
@@ -164,8 +165,8 @@ def test_a_kernel_that_a_record_proves_is_not_checked_again(monkeypatch: pytest.
     kernel = next(s for s in b.f.entries if s.name == "add__triton")
     peer = next(s for s in b.f.entries if s.peer)
     error = {"ok": True, "share": 0.25}
-    check = {"kind": "check", "op": "add", "subject": kernel.name, "case": b.f.case.id, **kernel.identity(b.f.case, H100).facts, "error": error,
-             "device": {"name": "card"}}
+    check = Record({"kind": "check", "op": "add", "subject": kernel.name, "case": b.f.case.id, **kernel.identity(b.f.case, H100).facts, "error": error,
+                    "device": {"name": "card"}})
     judged = []
 
     def absent(*_: object) -> None:
@@ -182,13 +183,13 @@ def test_a_kernel_that_a_record_proves_is_not_checked_again(monkeypatch: pytest.
     monkeypatch.setattr(Call, "runner", lambda *_: None)
     b._check([kernel])
     assert not judged and b.checks[kernel.name].status == "ok" and b.errors == {kernel.name: error}
-    for able, proofs in (([kernel, peer], [check]), ([kernel], [{**check, "digest": "another"}]), ([kernel], [{**check, "error": {"ok": False}}])):
+    for able, proofs in (([kernel, peer], [check]), ([kernel], [check.but(digest="another")]), ([kernel], [check.but(error={"ok": False})])):
         b.proofs = store.proven(proofs, "card")
         judged.clear()
         b._check(able)
         assert judged == ["reference"]
     peer_check = {k: v for k, v in check.items() if k != "source"} | peer.identity(b.f.case, H100).facts
-    timed = {**peer_check, "kind": "bench", "subject": peer.name, "error": {"ok": False}, "versions": {"torch": "2"}}
+    timed = Record({**peer_check, "kind": "bench", "subject": peer.name, "error": {"ok": False}, "versions": {"torch": "2"}})
     b.proofs = store.proven([check], "card") | store.judged_peers([timed], "card", {"torch": "2"})
     judged.clear()
     b._check([kernel, peer])

@@ -16,6 +16,7 @@ from rooftop.core.spec import TARGETS
 from rooftop.lab import candidates
 from rooftop.lab.check import checker, many
 from rooftop.lab.check.judgement import expect
+from rooftop.lab.records.record import Record
 
 DEVICE = TARGETS[90]
 DEADLY = """
@@ -52,9 +53,9 @@ def launched(word: str) -> list[tuple[candidates.Subject, Any]]:
     return [(s, c) for s, c in todo(word) if not s.op.idle(s.op.problem(c)) and not s.supports(c, DEVICE)]
 
 
-def record(s: candidates.Subject, case: Any, **other: Any) -> dict[str, Any]:
-    return {"kind": "check", "op": s.op.name, "subject": s.name, "case": case.id, **s.identity(case, DEVICE).facts,
-            "error": {"ok": True}, "device": {"name": "card"}} | other
+def record(s: candidates.Subject, case: Any, **other: Any) -> Record:
+    return Record({"kind": "check", "op": s.op.name, "subject": s.name, "case": case.id, **s.identity(case, DEVICE).facts,
+            "error": {"ok": True}, "device": {"name": "card"}} | other)
 
 
 def test_a_record_proves_a_case_of_its_kernel_card_and_digest_alone() -> None:

@@ -18,6 +18,7 @@ from rooftop.core.spec import TARGETS
 from rooftop.lab import ahead, candidates, climb
 from rooftop.lab.check import checker, kept
 from rooftop.lab.check.proofs import Proofs
+from rooftop.lab.records.record import Record
 from rooftop.lab.report import findings
 from rooftop.lab.report.data import gather
 
@@ -31,7 +32,7 @@ def test_a_climb_says_how_many_cases_it_did_not_run() -> None:
 def test_five_lines_say_how_far_each_ladder_went(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = _report.make(tmp_path, monkeypatch)
     of_another = [made.bench(f"steps/0{n}", seconds, device=_report.H200) for n, seconds in (("1_plain", 8e-4), ("2_wide", 2e-4))]
-    pages = gather([*made.climb(), *of_another], house=made.house, now=_report.NOW)
+    pages = gather(map(Record, [*made.climb(), *of_another]), house=made.house, now=_report.NOW)
     said = findings.found_out(pages, {"steps"})
     assert said[0].startswith("steps on H100 80GB HBM3, big f32: 8.0x from 01 to 03") and said[0].endswith("1.25x torch")
     assert said[1].startswith("largest steps 03_shipped 4.0x, 02_wide 2.0x; then: ") and "predicted" in said[2] and len(said) == 3

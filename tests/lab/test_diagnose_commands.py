@@ -15,6 +15,7 @@ from rooftop.lab.counters.diagnose import drive, sizes
 from rooftop.lab.counters.diagnose.sizes import Size
 from rooftop.lab.ending import NoGpuError
 from rooftop.lab.inspect import inspector
+from rooftop.lab.records.record import Record
 from rooftop.lab.report import rung_counts
 from rooftop.lab.timing.roofline import Ceilings
 
@@ -167,10 +168,11 @@ def test_sizes_are_of_fresh_records_of_the_same_dtypes_and_card() -> None:
     ceilings = Ceilings.from_records([], device.name, lookup(device.name))
     cases = [subject.op.case(f"{n} cubed f32") for n in (1024, 2048, 4096, 8192)]
 
-    def records(stale: int = 9, card: str = device.name) -> list[dict[str, object]]:
+    def records(stale: int = 9, card: str = device.name) -> list[Record]:
         return [
-            {"kind": "bench", "subject": subject.name, "case": c.id, "at": "1", "device": {"name": card}, "clocks": {"kernel": {"median": 1e-4 + 1e-6 * 8**i}},
-             **subject.identity(c, device).facts, **({"digest": "old"} if i == stale else {})}
+            Record({"kind": "bench", "subject": subject.name, "case": c.id, "at": "1", "device": {"name": card},
+                    "clocks": {"kernel": {"median": 1e-4 + 1e-6 * 8**i, "low": 0.0, "high": 1.0}},
+                    **subject.identity(c, device).facts, **({"digest": "old"} if i == stale else {})})
             for i, c in enumerate(cases)
         ]
 

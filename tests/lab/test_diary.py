@@ -21,6 +21,7 @@ from rooftop.lab.diary import days, log, pages
 from rooftop.lab.diary.days import Note, section
 from rooftop.lab.diary.log import Entry, Row
 from rooftop.lab.learn.progress import Progress
+from rooftop.lab.records.record import Record
 
 START = datetime(2026, 11, 23, 9, 30, tzinfo=UTC)
 
@@ -198,14 +199,15 @@ def test_sections_are_by_what_is_computed() -> None:
     assert {p.name for p in helpers.KERNELS.iterdir() if p.is_dir() and p.name[0] != "_"} <= set(days.SECTIONS), "every family has a heading"
 
 
-def record(subject: str, us: float, when: str, **more: object) -> dict[str, object]:
-    return {"kind": "bench", "at": when, "subject": subject, "op": "softmax", "case": "c", "device": {"name": "card"},
-            "clocks": {"kernel": {"median": us * 1e-6}}, "versus": {"peer:torch": {"ratio": 0.5}, "ceiling:copy": {"ratio": 2.0}}, **more}
+def record(subject: str, us: float, when: str, **more: object) -> Record:
+    return Record({"kind": "bench", "at": when, "subject": subject, "op": "softmax", "case": "c", "device": {"name": "card"},
+            "clocks": {"kernel": {"median": us * 1e-6, "low": 0.0, "high": 1.0}},
+            "versus": {n: {"ratio": x, "low": x, "high": x, "verdict": "same"} for n, x in (("peer:torch", 0.5), ("ceiling:copy", 2.0))}, **more})
 
 
 def test_records_of_a_card_elsewhere_come_by_their_day_and_once() -> None:
     made = days.of_records([record("softmax__cuda", 8.0, "2026-11-24T01:30:00+02:00"), record("peer:torch", 9.0, at(0)),
-                            {**record("softmax__cuda", 0, at(5)), "kind": "check", "error": {"ok": False}}])
+                            record("softmax__cuda", 0, at(5), kind="check", error={"ok": False})])
     assert [(e.day, e.kind, e.subjects) for e in made] == [("2026-11-23", "record", ("softmax__cuda",)), ("2026-11-23", "check", ("softmax__cuda",))]
     assert made[0].rows == (Row("softmax__cuda", "c", 8.0, 2.0),) and made[1].figures == {"ok": 0, "wrong": 1}
     logged = Entry(at(1), "bench", ("softmax__cuda",), ("softmax",), {"cases": 1}, made[0].rows)

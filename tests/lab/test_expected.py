@@ -12,7 +12,8 @@ from _support import command, committed
 
 from rooftop.core.devices import lookup
 from rooftop.core.spec import Work
-from rooftop.lab.report import expected_page
+from rooftop.lab.records.record import Record
+from rooftop.lab.report import tables
 from rooftop.lab.timing import expected
 from rooftop.lab.timing.expected import MODEL, Model
 
@@ -51,19 +52,23 @@ def test_by_hand() -> None:
     assert expected.median_error([]) is None
 
 
+def clock(median: float) -> dict[str, float]:
+    return {"median": median, "low": median, "high": median}
+
+
 def test_other_records_and_peers_do_not_count() -> None:
     work = {"read": 1, "write": 1, "ops": {}}
     base: dict[str, Any] = {"kind": "bench", "op": "softmax", "case": "c", "work": work, "device": {"name": "NVIDIA H200"}, "at": "2026-01-01"}
     rows = [
-        {**base, "subject": "softmax__triton", "clocks": {"kernel": {"median": 2.0}}},
-        {**base, "subject": "softmax__triton", "clocks": {"kernel": {"median": 3.0}}, "at": "2026-01-02"},
-        {**base, "subject": "softmax__cuda_sm80", "clocks": {"kernel": {"median": 2.5}}},
-        {**base, "subject": "peer:torch", "clocks": {"kernel": {"median": 1.0}}},
-        {**base, "subject": "softmax_cuda/01_naive", "clocks": {"kernel": {"median": 1.0}}},
+        {**base, "subject": "softmax__triton", "clocks": {"kernel": clock(2.0)}},
+        {**base, "subject": "softmax__triton", "clocks": {"kernel": clock(3.0)}, "at": "2026-01-02"},
+        {**base, "subject": "softmax__cuda_sm80", "clocks": {"kernel": clock(2.5)}},
+        {**base, "subject": "peer:torch", "clocks": {"kernel": clock(1.0)}},
+        {**base, "subject": "softmax_cuda/01_naive", "clocks": {"kernel": clock(1.0)}},
         {**base, "subject": "softmax__x", "clocks": {}}, {**base, "kind": "check"},
-        {**base, "subject": "s__t", "device": {"name": "T4"}, "clocks": {"kernel": {"median": 1.0}}},
+        {**base, "subject": "s__t", "device": {"name": "T4"}, "clocks": {"kernel": clock(1.0)}},
     ]
-    found = expected.timed(rows)
+    found = expected.timed(map(Record, rows))
     assert [(t.seconds, t.family) for t in found] == [(2.5, "norm")]  # the newest of each kernel, then the fastest
 
 
@@ -84,8 +89,8 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: py
 
 def test_the_tables() -> None:
     site: Any = None
-    assert expected_page.judged([], site) == "Nothing has been measured yet."
-    table = expected_page.judged(committed(), site)
+    assert tables.judged([], site) == "Nothing has been measured yet."
+    table = tables.judged(committed(), site)
     assert "| **all** | " in table and "On the H100's own records: " in table
-    rows = expected_page.cards(committed(), site).splitlines()
+    rows = tables.expectations(committed(), site).splitlines()
     assert all(row.count("|") == 13 for row in rows) and any(row.startswith("| softmax |") and "(" in row for row in rows)

@@ -12,7 +12,7 @@ from _support import committed
 
 from rooftop.core import settings
 from rooftop.lab.fuzz import records as fuzz
-from rooftop.lab.records import form, shapes, store
+from rooftop.lab.records import form, record, store
 from rooftop.lab.report import precision
 from rooftop.lab.report.data import gather
 from rooftop.lab.timing import expected
@@ -34,7 +34,7 @@ def test_the_fuzz_sees_a_reader_that_fails(tmp_path: Path) -> None:
     sweep = next(r for r in committed() if r["kind"] == "sweep")
     empty = {**sweep, **{k: [] for k in ("us", "dtype", "few", "aligned", "bytes", "copy_us", "roof_us", "noise", "by", "wrong")}}
     empty |= {"sizes": {n: [] for n in sweep["sizes"]}, "peers": {n: [] for n in sweep["peers"]}}
-    lines = [(HEAD, json.dumps(r).encode()) for r in (sweep, empty, sweep)]
+    lines = [(HEAD, json.dumps(r, default=dict).encode()) for r in (sweep, empty, sweep)]
     found = fuzz.blamed(lines, read, tmp_path / "some")
     assert len(found) == 1 and found[0].startswith("ZeroDivisionError")
 
@@ -69,7 +69,7 @@ def test_what_would_be_refused_is_not_written_so() -> None:
 
 
 def changed(kind: str, key: str, value: Any, **of: Any) -> bytes:
-    record = json.loads(json.dumps(next(r for r in committed() if r["kind"] == kind and all(r.get(k) == v for k, v in of.items()))))
+    record = json.loads(json.dumps(next(r.table for r in committed() if r["kind"] == kind and all(r.get(k) == v for k, v in of.items()))))
     *way, last = key.split(".")
     inner = record
     for name in way:
@@ -119,10 +119,10 @@ def test_a_run_writes_texts_as_they_may_be_shown(tmp_path: Path) -> None:
 
 def test_the_subjects_that_have_rows_of_their_own_are_those_of_the_pages() -> None:
     from rooftop.lab.records import trials
-    from rooftop.lab.report import learn_page, models_page, perplexity
+    from rooftop.lab.report import models_page, perplexity, tables
     from rooftop.lab.timing import sparse_auto
 
-    assert set(shapes.ROWS) == {"naive timing", learn_page.SUBJECT, trials.SUBJECT, models_page.SUBJECT, perplexity.SUBJECT, sparse_auto.SUBJECT}
+    assert set(record.ROWS) == {"naive timing", tables.LEARN, trials.SUBJECT, models_page.SUBJECT, perplexity.SUBJECT, sparse_auto.SUBJECT}
 
 
 def test_a_sweep_of_a_dtype_that_is_none_is_refused(tmp_path: Path) -> None:
@@ -135,6 +135,6 @@ def test_a_sweep_of_a_dtype_that_is_none_is_refused(tmp_path: Path) -> None:
 def test_a_time_need_not_hold_operations_nor_an_error() -> None:
     timed = (r for r in committed() if r["kind"] == "bench" and r["op"] == "matmul" and "/" not in r["subject"])
     whole = next(r for r in timed if not r["subject"].startswith("peer") and "median" in r["clocks"].get("kernel", {}))
-    bare = {k: v for k, v in whole.items() if k != "error"} | {"work": {k: v for k, v in whole["work"].items() if k != "ops"}}
+    bare = whole.but(error=None, work={k: v for k, v in whole["work"].items() if k != "ops"})
     assert precision.ways([bare], gather([bare])) == []
     assert [t.case for t in expected.timed([bare])] == [whole["case"]]

@@ -18,7 +18,7 @@ from rooftop.core.contract import Contract
 from rooftop.core.names import UnknownName
 from rooftop.core.spec import TARGETS, Input, Meta, Work, case
 from rooftop.lab.candidates import Subject
-from rooftop.lab.records import identity, prune, store
+from rooftop.lab.records import identity, rewriting, store
 from rooftop.lab.records.identity import Identity, code_of
 from rooftop.lab.report.joined import Joined
 from rooftop.lab.report.known import Known
@@ -327,18 +327,18 @@ def test_what_is_proven_by_machine_code_gets_the_hash_of_the_text(tmp_path: Path
     (folder / "h100").mkdir(parents=True)
     rows = [check_record(s, digest=now.digest, source="old", machine="abc"), check_record(s, digest=now.digest, source="old", machine="abd", run="2")]
     (folder / "h100" / "1.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows), encoding="utf-8")
-    done = prune.prune(folder, lambda found: lambda r: False, renew=Joined([]).renew, dry=True)
+    done = rewriting.prune(folder, lambda found: lambda r: False, renew=Joined([]).renew, dry=True)
     assert done.dropped == 1 and '"old"' in (folder / "h100" / "1.jsonl").read_text()
-    prune.prune(folder, lambda found: lambda r: r["run"] == "2", renew=Joined([]).renew)
+    rewriting.prune(folder, lambda found: lambda r: r["run"] == "2", renew=Joined([]).renew)
     assert [r["source"] for r in store.read(folder)] == [now.source]
-    other = check_record(s, digest=now.digest, source="old", machine="abd")
-    assert Joined([]).renew(other) and "machine" not in other and other["source"] == "old", "it is another code: nobody compiles for it again"
+    other = Joined([]).renew(store.Record(check_record(s, digest=now.digest, source="old", machine="abd")))
+    assert "machine" not in other and other["source"] == "old", "it is another code: nobody compiles for it again"
     before = (folder / "h100" / "1.jsonl.xz").read_bytes()
-    prune.prune(folder, lambda found: lambda r: False, renew=Joined([]).renew)
+    rewriting.prune(folder, lambda found: lambda r: False, renew=Joined([]).renew)
     assert (folder / "h100" / "1.jsonl.xz").read_bytes() == before
     into = tmp_path / "merged"
     (tmp_path / "2.jsonl").write_text(json.dumps(rows[0]) + "\n", encoding="utf-8")
-    store.merge(tmp_path / "2.jsonl", into, Joined([]).renew)
+    rewriting.merge(tmp_path / "2.jsonl", into, Joined([]).renew)
     assert [r["source"] for r in store.read(into)] == [now.source]
 
 
@@ -349,7 +349,7 @@ def test_a_record_of_the_former_form_is_read_and_stale(tmp_path: Path, monkeypat
     path.write_text(json.dumps(check_record(s, digest="0123456789ab")) + "\n", encoding="utf-8")
     (record,) = store.read(path)
     assert Joined([record]).stale(record) == "kernel, contract or launch changed since"
-    assert Joined([record]).stale({**record, **made(s).facts}) is None
+    assert Joined([record]).stale(record.but(**made(s).facts)) is None
 
 
 def test_a_renamed_kernel_keeps_its_records_and_an_old_name_is_told_the_new_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,6 +15,7 @@ from rooftop.core.spec import TARGETS, Meta
 from rooftop.lab.check import sequences
 from rooftop.lab.check.batches import Compared
 from rooftop.lab.fuzz import invariant
+from rooftop.lab.records.record import Record
 from rooftop.lab.timing import invariant_costs
 
 
@@ -65,12 +66,13 @@ def test_costs_are_timed_where_the_mode_chooses_and_shown_by_groups(monkeypatch:
     compiled: list[str] = []
     monkeypatch.setattr(invariant_costs, "compile_calls", lambda todo, _device: compiled.extend(call.implementation.name for call, _ in todo))
     records = invariant_costs.measure(["matmul", "attention"], say=lambda _line: None)
-    text = invariant_costs.table([{**r, "at": "now"} for r in records])
+    now = [Record({**r, "at": "now"}) for r in records]
+    text = invariant_costs.table(now)
     assert "| matmul | 14 of N = K = 4096, 1 to 8192 rows | 0.77 | 0.50 | N = K = 4096, 1 to 8192 rows, 1 rows" in text and "Not measured: " in text
     assert {"matmul__gluon_sm90", "attention__splits__triton", "attention__decode__triton"} <= set(compiled)
     assert any("2048 keys" in line for line in records[1]["left"])
-    again = {**records[1], "at": "then", "rows": [{**r, "mode": r["free"] * 4} for r in records[1]["rows"]]}
-    assert "| attention | 1 of decoding, 1 sequence | 0.25 |" in invariant_costs.table([again, *({**r, "at": "now"} for r in records)])
+    again = Record({**records[1], "at": "then", "rows": [{**r, "mode": r["free"] * 4} for r in records[1]["rows"]]})
+    assert "| attention | 1 of decoding, 1 sequence | 0.25 |" in invariant_costs.table([*now, again])
     assert invariant_costs.table([]) == "Nothing has been measured yet."
 
 

@@ -14,6 +14,7 @@ from rooftop.core.spec import TARGETS
 from rooftop.lab import candidates, climb
 from rooftop.lab.check import checker, kept
 from rooftop.lab.inspect import inspector
+from rooftop.lab.records.record import Record
 from rooftop.lab.report import data, known, rung_counts
 
 DEVICE = TARGETS[90]
@@ -109,7 +110,7 @@ def test_what_a_call_takes_and_a_rung_does_not_is_worked_out_once(tmp_path: Path
     made = _report.make(tmp_path, monkeypatch)
     answers: data.Digests = {}
     records = [*made.climb(), made.bench("scale__cuda", 2e-4)]
-    first = data.gather(records, house=made.house, now=_report.NOW, digests=answers)
+    first = data.gather(map(Record, records), house=made.house, now=_report.NOW, digests=answers)
     assert {key[0] for key in answers} >= {"takes", "choice", "scale"}
     monkeypatch.setattr(data, "first_choice", lambda *_: "another")
-    assert data.gather(records, house=made.house, now=_report.NOW, digests=answers) == first
+    assert data.gather(map(Record, records), house=made.house, now=_report.NOW, digests=answers) == first

@@ -11,8 +11,8 @@ from rooftop.core import registry
 from rooftop.core.backends.table import BACKENDS
 from rooftop.core.registry import House
 from rooftop.core.spec import TARGETS
+from rooftop.lab.records.record import Clock, Versus
 from rooftop.lab.report import language_page
-from rooftop.lab.report.measured import Clock, Versus
 from rooftop.lab.report.model import InLanguage, LanguageRow
 from rooftop.lab.timing import languages
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from rooftop.lab.records import store
-from rooftop.lab.report import learn_page
+from rooftop.lab.report import tables
 
 DEVICE = {"name": "a CPU", "machine": "x86_64", "cores": 2}
 
@@ -22,7 +22,7 @@ def written(folder: Path, rows: list[dict[str, Any]]) -> list[store.Record]:
 def test_the_median_and_the_slowest_of_each_width(tmp_path: Path) -> None:
     seconds = {"a": 0.5, "b": 0.25, "c": 0.125}
     pages = [{"what": "page", "of": f"learn-{n}.html", "width": w, "seconds": s * w / 390} for n, s in seconds.items() for w in (390, 780)]
-    text = learn_page.table(written(tmp_path, [*pages, {"what": "terminal", "of": "a/02", "seconds": 1.5}]), None)
+    text = tables.learn(written(tmp_path, [*pages, {"what": "terminal", "of": "a/02", "seconds": 1.5}]), None)
     assert text.splitlines()[0] == "a CPU, 2 cores; Chromium 150, headless." and text.splitlines()[4:] == [
         "| a page at 390 px | 3 | 0.25 | 0.50 | `learn-a.html` |", "| a page at 780 px | 3 | 0.50 | 1.00 | `learn-a.html` |",
         "| a lesson in the terminal, to its first question | 1 | 1.50 | 1.50 | `a/02` |",

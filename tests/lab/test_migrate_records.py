@@ -62,7 +62,7 @@ def test_the_code_and_the_launches_of_either_tree_are_told_by_the_same_modules(s
     script.modules_of_now(settings.CHECKOUT, tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     joined = Joined([])
-    odd, other = (script.launched(joined, record(case, "a")) for case in ("odd f32", "odd bf16"))
+    odd, other = (script.launched(joined, store.Record(record(case, "a"))) for case in ("odd f32", "odd bf16"))
     assert odd.startswith("[") and other.startswith("[") and odd != other
-    assert script.launched(joined, record("no such case", "a")) == "gone"
-    assert script.launched(joined, {**record("odd f32", "a"), "subject": "gone"}) is None
+    assert script.launched(joined, store.Record(record("no such case", "a"))) == "gone"
+    assert script.launched(joined, store.Record({**record("odd f32", "a"), "subject": "gone"})) is None

@@ -15,6 +15,7 @@ import rooftop
 from rooftop.core.spec import Work
 from rooftop.lab.cli import app, commands
 from rooftop.lab.records import store
+from rooftop.lab.records.record import Record
 from rooftop.lab.report import models_page
 from rooftop.lab.timing import model_costs, model_profile, model_step
 
@@ -41,9 +42,9 @@ def _counts(model: Any) -> tuple[Counter[str], dict[str, model_step.Done]]:
     return times, {done.op: done for done, _ in found}
 
 
-def _bench(op: str, case: str, seconds: float, read: int, write: int, subject: str) -> dict[str, Any]:
-    return {"kind": "bench", "op": op, "case": case, "subject": subject, "at": "2026-01-01", "device": {"name": CARD},
-            "clocks": {"kernel": {"median": seconds}}, "work": {"read": read, "write": write, "ops": {}}}
+def _bench(op: str, case: str, seconds: float, read: int, write: int, subject: str) -> Record:
+    return Record({"kind": "bench", "op": op, "case": case, "subject": subject, "at": "2026-01-01", "device": {"name": CARD},
+            "clocks": {"kernel": {"median": seconds, "low": seconds, "high": seconds}}, "work": {"read": read, "write": write, "ops": {}}})
 
 
 def test_a_step_as_it_is() -> None:

@@ -9,19 +9,19 @@ import pytest
 
 from rooftop.core import disk_cache, settings
 from rooftop.lab.check import unproven
-from rooftop.lab.records import packed, parsed, store
+from rooftop.lab.records import form, store
 
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Two files of records, last changed long ago, in a folder that is large enough for a cache."""
     monkeypatch.setenv("ROOFTOP_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(parsed, "LEAST", 1)
-    monkeypatch.setattr(parsed, "SETTLED", -1.0)
+    monkeypatch.setattr(store, "LEAST", 1)
+    monkeypatch.setattr(store, "SETTLED", -1.0)
     made = tmp_path / "results" / "h200"
     made.mkdir(parents=True)
-    for path in packed.below(settings.CHECKOUT / "results" / "h200")[:2]:
-        (made / path.name.removesuffix(".xz")).write_bytes(packed.text(path.read_bytes()))
+    for path in form.below(settings.CHECKOUT / "results" / "h200")[:2]:
+        (made / path.name.removesuffix(".xz")).write_bytes(form.unpacked(path.read_bytes()))
     return made.parent
 
 
@@ -69,13 +69,13 @@ def test_a_damaged_file_is_named_each_time(folder: Path) -> None:
 @pytest.mark.parametrize("damage", ["empty", "half", "bit", "folder", "version"])
 def test_a_damaged_cache_is_made_anew(folder: Path, monkeypatch: pytest.MonkeyPatch, damage: str) -> None:
     first = store.read(folder)
-    (path,) = (settings.load().cache / parsed.PART).iterdir()
+    (path,) = (settings.load().cache / store.PART).iterdir()
     content = path.read_bytes()
     if damage == "folder":
         path.unlink()
         path.mkdir()
     elif damage == "version":
-        monkeypatch.setattr(parsed, "_version", lambda source: "another")
+        monkeypatch.setattr(store, "_version", lambda: "another")
     else:
         path.write_bytes({"empty": b"", "half": content[: len(content) // 2], "bit": content[:-5] + bytes([content[-5] ^ 1]) + content[-4:]}[damage])
     seen = counted(monkeypatch)
@@ -85,7 +85,7 @@ def test_a_damaged_cache_is_made_anew(folder: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_a_file_that_has_just_changed_is_not_kept(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parsed, "SETTLED", 3600.0)
+    monkeypatch.setattr(store, "SETTLED", 3600.0)
     seen = counted(monkeypatch)
     for _ in range(2):
         store.read(folder)

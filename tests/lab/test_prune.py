@@ -9,16 +9,17 @@ from pathlib import Path
 import pytest
 from _support import answers, command, committed
 
-from rooftop.lab.records import packed, prune, store
-from rooftop.lab.records.store import Record, RecordError
+from rooftop.lab.records import form, rewriting, store
+from rooftop.lab.records.record import Record
+from rooftop.lab.records.store import RecordError
 
 
 def row(subject: str, at: str, stale: bool = False, kind: str = "check", case: str = "big f32", card: str = "H100", **more: object) -> Record:
-    return {
+    return Record({
         "kind": kind, "op": "add", "subject": subject, "case": case, "at": f"2026-11-22T00:00:0{at}+00:00",
         "device": {"name": card}, "digest": "old" if stale else "new",
         "error": {"ok": True}, **more,
-    }
+    })
 
 
 def second(r: Record) -> str:
@@ -31,7 +32,7 @@ def old(r: Record) -> bool:
 
 def put(path: Path, *found: Record) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(json.dumps(r) + "\n" for r in found), encoding="utf-8")
+    path.write_text("".join(json.dumps(r.table) + "\n" for r in found), encoding="utf-8")
     return path
 
 
@@ -41,7 +42,7 @@ def test_the_newest_that_is_not_stale_stays_and_where_all_are_the_newest() -> No
         row("b", "1", stale=True), row("b", "2", stale=True),
         row("c", "1"), row("c", "1", case="odd f32"), row("c", "1", card="A100"), row("c", "2", kind="sanitize", cases=["big f32"]),
     ]
-    gone = prune.superseded(found, old)
+    gone = rewriting.superseded(found, old)
     assert [(r["subject"], second(r)) for r, out in zip(found, gone, strict=True) if out] == [("a", "1"), ("a", "3"), ("b", "1")]
 
 
@@ -52,42 +53,42 @@ def test_a_stale_check_goes_once_its_subject_has_been_checked_again() -> None:
         row("c", "1", stale=True), row("c", "2", card="A100"), row("d", "2", stale=True), row("d", "1", case="odd f32"),
         row("e", "1", stale=True, kind="bench"), row("e", "2", kind="bench", case="odd f32"),  # a page shows a stale time
     ]
-    gone = prune.superseded(found, old)
+    gone = rewriting.superseded(found, old)
     assert [(r["subject"], second(r), r["case"]) for r, out in zip(found, gone, strict=True) if out] == [("a", "1", "big f32")]
 
 
 def test_the_order_of_files_does_not_matter() -> None:
     found = [row("a", "3"), row("a", "1"), row("a", "2")]
-    assert prune.superseded(found, old) == [False, True, True]
+    assert rewriting.superseded(found, old) == [False, True, True]
 
 
 def test_kinds_that_are_read_otherwise_stay() -> None:
     found = [row("a", str(i), kind=kind, stale=True) for kind in ("tune", "counters", "compared", "build") for i in range(3)]
-    assert not any(prune.superseded(found, old))
+    assert not any(rewriting.superseded(found, old))
 
 
 def test_of_ceilings_the_newest_of_each_part_stays() -> None:
-    found = [{**row(part, at, stale), "kind": "ceiling"} for part in ("memory", "tensor") for at, stale in (("1", False), ("2", False), ("3", True))]
-    found = [{k: v for k, v in r.items() if k not in ("op", "case")} for r in found]
-    assert [second(r) for r, out in zip(found, prune.superseded(found, old), strict=True) if not out] == ["2", "2"]
+    of = [(part, at, at == "3") for part in ("memory", "tensor") for at in "123"]
+    found = [row(part, at, stale).but(kind="ceiling", op=None, case=None) for part, at, stale in of]
+    assert [second(r) for r, out in zip(found, rewriting.superseded(found, old), strict=True) if not out] == ["2", "2"]
 
 
 def test_records_that_stay_are_put_together_and_an_empty_file_goes(tmp_path: Path) -> None:
     first = put(tmp_path / "h100" / "1.jsonl", row("a", "1"), row("b", "1"), row("a", "1", case="odd f32"))
     put(tmp_path / "h100" / "2.jsonl", row("b", "2"))
     put(tmp_path / "h100" / "4.jsonl", row("b", "0"))
-    before = {p: p.read_bytes() for p in packed.below(tmp_path)}
-    dry = prune.prune(tmp_path, lambda _: old, dry=True)
-    assert {p: p.read_bytes() for p in packed.below(tmp_path)} == before
-    done = prune.prune(tmp_path, lambda _: old)
+    before = {p: p.read_bytes() for p in form.below(tmp_path)}
+    dry = rewriting.prune(tmp_path, lambda _: old, dry=True)
+    assert {p: p.read_bytes() for p in form.below(tmp_path)} == before
+    done = rewriting.prune(tmp_path, lambda _: old)
     assert done == dry and (done.records, done.dropped, done.files, done.files_dropped) == (5, 2, 3, 1)
-    assert done.bytes == sum(map(len, before.values())) and done.bytes - done.bytes_dropped == sum(p.stat().st_size for p in packed.below(tmp_path))
+    assert done.bytes == sum(map(len, before.values())) and done.bytes - done.bytes_dropped == sum(p.stat().st_size for p in form.below(tmp_path))
     assert sorted(p.name for p in tmp_path.rglob("*")) == ["1.jsonl.xz", "2.jsonl.xz", "h100"]
-    first = packed.name(first)
+    first = form.packed_name(first)
     assert store.read_file(first)[0] == [row("a", "1"), row("a", "1", case="odd f32")]
-    assert len(packed.text(first.read_bytes()).splitlines()) == 2, "a head, and the two records of a in one line"
+    assert len(form.unpacked(first.read_bytes()).splitlines()) == 2, "a head, and the two records of a in one line"
     whole = first.stat().st_mtime_ns
-    assert prune.prune(tmp_path, lambda _: old).dropped == 0 and first.stat().st_mtime_ns == whole, "what is as short as it goes is left alone"
+    assert rewriting.prune(tmp_path, lambda _: old).dropped == 0 and first.stat().st_mtime_ns == whole, "what is as short as it goes is left alone"
 
 
 @pytest.mark.parametrize("tail", ['{"kind": "check", "op"', "no record\n"])
@@ -95,9 +96,9 @@ def test_a_file_that_is_being_written_or_is_none_of_records_stops_it_before_anyt
     first = put(tmp_path / "1.jsonl", row("a", "1"), row("a", "2"))
     before = first.read_bytes()
     with (tmp_path / "2.jsonl").open("w", encoding="utf-8") as f:
-        f.write(json.dumps(row("a", "3")) + "\n" + tail)
+        f.write(json.dumps(row("a", "3").table) + "\n" + tail)
     with pytest.raises(RecordError, match=r"2\.jsonl"):
-        prune.prune(tmp_path, lambda _: old)
+        rewriting.prune(tmp_path, lambda _: old)
     assert first.read_bytes() == before
 
 
@@ -106,11 +107,11 @@ def test_a_file_that_changes_meanwhile_is_left_alone(tmp_path: Path) -> None:
 
     def judged(_: object):
         with path.open("a", encoding="utf-8") as f:
-            f.write(json.dumps(row("b", "3")) + "\n")
+            f.write(json.dumps(row("b", "3").table) + "\n")
         return old
 
     with pytest.raises(RecordError, match="changed meanwhile"):
-        prune.prune(tmp_path, judged)
+        rewriting.prune(tmp_path, judged)
     assert len(path.read_text(encoding="utf-8").splitlines()) == 3
 
 
@@ -119,7 +120,7 @@ def test_of_the_records_that_come_with_the_tree_no_page_shows_less() -> None:
     from rooftop.lab.report.joined import Joined, staleness
 
     found = committed()
-    gone = prune.superseded(found, staleness(found, answers()))
+    gone = rewriting.superseded(found, staleness(found, answers()))
     left = [r for r, out in zip(found, gone, strict=True) if not out]
     whole, pruned = (Joined(list(some), digests=answers()).measured for some in (found, left))
     assert whole.keys() == pruned.keys() and all(whole[k].at == pruned[k].at and whole[k].stale == pruned[k].stale for k in whole)
@@ -135,11 +136,11 @@ def test_a_run_that_is_under_way_keeps_its_file(tmp_path: Path) -> None:
     with Writer(tmp_path, "H100") as writer:
         writer.write(row("b", "1"))
         with pytest.raises(RecordError, match="a run is writing"):
-            prune.prune(tmp_path, lambda _: old)
+            rewriting.prune(tmp_path, lambda _: old)
         assert done.read_bytes() == before
         writer.write(row("b", "1"))
-    assert prune.prune(tmp_path, lambda _: old).dropped == 2
-    assert packed.name(done).stat().st_mode & 0o777 == 0o664
+    assert rewriting.prune(tmp_path, lambda _: old).dropped == 2
+    assert form.packed_name(done).stat().st_mode & 0o777 == 0o664
 
 
 def test_a_link_stays_one_and_a_file_is_no_folder(tmp_path: Path) -> None:
@@ -147,11 +148,11 @@ def test_a_link_stays_one_and_a_file_is_no_folder(tmp_path: Path) -> None:
     (tmp_path / "r").mkdir()
     (tmp_path / "r" / "1.jsonl").symlink_to(target)
     (tmp_path / "r" / "2.jsonl").symlink_to(target)
-    done = prune.prune(tmp_path / "r", lambda _: old)
+    done = rewriting.prune(tmp_path / "r", lambda _: old)
     assert (done.records, done.dropped, done.files, done.files_dropped) == (2, 1, 1, 0)
     assert (tmp_path / "r" / "1.jsonl").is_symlink() and store.read_file(target)[0] == [row("a", "2")]
     with pytest.raises(NotADirectoryError, match="no folder"):
-        prune.prune(target, lambda _: old)
+        rewriting.prune(target, lambda _: old)
 
 
 def test_a_report_of_the_house_prunes_first_and_a_check_writes_nothing(
@@ -178,13 +179,13 @@ def test_a_report_of_the_house_prunes_first_and_a_check_writes_nothing(
 def test_a_record_that_names_no_code_is_of_no_tree() -> None:
     from rooftop.lab.report.joined import staleness
 
-    nameless = {k: v for k, v in row("add__triton", "1").items() if k != "digest"}
-    assert staleness([])(nameless) and not staleness([])({**nameless, "kind": "clock"})
+    nameless = row("add__triton", "1").but(digest=None)
+    assert staleness([])(nameless) and not staleness([])(nameless.but(kind="clock"))
 
 
 def test_what_compiling_costs_does_not_stand_for_the_first_call() -> None:
     found = [row("a", "1", kind="language", first_s=1e-3), row("a", "2", kind="language", compile_s=0.3), row("a", "3", kind="language", compile_s=0.2)]
-    assert prune.superseded(found, old) == [False, True, False]
+    assert rewriting.superseded(found, old) == [False, True, False]
 
 
 def test_models_stand_for_themselves_alone_and_for_the_ways_in_which_they_ran() -> None:
@@ -193,4 +194,4 @@ def test_models_stand_for_themselves_alone_and_for_the_ways_in_which_they_ran() 
         return row("models", at, kind="clock", rows=rows)
 
     found = [timed("1", ("a", "eager")), timed("2", ("b", "eager")), timed("3", ("a", "compile")), timed("4", ("a", "eager"))]
-    assert prune.superseded(found, old) == [True, False, False, False]
+    assert rewriting.superseded(found, old) == [True, False, False, False]

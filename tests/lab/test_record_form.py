@@ -12,15 +12,14 @@ import pytest
 from _support import answers, committed
 
 from rooftop.core import registry, settings
-from rooftop.lab.records import compact as compacting
-from rooftop.lab.records import form, packed, prune, store
-from rooftop.lab.records.compact import compact
+from rooftop.lab.records import form, rewriting, store
+from rooftop.lab.records.record import Record, compact, timed
 from rooftop.lab.report.joined import staleness
 
 CARD = {"name": "NVIDIA H100 80GB HBM3", "arch": 90, "sms": 132}
 VERSIONS = {"torch": "2.11.0", "triton": "3.6.0"}
 RESULTS = settings.CHECKOUT / "results"
-COMMITTED = committed()
+COMMITTED: list[Record] = committed()
 
 
 # -- lines and back ----------------------------------------------------------------------------------------------------
@@ -182,7 +181,7 @@ def test_of_a_check_the_figures_stay_where_it_is_timed_or_wrong() -> None:
     assert compact(checked(bench))["error"] == {"ok": True, "share": 0.25, **figures}, "the allowance of what is timed stays"
     assert compact(checked(edge, ok=False, share=3.0))["error"] == {"ok": False, "share": 3.0, **figures}
     assert compact(checked("a case of another tree"))["error"]["allowed_max"] == 0.4, "what is not known is kept"
-    assert compacting.timed("softmax", bench) and not compacting.timed("softmax", edge) and compacting.timed("no op", edge)
+    assert timed("softmax", bench) and not timed("softmax", edge) and timed("no op", edge)
 
 
 def test_what_is_compact_stays_as_it_is() -> None:
@@ -197,9 +196,9 @@ def test_records_of_one_subject_share_a_line(tmp_path: Path) -> None:
     cases = [c.id for c in op.cases if "bench" not in c.tags][:20]
     with store.Writer(tmp_path, CARD["name"]) as writer:
         given = [writer.write(checked(case)) for case in cases]
-    prune.prune(tmp_path, lambda _: lambda r: False)
-    (path,) = packed.below(tmp_path)
-    _, line = packed.text(path.read_bytes()).splitlines()
+    rewriting.prune(tmp_path, lambda _: lambda r: False)
+    (path,) = form.below(tmp_path)
+    _, line = form.unpacked(path.read_bytes()).splitlines()
     assert json.loads(line)["of"] == 20 and len(line) < 20 * 60
     assert sorted(store.read(tmp_path), key=lambda r: r["case"]) == sorted(given, key=lambda r: r["case"])
 
@@ -226,18 +225,18 @@ def former(folder: Path) -> list[dict[str, Any]]:
 def test_a_file_of_the_form_before_is_read_and_brought_along(tmp_path: Path) -> None:
     rows = former(tmp_path / "away")
     assert store.read(tmp_path / "away") == rows, "read as it is"
-    store.merge(tmp_path / "away", tmp_path / "home")
+    rewriting.merge(tmp_path / "away", tmp_path / "home")
     found = store.read(tmp_path / "home")
     assert found == [form.rounded(compact(r)) for r in rows], "nothing lost, numbers to six digits"
     assert [r["digest"] for r in found if "digest" in r] == [r["digest"] for r in rows if "digest" in r]
     assert found[0]["clocks"]["kernel"]["median"] == 3.33333e-06
-    (path,) = packed.below(tmp_path / "home")
-    first, *rest = map(json.loads, packed.text(path.read_bytes()).splitlines())
+    (path,) = form.below(tmp_path / "home")
+    first, *rest = map(json.loads, form.unpacked(path.read_bytes()).splitlines())
     assert first == {"kind": "run", "form": 2, "run": "18dae026", "at": rows[0]["at"], "device": CARD, "versions": VERSIONS}
     assert not any({"run", "device", "versions"} & set(line) for line in rest)
     before = path.read_bytes()
-    assert store.merge(tmp_path / "away", tmp_path / "home").same == [path.name] and path.read_bytes() == before
-    prune.prune(tmp_path / "away", lambda _: lambda r: False)  # pruning brings it along as well
+    assert rewriting.merge(tmp_path / "away", tmp_path / "home").same == [path.name] and path.read_bytes() == before
+    rewriting.prune(tmp_path / "away", lambda _: lambda r: False)  # pruning brings it along as well
     assert store.read(tmp_path / "away") == found
 
 
@@ -245,19 +244,19 @@ def test_what_comes_back_from_the_form_before_is_as_fresh_or_stale_as_it_was(tmp
     """The committed records written out whole, with stale ones among them, and brought home again."""
     chance = random.Random(1)
     some = [r for r in COMMITTED if r["kind"] in ("bench", "check", "sanitize") and chance.random() < 0.1]
-    some = [{**r, "digest": "000000000000"} if chance.random() < 0.2 else r for r in some]
+    some = [r.but(digest="000000000000") if chance.random() < 0.2 else r for r in some]
     whole_lines: dict[str, list[str]] = {}
     for r in some:
-        whole_lines.setdefault(str(r["run"]), []).append(json.dumps(r) + "\n")
+        whole_lines.setdefault(str(r["run"]), []).append(json.dumps(r.table) + "\n")
     (tmp_path / "away").mkdir()
     for run, lines in whole_lines.items():
         (tmp_path / "away" / f"{run}.jsonl").write_text("".join(lines))
-    store.merge(tmp_path / "away", tmp_path / "home")
+    rewriting.merge(tmp_path / "away", tmp_path / "home")
     found = store.read(tmp_path / "home")
     stale = staleness(some, answers())
 
-    def said(r: dict[str, Any]) -> str:
-        return json.dumps([r["kind"], r["op"], r["subject"], r["case"], r["at"], r["run"], r["digest"], stale(r)])
+    def said(r: Record) -> str:
+        return json.dumps([r.kind, r.op, r.subject, r.case, r.at, r.run, r.digest, stale(r)])
 
     assert Counter(map(said, found)) == Counter(map(said, some))
     assert 0 < sum(map(stale, found)) < len(found)
@@ -288,7 +287,7 @@ def test_an_op_holds_no_more_records_than_it_may() -> None:
         found = registry.op(op)
         return max(0, sum("bench" in c.tags for c in found.cases) * (len(registry.implementations(op)) + len(found.peers)) - TIMES)
 
-    texts = {path: packed.text(path.read_bytes()) for path in packed.below(RESULTS)}
+    texts = {path: form.unpacked(path.read_bytes()) for path in form.below(RESULTS)}
     for path, text in texts.items():
         for line in text.splitlines(keepends=True):
             value = json.loads(line)

@@ -19,7 +19,7 @@ from _support import committed as committed_records
 
 from rooftop.core import settings
 from rooftop.lab.check import checker
-from rooftop.lab.records import packed, store
+from rooftop.lab.records import form, rewriting, store
 
 
 def _write(folder: Path, count: int) -> None:
@@ -41,12 +41,12 @@ def test_two_processes_writing_at_once_lose_nothing(tmp_path: Path) -> None:
 def test_merging_loses_nothing_and_twice_changes_nothing(tmp_path: Path) -> None:
     _write(tmp_path / "there", 3)
     source = next((tmp_path / "there").rglob("*.jsonl"))
-    assert store.merge(tmp_path / "there", tmp_path / "here").added == [packed.name(source).name]
-    assert store.merge(tmp_path / "there", tmp_path / "here").same == [packed.name(source).name]
+    assert rewriting.merge(tmp_path / "there", tmp_path / "here").added == [form.packed_name(source).name]
+    assert rewriting.merge(tmp_path / "there", tmp_path / "here").same == [form.packed_name(source).name]
     with source.open("a") as file:
         file.write('{"kind": "clock", "subject": "copy", "device": {"name": "NVIDIA H100 80GB HBM3"}}\n{"kind": "be')
-    grown = store.merge(tmp_path / "there", tmp_path / "here")
-    assert grown.grown == [packed.name(source).name]
+    grown = rewriting.merge(tmp_path / "there", tmp_path / "here")
+    assert grown.grown == [form.packed_name(source).name]
     assert "cut off" in grown.notes[0]
     assert len(store.read(tmp_path / "here")) == 4
 
@@ -55,10 +55,10 @@ def test_a_file_that_is_not_of_records_is_refused_before_anything_is_written(tmp
     (tmp_path / "bad").mkdir()
     (tmp_path / "bad" / "a.jsonl").write_text('{"kind": "clock", "subject": "copy", "device": {"name": "card"}}\nnonsense\n{"kind": "bench"}\n')
     with pytest.raises(store.RecordError, match=r"a\.jsonl:2"):
-        store.merge(tmp_path / "bad", tmp_path / "here")
+        rewriting.merge(tmp_path / "bad", tmp_path / "here")
     os.mkfifo(tmp_path / "pipe.jsonl")
     with pytest.raises(store.RecordError, match=r"pipe\.jsonl is neither a file nor a folder"):
-        store.merge(tmp_path / "pipe.jsonl", tmp_path / "here")
+        rewriting.merge(tmp_path / "pipe.jsonl", tmp_path / "here")
     assert not (tmp_path / "here").exists()
     with store.Writer(tmp_path, "card") as writer, pytest.raises(store.RecordError, match="number"):
         writer.write({"kind": "bench", "subject": "x", "t": float("nan")})
@@ -69,17 +69,17 @@ RESULTS = settings.CHECKOUT / "results"
 WRITE = """
 import sys
 from pathlib import Path
-from rooftop.lab.records import store as records
+from rooftop.lab.records import store
 folder, who, count = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
-with records.Writer(folder, "NVIDIA H100 80GB HBM3") as writer:
+with store.Writer(folder, "NVIDIA H100 80GB HBM3") as writer:
     for i in range(count):
         writer.write({"kind": "clock", "subject": who, "case": str(i), "text": who * 5000, "device": {"name": "NVIDIA H100 80GB HBM3"}})
 """
 MERGE = """
 import sys
 from pathlib import Path
-from rooftop.lab.records import store as records
-records.merge(Path(sys.argv[1]), Path(sys.argv[2]))
+from rooftop.lab.records import rewriting
+rewriting.merge(Path(sys.argv[1]), Path(sys.argv[2]))
 """
 
 
@@ -113,7 +113,7 @@ def test_many_processes_write_at_once_while_another_reads_and_merges(tmp_path: P
         done(w)
     for home in (tmp_path / "r", tmp_path / "home"):
         if home.name == "home":
-            store.merge(tmp_path / "r", home)
+            rewriting.merge(tmp_path / "r", home)
         found = store.read(home)
         assert sorted((r["subject"], int(r["case"])) for r in found) == [(str(w), i) for w in range(5) for i in range(25)]
         assert all(r["text"] == r["subject"] * 5000 for r in found)
@@ -154,7 +154,7 @@ def test_a_merge_is_alone_while_it_lets_a_file_grow(tmp_path: Path, monkeypatch:
         whole(source, target)
 
     monkeypatch.setattr(os, "replace", watched)
-    assert store.merge(tmp_path / "away", tmp_path / "home").grown == replaced == ["a.jsonl.xz"]
+    assert rewriting.merge(tmp_path / "away", tmp_path / "home").grown == replaced == ["a.jsonl.xz"]
     assert store.read(tmp_path / "home") == [row("a"), row("b")]
 
 
@@ -164,25 +164,25 @@ def test_a_file_that_a_run_is_writing_is_left_to_it(tmp_path: Path) -> None:
         put(tmp_path / "away", [row("a")], writer.path.name)
         for _ in range(2):
             with pytest.raises(store.RecordError, match="a run is writing"):
-                store.merge(tmp_path / "away", tmp_path / "home")
+                rewriting.merge(tmp_path / "away", tmp_path / "home")
             writer.write(row("b"))
-    store.merge(tmp_path / "away", tmp_path / "home")
+    rewriting.merge(tmp_path / "away", tmp_path / "home")
     assert sorted(r["subject"] for r in store.read(tmp_path / "home")) == ["a", "b", "b"]
 
 
 def test_files_of_one_name_and_other_content_become_one(tmp_path: Path) -> None:
     for who in ("a", "b", "c"):
         put(tmp_path / who, [row(who)])
-        store.merge(tmp_path / who, tmp_path / "home")
+        rewriting.merge(tmp_path / who, tmp_path / "home")
     for who in ("c", "a", "b"):  # again, in another order: nothing changes
-        assert store.merge(tmp_path / who, tmp_path / "home").same != []
+        assert rewriting.merge(tmp_path / who, tmp_path / "home").same != []
     assert sorted(r["subject"] for r in store.read(tmp_path / "home")) == ["a", "b", "c"]
 
 
 def test_merging_a_folder_into_itself_changes_nothing(tmp_path: Path) -> None:
     put(tmp_path / "h100-80gb-hbm3", [row("a")])
     before = (tmp_path / "h100-80gb-hbm3" / "a.jsonl").read_bytes()
-    again = store.merge(tmp_path, tmp_path)
+    again = rewriting.merge(tmp_path, tmp_path)
     assert (again.added, again.grown, len(again.same)) == ([], [], 1)
     assert [p.read_bytes() for p in tmp_path.rglob("*.jsonl")] == [before]
 
@@ -194,18 +194,18 @@ def test_the_command_merges_twice_and_says_what_was_there(tmp_path: Path, monkey
     first = flat(capsys.readouterr().out)
     assert "2 records: 1 files added, 0 grown, 0 already there" in first
     assert "a.jsonl:3: cut off, left out" in first
-    before = {p: p.read_bytes() for p in packed.below(tmp_path / "home")}
+    before = {p: p.read_bytes() for p in form.below(tmp_path / "home")}
     assert command(monkeypatch, *words, "--json") == 0
     again = json.loads(capsys.readouterr().out)
     assert (again["added"], again["grown"], again["same"]) == ([], [], ["a.jsonl.xz"])
-    assert before and {p: p.read_bytes() for p in packed.below(tmp_path / "home")} == before
+    assert before and {p: p.read_bytes() for p in form.below(tmp_path / "home")} == before
 
 
 def test_a_last_line_that_is_whole_but_for_its_end_is_kept(tmp_path: Path) -> None:
     path = put(tmp_path / "away", [row("a")], tail=json.dumps(row("b")))
     assert store.read_file(path) == ([row("a"), row("b")], None)
-    store.merge(tmp_path / "away", tmp_path / "home")
-    assert store.read_file(*packed.below(tmp_path / "home")) == ([row("a"), row("b")], None)
+    rewriting.merge(tmp_path / "away", tmp_path / "home")
+    assert store.read_file(*form.below(tmp_path / "home")) == ([row("a"), row("b")], None)
 
 
 @pytest.mark.parametrize("cut", [1, 20, 60])
@@ -252,12 +252,12 @@ def test_what_is_no_record_is_named_with_its_line_and_nothing_is_written(tmp_pat
     put(tmp_path / "away", [row("a")], "0.jsonl")
     (tmp_path / "away" / "a.jsonl").write_bytes(NO_RECORDS[what])
     with pytest.raises(store.RecordError, match=r"a\.jsonl:2: "):
-        store.merge(tmp_path / "away", tmp_path / "home")
+        rewriting.merge(tmp_path / "away", tmp_path / "home")
     assert not (tmp_path / "home").exists()
 
 
-def committed(kind: str) -> store.Record:
-    return next(r for r in committed_records() if r["kind"] == kind and (kind != "bench" or ("predict" in r and r["versus"] and r["clocks"])))
+def committed(kind: str) -> store.Table:
+    return next(r.table for r in committed_records() if r["kind"] == kind and (kind != "bench" or ("predict" in r and r["versus"] and r["clocks"])))
 
 
 WRONG_VALUES = [
@@ -284,7 +284,7 @@ def test_a_record_that_the_pages_could_not_read_is_named_with_its_line(tmp_path:
     inner[last] = value
     put(tmp_path / "away", [good, bad])
     with pytest.raises(store.RecordError, match=rf"a\.jsonl:2: not a record: {re.escape(way[0] if way else last)}"):
-        store.merge(tmp_path / "away", tmp_path / "home")
+        rewriting.merge(tmp_path / "away", tmp_path / "home")
     assert not (tmp_path / "home").exists()
 
 
@@ -293,7 +293,7 @@ def test_what_a_record_must_have_is_named_where_it_is_missing(tmp_path: Path, ki
     good = committed(kind)
     put(tmp_path / "away", [good, {k: v for k, v in good.items() if k != "device"}])
     with pytest.raises(store.RecordError, match=r"a\.jsonl:2: not a record: device is missing"):
-        store.merge(tmp_path / "away", tmp_path / "home")
+        rewriting.merge(tmp_path / "away", tmp_path / "home")
 
 
 def test_every_committed_record_can_be_read() -> None:
@@ -310,7 +310,7 @@ def test_a_text_that_is_cut_within_a_letter_is_cut_off(tmp_path: Path) -> None:
 def test_records_of_two_cards_in_one_file_are_refused(tmp_path: Path) -> None:
     put(tmp_path / "away", [row("a"), {**row("b"), "device": {"name": "NVIDIA H200"}}])
     with pytest.raises(store.RecordError, match=r"several devices: .*H100.*H200"):
-        store.merge(tmp_path / "away", tmp_path / "home")
+        rewriting.merge(tmp_path / "away", tmp_path / "home")
     assert not (tmp_path / "home").exists()
 
 

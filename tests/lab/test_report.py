@@ -11,6 +11,7 @@ import pytest
 from _report import BANDWIDTH, FACTS, FMA, H100, H200, NOW, Made, Strict, ceiling, make, ratio, rows
 
 from rooftop.core import registry
+from rooftop.lab.records.record import Record
 from rooftop.lab.report import charts, documents
 from rooftop.lab.report.data import gather
 from rooftop.lab.report.joined import CHANGED, Joined
@@ -60,7 +61,7 @@ def test_a_sustained_time_is_held_to_the_sustained_roof(made: Made) -> None:
     slower = ceiling(H100)
     slower["fma_fp32"]["sustained"]["ops_per_s"] = FMA / 2
     record = lasting(made, work={"read": 4, "write": 4, "ops": {"fma32": FMA * 1e-4}})
-    site = gather([slower, record], house=made.house, now=NOW)
+    site = gather(map(Record, [slower, record]), house=made.house, now=NOW)
     (m,) = site.ops[0].scores[0].rows[0].measured
     assert m.share == pytest.approx(1e-4 / 1.25e-4) and m.sustained is not None and m.sustained.share == pytest.approx(2e-4 / 1.5e-4)
     assert [one.duty for one in m.duties] == ["burst", "sustained"]
@@ -72,7 +73,7 @@ def test_a_sustained_time_is_held_to_the_sustained_roof(made: Made) -> None:
 
 def test_a_share_as_older_records_have_it_and_as_they_have_it_now(made: Made) -> None:
     old, new = made.bench("scale__cuda", 1e-4), made.bench("scale__cuda", 1e-4, error={"ok": True, "share": 0.4})
-    assert [gather([r], house=made.house, now=NOW).ops[0].scores[0].rows[0].measured[0].error for r in (old, new)] == [0.4, 0.4]
+    assert [gather(map(Record, [r]), house=made.house, now=NOW).ops[0].scores[0].rows[0].measured[0].error.share for r in (old, new)] == [0.4, 0.4]
 
 
 CHANGES: dict[str, tuple[str, Callable[[Any], None]]] = {
@@ -223,7 +224,7 @@ def test_a_prediction_of_the_wrong_sign_is_no_hit(made: Made, predicted: float, 
 
 def test_a_stale_record_is_shown_and_scores_nothing(made: Made) -> None:
     records = [ceiling(H100), made.bench("scale__cuda", 1.25e-4, stale=True)]
-    data = gather(records, house=made.house, now=NOW)
+    data = gather(map(Record, records), house=made.house, now=NOW)
     score = data.ops[0].scores[0]
     assert (score.summary.measured, score.summary.median, dict(score.summary.verdicts)) == (0, None, {})
     assert (data.records, data.stale) == (1, 1)
@@ -258,7 +259,7 @@ def test_a_newer_stale_record_does_not_hide_one_that_holds(made: Made) -> None:
 )
 def test_records_of_what_is_gone_are_stale(made: Made, change: dict[str, str], why: str) -> None:
     record = {**made.bench("steps/02_wide", 1e-3), **change}
-    assert why in str(made.gatherer.stale(record))
+    assert why in str(made.gatherer.stale(Record(record)))
     Strict(made.build([record])[1])
 
 
@@ -268,10 +269,10 @@ def test_a_changed_kernel_makes_its_record_stale(made: Made) -> None:
     text = path.read_text(encoding="utf-8")
     path.write_text(text.replace("// ", "").replace("/* rooftop", "/* rooftop\n# a comment"), encoding="utf-8")
     registry.ladder.cache_clear()
-    assert Joined(records, made.house).stale(records[1]) is None, "a comment changes nothing"
+    assert Joined(list(map(Record, records)), made.house).stale(Record(records[1])) is None, "a comment changes nothing"
     path.write_text(text.replace("* factor", "* factor + 1"), encoding="utf-8")
     registry.ladder.cache_clear()
-    assert Joined(records, made.house).stale(records[1]) == CHANGED
+    assert Joined(list(map(Record, records)), made.house).stale(Record(records[1])) == CHANGED
     registry.ladder.cache_clear()
 
 

@@ -12,7 +12,7 @@ from _support import committed
 from rooftop.lab import sanitize
 from rooftop.lab.check.proofs import device_of
 from rooftop.lab.records import identity
-from rooftop.lab.records.store import Record
+from rooftop.lab.records.record import Record
 from rooftop.lab.report import language_page
 from rooftop.lab.report.facts import target_facts
 from rooftop.lab.report.joined import CHANGED
@@ -42,7 +42,7 @@ def test_checks_of_now_and_on_record(made: Made) -> None:
     subject = made.gatherer.subject("scale", "steps/01_plain")
     assert subject is not None
     base = {"kind": "check", "op": "scale", "subject": "steps/01_plain", "device": H100, "at": "2026-01-01T10:00:00+00:00", "run": "c", "backend": "gpu"}
-    good = {**base, "case": "big f32", **subject.identity(subject.op.case("big f32"), device_of(base)).facts, "error": {"ok": True}}
+    good = {**base, "case": "big f32", **subject.identity(subject.op.case("big f32"), device_of(Record(base))).facts, "error": {"ok": True}}
     old = {**base, "case": "odd f32", "digest": "old", "error": {"ok": False}}
     now = [
         {"op": "scale", "subject": "steps/01_plain", "case": "tiny f32", "status": "wrong", "message": "<3> is not 4", "backend": "interpreter"},
@@ -57,18 +57,18 @@ def test_checks_of_now_and_on_record(made: Made) -> None:
 # -- the sanitizer ---------------------------------------------------------------------------------------------------
 
 
-def ran(made: Made, tool: str, cases: tuple[str, ...] = ("small f32",), subject: str = "steps/01_plain", **more: Any) -> Record:
+def ran(made: Made, tool: str, cases: tuple[str, ...] = ("small f32",), subject: str = "steps/01_plain", **more: Any) -> dict[str, Any]:
     """A record as `rooftop sanitize` writes it."""
     found = made.gatherer.subject("scale", subject)
     assert found is not None
-    record: Record = {
+    record: dict[str, Any] = {
         "kind": "sanitize", "op": "scale", "subject": subject, "case": tool, "cases": list(cases), "errors": 0, "first": "", "message": "",
         "device": {k: H100[k] for k in ("name", "arch", "sms")}, "at": "2026-01-01T10:00:00+00:00", "run": "s",
     }
-    return {**record, **identity.of(found, [found.op.case(c) for c in cases], device_of(record)).facts, **more}
+    return {**record, **identity.of(found, [found.op.case(c) for c in cases], device_of(Record(record))).facts, **more}
 
 
-def lines(made: Made, records: list[Record], rung: int = 1) -> list[tuple[str, str, str, int, int]]:
+def lines(made: Made, records: list[dict[str, Any]], rung: int = 1) -> list[tuple[str, str, str, int, int]]:
     """(card, tools, state, errors, cases) of a rung."""
     found = made.page(records).rungs[rung - 1].sanitized
     return [(s.short, names, run.state, run.errors, run.cases) for s in found for names, run in s.lines]
@@ -147,6 +147,6 @@ def test_the_last_rung_takes_the_runs_of_the_kernel_that_it_is_and_each_card_has
 
 
 def test_a_record_of_a_language_without_its_time_is_read_as_the_oldest() -> None:
-    found = [{k: v for k, v in r.items() if k != "at"} for r in committed() if r["kind"] == "language"]
+    found = [r.but(at=None) for r in committed() if r["kind"] == "language"]
     assert found
     assert language_page.rows(found, {}, lambda r: None) == ()

@@ -13,6 +13,7 @@ from _report import H100, Made, Strict, kernel, make, rows
 from rooftop.core import head, head_text, prediction_names, registry, settings
 from rooftop.core.spec import Work
 from rooftop.lab import candidates, climb, simt
+from rooftop.lab.records.record import Record
 from rooftop.lab.report import counts, data, ladder_cases, predictions, rung_counts, site
 from rooftop.lab.report.rung_counts import RungCounts
 from rooftop.lab.simt import build
@@ -74,17 +75,17 @@ def test_a_predicted_count_is_held_against_the_simulator(made: Made, value: floa
 def test_a_count_predicted_after_the_times_were_measured_is_judged_and_restates_nothing(made: Made) -> None:
     before = made.bench("steps/02_wide", 5e-4, predict={"speedup": 2.1})
     predicted(made, "speedup = 2.1, conflicts = 2")
-    rung = rows(data.gather([before], {}, [], {"steps/02_wide": some_counts(conflicts=2.0)}, house=made.house).ladders[0])[2]
+    rung = rows(data.gather(map(Record, [before]), {}, [], {"steps/02_wide": some_counts(conflicts=2.0)}, house=made.house).ladders[0])[2]
     assert [(p.name, p.verdict) for p in rung.predictions] == [("speedup", "not measured"), ("conflicts", "hit")]
     assert not rung.restated
     predicted(made, "speedup = 3, conflicts = 2")
-    assert rows(data.gather([before], house=made.house).ladders[0])[2].restated
+    assert rows(data.gather(map(Record, [before]), house=made.house).ladders[0])[2].restated
 
 
 def test_a_count_that_the_record_predicted_stays_what_it_was(made: Made) -> None:
     before = made.bench("steps/02_wide", 5e-4, predict={"conflicts": 4.0})
     predicted(made, "conflicts = 2")
-    rung = rows(data.gather([before], {}, [], {"steps/02_wide": some_counts(conflicts=2.0)}, house=made.house).ladders[0])[2]
+    rung = rows(data.gather(map(Record, [before]), {}, [], {"steps/02_wide": some_counts(conflicts=2.0)}, house=made.house).ladders[0])[2]
     assert ([(p.predicted, p.verdict) for p in rung.predictions], rung.restated) == ([(4.0, "too high")], True)
 
 

@@ -11,6 +11,7 @@ import torch
 
 from rooftop.core import implementation
 from rooftop.core.spec import TARGETS
+from rooftop.lab.records.record import Record
 from rooftop.lab.timing import sparse_auto
 from rooftop.lab.timing.timer import Candidate, sets_needed
 
@@ -50,4 +51,4 @@ def test_each_way_has_operands_enough_that_none_stays_in_l2(monkeypatch: pytest.
     assert all(sparse_auto.judged(row)[0] in row["seconds"] for row in record["rows"])
     more = {**record["rows"][0], "facts": {**record["rows"][0]["facts"], "counters": "of a later version"}}
     assert sparse_auto.judged(more) == sparse_auto.judged(record["rows"][0])
-    assert "| ratio |" in sparse_auto.table([{**record, "at": "now", "device": {"name": "a card"}}])
+    assert "| ratio |" in sparse_auto.table([Record({**record, "at": "now", "device": {"name": "a card"}})])

@@ -17,7 +17,8 @@ from rooftop.core.op import Sizes
 from rooftop.core.spec import TARGETS, Input
 from rooftop.lab.candidates import Subject
 from rooftop.lab.inputs import make, rounded
-from rooftop.lab.records import prune, store
+from rooftop.lab.records import rewriting, store
+from rooftop.lab.records.record import Record
 from rooftop.lab.report import sweep_page
 from rooftop.lab.report.data import gather
 from rooftop.lab.report.site import environment
@@ -496,15 +497,16 @@ def test_columns_of_another_length_are_no_record() -> None:
 
 def test_the_page_of_the_op_shows_it(tmp_path: Path) -> None:
     flat = dict.fromkeys((1000, 1100, 1200, 1300, 1400), 0.95)
-    made = {**record({**flat, 1200: 0.7}, {1400: 0.9}), "op": "add", "seed": 7, "at": "2026-01-01T00:00:00+00:00", "digests": {"add__triton": "no longer"}}
-    data = gather([{**made, "at": "2025-01-01T00:00:00+00:00", "us": [1.0] * 5}, made])
+    made = Record({**record({**flat, 1200: 0.7}, {1400: 0.9}), "op": "add", "seed": 7, "at": "2026-01-01T00:00:00+00:00",
+                   "digests": {"add__triton": "no longer"}})
+    data = gather([made.but(at="2025-01-01T00:00:00+00:00", us=[1.0] * 5), made])
     (view,) = data.swept["add"]
     assert (view.count, view.seed, view.current) == (5, 7, False) and dict(view.below)[0.75] == 1
     assert [(b.title, b.why) for b in view.behind] == [("bf16 columns 1200", "neighbours at 95 %"), ("bf16 columns 1400", "0.90 of the speed of torch")]
     assert view.picture.count("<circle") == 10 and view.picture.count("<polyline") == 2, "wide and narrow"
     page = environment().get_template("op.html.j2").render(op=next(o for o in data.ops if o.name == "add"), sweeps=[], swept=data.swept["add"], site=data)
     assert "Between the cases" in page and "bf16 columns 1200" in page and "stale" in page
-    assert prune.superseded([{**made, "at": "1"}, {**made, "at": "2"}], lambda r: False) == [True, False]
+    assert rewriting.superseded([made.but(at="1"), made.but(at="2")], lambda r: False) == [True, False]
 
 
 def test_the_command_is_there() -> None:

@@ -71,7 +71,7 @@ def test_tables_of_the_docs_keep_their_form(monkeypatch: pytest.MonkeyPatch) -> 
     found: list[Any] = []
     for r in committed():
         if r["kind"] == "clock" and r.get("subject") == "perplexity":
-            found = [{**r, "rows": [{**row, "way": row["way"] + hostile} for row in r["rows"]], "device": {**r["device"], "name": "card" + hostile}}]
+            found = [r.but(rows=[{**row, "way": row["way"] + hostile} for row in r["rows"]], device={**r.device, "name": "card" + hostile})]
     assert found
     text = documents.pages(settings.CHECKOUT, found)["docs/formats.md"]
     made = text.partition("<!-- generated: perplexity -->")[2].partition(documents.END)[0]

@@ -187,10 +187,10 @@ def test_what_was_never_tuned_comes_first_then_the_longest_ago() -> None:
     assert len(todo) >= 4
 
     def record(job: tuner.Job, at: str, code: str | None = None) -> store.Record:
-        return {
+        return store.Record({
             "kind": "tune", "subject": job.implementation.name, "op": "add", "case": job.case.id, "at": at, "device": {"name": H100.name},
             **job.identity(H100).facts, **({"digest": code} if code else {}),
-        }
+        })
 
     known = [record(todo[0], "2026-03-01"), record(todo[1], "2026-02-01"), record(todo[2], "2026-04-01", "other code")]
     assert [j.case.id for j in tuner.plan(todo, H100, known, tuner.Summary())] == [todo[i].case.id for i in (2, 3, 1, 0)]

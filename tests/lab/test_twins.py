@@ -9,6 +9,7 @@ import pytest
 from _report import H100, Made, make, ratio
 
 from rooftop.core import settings
+from rooftop.lab.records.record import Record
 from rooftop.lab.report import document, documents, twins
 from rooftop.lab.report.data import gather
 
@@ -21,7 +22,7 @@ def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Made:
 def test_every_page_has_a_twin_with_its_figures(made: Made) -> None:
     records = [*made.climb(), made.bench("scale__cuda", 2e-4, versus={"peer:torch": ratio(0.8, "faster")})]
     made.build(records)
-    site = gather(records, house=made.house)
+    site = gather(map(Record, records), house=made.house)
     twins.write(made.out, site)
     pages = {p.stem for p in made.out.glob("*.html")}
     assert {p.stem for p in made.out.glob("*.md")} == pages and "op-scale" in pages

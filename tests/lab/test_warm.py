@@ -14,7 +14,7 @@ from _support import command, flat
 from rooftop.core import registry
 from rooftop.core.spec import TARGETS
 from rooftop.lab.records import store
-from rooftop.lab.records.prune import superseded
+from rooftop.lab.records.rewriting import superseded
 from rooftop.lab.report import documents
 from rooftop.lab.report.joined import staleness
 from rooftop.lab.timing import first_calls, warm

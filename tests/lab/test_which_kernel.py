@@ -5,14 +5,14 @@ from __future__ import annotations
 from rooftop.core import registry
 from rooftop.core.call import select
 from rooftop.core.spec import TARGETS
-from rooftop.lab.report import which_kernel
+from rooftop.lab.report import tables
 
 
 def test_each_cell_is_what_a_call_runs() -> None:
     op = registry.op("layer_norm")
-    head, _, *rows = which_kernel.rows_of(op)
+    head, _, *rows = tables.rows_of(op)
     titles = [cell.strip() for cell in head.strip("|").split("|")]
-    assert titles[0] == "layer_norm" and len(rows) == len(which_kernel.COLUMNS)
+    assert titles[0] == "layer_norm" and len(rows) == len(tables.COLUMNS)
     names = {file.name for file in registry.kernel_files()} | {"layer_norm__torch"}
     for row in rows:
         columns, *cells = [cell.strip() for cell in row.strip("|").split("|")]

@@ -117,10 +117,10 @@ def test_the_comparison_is_data(tmp_path: Path) -> None:
 
 
 def test_the_newest_run_is_taken() -> None:
-    def record(run: str, at: str, launch: int) -> dict[str, Any]:
-        return {"kind": "counters", "tier": "lines", "subject": "s", "case": "c", "run": run, "at": at, "launch": launch}
+    def record(run: str, at: str, launch: int) -> store.Record:
+        return store.Record({"kind": "counters", "tier": "lines", "subject": "s", "case": "c", "run": run, "at": at, "launch": launch})
 
-    found = comparing.newest([record("a", "2026-01-01", 0), record("b", "2026-02-01", 0), record("b", "2026-02-01", 1), {"kind": "bench"}])
+    found = comparing.newest([record("a", "2026-01-01", 0), record("b", "2026-02-01", 0), record("b", "2026-02-01", 1), store.Record({"kind": "bench"})])
     assert [r["run"] for r in found["s", "c"]] == ["b", "b"]
 
 

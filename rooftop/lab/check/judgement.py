@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from rooftop.core.contract import Contract, Judged
+from rooftop.core.contract import Contract
+from rooftop.core.contract_parts import Judged
 from rooftop.core.layouts import computes, widen
 from rooftop.core.spec import Case, Problem
 from rooftop.lab.check.compare import CHUNK, Verdict, compare, index_of

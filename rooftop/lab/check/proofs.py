@@ -10,12 +10,12 @@ from rooftop.core.spec import TARGETS, Case, Device
 from rooftop.lab.candidates import Asked, Subject
 from rooftop.lab.records import identity
 from rooftop.lab.records.identity import Identity
-from rooftop.lab.records.store import Record
+from rooftop.lab.records.record import Record
 
 
 def device_of(record: Record) -> Device:
     """The card of a record, as kernels were asked about it."""
-    d = record["device"]
+    d = record.device
     arch = int(d.get("arch", 90))
     like = TARGETS.get(arch, TARGETS[90])
     shared, l2 = d.get("shared_per_block", like.shared_per_block), d.get("l2_bytes", like.l2_bytes)
@@ -32,10 +32,8 @@ class Proofs:
         self._passed: dict[tuple[str, str, str], set[tuple[Identity, str, Device]]] = {}
         self._asked = Asked()
         for r in records:
-            if r["kind"] == "check" and r["error"].get("ok"):
-                self._passed.setdefault((str(r["op"]), str(r["subject"]), str(r["case"])), set()).add(
-                    (identity.of_record(r), str(r.get("machine", "")), device_of(r))
-                )
+            if r.kind == "check" and r.error.ok:
+                self._passed.setdefault((r.op, r.subject, r.case), set()).add((identity.of_record(r), r.machine, device_of(r)))
 
     def hold(self, subject: Subject, case: Case, card: str | None = None, device: Device | None = None) -> bool:
         """Whether a record proves this case: of any card, or of `card` (its name in records) alone. What counts is the kernel as the

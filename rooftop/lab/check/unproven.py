@@ -17,8 +17,7 @@ from rooftop.core.spec import TARGETS
 from rooftop.lab.candidates import Subject
 from rooftop.lab.check.proofs import Proofs
 from rooftop.lab.records import store
-from rooftop.lab.records.parsed import SETTLED
-from rooftop.lab.records.store import Record
+from rooftop.lab.records.store import SETTLED, Record
 
 
 @dataclass(frozen=True)
@@ -56,7 +55,7 @@ def unproven(
 
     kernels = list(gpu_only(house))
     names = {subject.name for subject, _ in kernels}
-    proofs = Proofs((r for r in records if r.get("subject") in names), answers)
+    proofs = Proofs((r for r in records if r.subject in names), answers)
     found = []
     for subject, reason in kernels:
         assert subject.implementation is not None

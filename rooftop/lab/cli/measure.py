@@ -7,7 +7,7 @@ import json
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -30,6 +30,9 @@ from rooftop.lab.cli.app import (
     echo,
     table,
 )
+
+if TYPE_CHECKING:
+    from rooftop.lab.records.record import Record
 
 
 @app.command(rich_help_panel=MEASURE)
@@ -92,7 +95,7 @@ def bench(
                           clocks=tuple(clocks.split(",")), duty=tuple(duty.split(",")), again=again, say=say)
     noted.bench(summary.written, len(summary.wrong))
     if as_json:
-        echo(json.dumps(summary.written, indent=2))
+        echo(json.dumps(summary.written, indent=2, default=dict))
     else:
         for title, lines in (
             ("not measured", summary.skipped), ("left for the next run: the budget is spent", summary.left), ("WRONG", summary.wrong)
@@ -121,7 +124,8 @@ def _bench_invariant(names: list[str], budget_s: float, folder: Path, as_json: b
         for record in records:
             if record["rows"]:
                 writer.write(record)
-    echo(json.dumps(records, indent=2) if as_json else invariant_costs.table([{**r, "at": ""} for r in records]))
+    shown = [store.Record({**r, "at": ""}) for r in records]
+    echo(json.dumps(records, indent=2) if as_json else invariant_costs.table(shown))
 
 
 def _bench_own(
@@ -173,13 +177,13 @@ def _bench_own(
     )
 
 
-def _slower(record: dict[str, Any], line: float) -> bool:
+def _slower(record: Record, line: float) -> bool:
     """Whether a kernel misses `line` times the best peer; within noise of it counts as reached."""
-    peers = [v for n, v in record.get("versus", {}).items() if n.startswith("peer:")]
-    best = max((v["ratio"] for v in peers), default=None)
-    if record["subject"].startswith("peer:") or best is None:
+    peers = [v for v in record.versus if v.name.startswith("peer:")]
+    if record.subject.startswith("peer:") or not peers:
         return False
-    return bool(best * line > 1 and not any(v["verdict"] == "same" and v["ratio"] == best for v in peers))
+    best = peers[0].speed  # the slowest beside the fastest of them
+    return best < line and not any(v.verdict == "same" and v.speed == best for v in peers)
 
 
 def _seconds(text: str) -> float:
@@ -241,7 +245,7 @@ def calibrate(
 
             written += [writer.write(r) for r in building.measure(say=say)]
         if written:
-            echo(json.dumps(written) if as_json else f"wrote {writer.path}")
+            echo(json.dumps(written, default=dict) if as_json else f"wrote {writer.path}")
 
 
 def _sizes(as_json: bool) -> None:

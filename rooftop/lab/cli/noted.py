@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from rooftop.lab.diary import log
+from rooftop.lab.records.record import Record
 
 if TYPE_CHECKING:
     from rooftop.lab.check.result import Result
@@ -30,13 +31,13 @@ def comparison(what: str, like: str, right: Sequence[bool], faults: int) -> None
     log.keep("check", [what], figures={"ok": sum(right), "wrong": len(right) - sum(right), "faults": faults}, said=f"like {like}")
 
 
-def bench(written: Sequence[Mapping[str, Any]], wrong: int) -> None:
+def bench(written: Sequence[Record], wrong: int) -> None:
     """`written`: the records of a bench."""
     from rooftop.lab.diary.days import row_of
 
-    ours = [r for r in written if r["kind"] == "bench" and not r["subject"].startswith(("peer:", "ceiling:"))]
+    ours = [r for r in written if r.kind == "bench" and not r.subject.startswith(("peer:", "ceiling:"))]
     rows = [row for r in ours if (row := row_of(r)) is not None]
-    log.keep("bench", (r["subject"] for r in ours), (r["op"] for r in ours), {"cases": len(rows), "wrong": wrong}, rows)
+    log.keep("bench", (r.subject for r in ours), (r.op for r in ours), {"cases": len(rows), "wrong": wrong}, rows)
 
 
 def simulation(what: str, report: Report) -> None:

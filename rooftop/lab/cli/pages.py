@@ -29,10 +29,10 @@ def merge(
 
     Example: [bold]rooftop records merge /tmp/from-the-gpu[/bold]"""
     from rooftop.core import settings
-    from rooftop.lab.records import store
+    from rooftop.lab.records import rewriting
     from rooftop.lab.report.joined import renewal
 
-    found = store.merge(path, into or settings.load().results, renewal(()))
+    found = rewriting.merge(path, into or settings.load().results, renewal(()))
     if as_json:
         echo(json.dumps(found.__dict__))
     else:
@@ -53,11 +53,11 @@ def prune(
 
     Example: [bold]rooftop records prune --dry-run[/bold]"""
     from rooftop.core import settings
-    from rooftop.lab.records import prune as pruning
+    from rooftop.lab.records import rewriting
     from rooftop.lab.report.joined import renewal, staleness
 
     digests: Digests = {}
-    done = pruning.prune(folder or settings.load().results, lambda found: staleness(found, digests), dry, renew=renewal((), digests))
+    done = rewriting.prune(folder or settings.load().results, lambda found: staleness(found, digests), dry, renew=renewal((), digests))
     if as_json:
         echo(json.dumps(done.__dict__))
     else:
@@ -89,7 +89,7 @@ def _prune_records(folder: Path, digests: Digests, notes: list[str]) -> list[Rec
     """Prunes the checkout's own records, if there are any and no run is writing them; `notes` is told if not. Keeps the computed digests.
     Returns the records that were read, if they did not change, in the form of `rooftop.lab.records.store.read`; None: they must be read
     again."""
-    from rooftop.lab.records import prune as pruning
+    from rooftop.lab.records import rewriting
     from rooftop.lab.records.store import RecordError
     from rooftop.lab.report.joined import renewal, staleness
 
@@ -97,7 +97,7 @@ def _prune_records(folder: Path, digests: Digests, notes: list[str]) -> list[Rec
     try:
         if not folder.is_dir():
             return None
-        done = pruning.prune(folder, lambda found: staleness(found, digests), left=left, renew=renewal((), digests))
+        done = rewriting.prune(folder, lambda found: staleness(found, digests), left=left, renew=renewal((), digests))
     except (RecordError, PermissionError) as error:
         notes.append(f"{folder} is not pruned: {error}")
         return None

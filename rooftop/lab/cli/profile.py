@@ -126,8 +126,8 @@ def _model(path: Path, batch: int, length: int, layers: int, card: str | None, r
     kept = kept_records()
     sheet = lookup(name)
     costs = Costs(name if sheet is None else sheet.name, kept)
-    if not any(r["kind"] == "bench" for r in costs.records):
-        there = sorted({str(r["device"]["name"]) for r in kept if r["kind"] == "bench"})
+    if not any(r.kind == "bench" for r in costs.records):
+        there = sorted({r.card for r in kept if r.kind == "bench"})
         raise ValueError(f"there are no bench records of {costs.device}; there are some of {', '.join(there) or 'no card'}")
     model = model_of(path, config, "cpu", torch.bfloat16, values=False).train()
     vocabulary = config.get_text_config().vocab_size

@@ -7,7 +7,7 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from rooftop.core.contract import Contract
     from rooftop.core.sweeps import Sizes
     from rooftop.lab.candidates import Subject
+    from rooftop.lab.records.record import Record
 
 LINES = (0.5, 0.6, 0.65, 0.75, 0.78, 0.88)  # shares of the roof; how many points lie below each is printed
 SHOWN = 12  # of the worst points
@@ -81,7 +82,7 @@ def sweep(
     memory = int(torch.cuda.mem_get_info()[0] * sweeping.SHARE)
     say = partial(echo, err=as_json)
     ends = None if total is None else time.monotonic() + total
-    written: list[dict[str, Any]] = []
+    written: list[Mapping[str, Any]] = []
     codes: set[int] = set()
     with store.Writer(records or settings.load().results, device.name) as writer:
         for k, (op, of, named) in enumerate(todo):
@@ -91,7 +92,7 @@ def sweep(
                 continue
             saved = False
 
-            def save(record: dict[str, Any]) -> dict[str, Any]:
+            def save(record: dict[str, Any]) -> Record:
                 nonlocal saved
                 found, saved = writer.write(record | {"seed": seed}, over=saved), True
                 return found
@@ -104,10 +105,10 @@ def sweep(
                 codes |= {WRONG} if run.wrong else set()
                 lost = run.ended
                 if found["us"]:
-                    written.append(save(found))
-                    codes |= {SLOWER} if _shown(written[-1], as_json) else set()
+                    written.append(last := save(found))
+                    codes |= {SLOWER} if _shown(last, as_json) else set()
                     if worst and not lost:
-                        written[-1] = {**written[-1], "worst": _worst(run, written[-1], worst, seconds, as_json)}
+                        written[-1] = {**last, "worst": _worst(run, last, worst, seconds, as_json)}
             except Exception as error:
                 if len(todo) == 1 or isinstance(error, OSError):  # a disk that is full is full for all of them
                     raise
@@ -125,7 +126,7 @@ def sweep(
                 written += others
                 break
     if as_json:
-        echo(json.dumps(written))
+        echo(json.dumps(written, default=dict))
     if code := next((c for c in (WRONG, SLOWER) if c in codes), 0):
         raise typer.Exit(code)
 
@@ -186,7 +187,7 @@ def _bounds(text: str) -> tuple[int, int]:
     return int(found[1]) * UNITS[found[2]], int(found[3]) * UNITS[found[4]]
 
 
-def _shown(record: dict[str, Any], as_json: bool) -> int:
+def _shown(record: Record, as_json: bool) -> int:
     """Print what a record says; how many points fall behind."""
     from rooftop.lab.timing import swept
     from rooftop.lab.timing.statistics import median
@@ -215,7 +216,7 @@ def _shown(record: dict[str, Any], as_json: bool) -> int:
     return len(behind)
 
 
-def _worst(run: Any, record: dict[str, Any], count: int, seconds: float, as_json: bool) -> list[dict[str, Any]]:
+def _worst(run: Any, record: Record, count: int, seconds: float, as_json: bool) -> list[dict[str, Any]]:
     from rooftop.lab.timing import swept
     from rooftop.lab.tune import worst
 

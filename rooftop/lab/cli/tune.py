@@ -64,11 +64,11 @@ def tune(
         tunes.jobs(found, case=case, dtype=dtype), records or settings.load().results, keep, budget_s=_seconds(budget), say=say
     )
     if as_json:
-        echo(json.dumps(summary.__dict__, indent=2))
+        echo(json.dumps(summary.__dict__, indent=2, default=dict))
     else:
         rows: list[dict[str, Any]] = [
             {
-                "subject": r["subject"], "case": r["case"], "configs": len(r["configs"]), "verdict": r["verdict"],
+                "subject": r.subject, "case": r.case, "configs": len(r["configs"]), "verdict": r["verdict"],
                 "gain": f"{r['over_heuristic']:.3f}" if r["pick"] else "", "config": tables.label(r["pick"]) if r["pick"] else "",
             }
             for r in summary.written

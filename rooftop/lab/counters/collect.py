@@ -274,7 +274,7 @@ def _which(owners: Sequence[Job], number: int) -> int:
     return number - first
 
 
-def _record(action: Any, job: Job, number: int, launched: tuple[Launch, str], code: bytes, device: Device) -> store.Record:
+def _record(action: Any, job: Job, number: int, launched: tuple[Launch, str], code: bytes, device: Device) -> store.Table:
     launch, symbol = launched
     name = reports.symbol(action)
     if code and name != symbol:

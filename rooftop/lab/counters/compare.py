@@ -190,13 +190,13 @@ def sums(rows: Sequence[Row]) -> dict[str, tuple[float, float]]:
     }
 
 
-def newest(found_records: Iterable[Mapping[str, Any]], tier: str = "lines") -> dict[tuple[str, str], list[Mapping[str, Any]]]:
+def newest(found_records: Iterable[store.Record], tier: str = "lines") -> dict[tuple[str, str], list[store.Record]]:
     """(subject, case) -> its records of kind `counters` and that tier, one for each launch, of the newest run that has them."""
-    found: dict[tuple[str, str], dict[str, list[Mapping[str, Any]]]] = {}
+    found: dict[tuple[str, str], dict[str, list[store.Record]]] = {}
     for r in found_records:
-        if r["kind"] == "counters" and r["tier"] == tier:
-            found.setdefault((str(r["subject"]), str(r["case"])), {}).setdefault(str(r["run"]), []).append(r)
-    return {key: max(runs.values(), key=lambda rs: str(rs[0].get("at", ""))) for key, runs in found.items()}
+        if r.kind == "counters" and r["tier"] == tier:
+            found.setdefault((r.subject, r.case), {}).setdefault(r.run, []).append(r)
+    return {key: max(runs.values(), key=lambda rs: rs[0].at) for key, runs in found.items()}
 
 
 # -- both sides of a record -------------------------------------------------------------------------------------------
@@ -257,7 +257,7 @@ def _machine_code(job: Job, device: Device) -> list[Access]:
         return []
 
 
-def record(job: Job, found: Sequence[Mapping[str, Any]], rows: Sequence[Row]) -> store.Record:
+def record(job: Job, found: Sequence[Mapping[str, Any]], rows: Sequence[Row]) -> store.Table:
     """The comparison as data, of kind `compared`."""
     first = found[0]
     return {
@@ -289,7 +289,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     given = parser.parse_args(arguments)
     if given.out:
         given.out.mkdir(parents=True, exist_ok=True)  # before the work: it may not be possible
-    made: list[store.Record] = []
+    made: list[store.Table] = []
     for (subject, case), found in sorted(newest(store.read(settings.load().results)).items()):
         if "patterns/" in subject or (given.names and not any(n in subject for n in given.names)):
             continue

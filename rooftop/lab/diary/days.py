@@ -14,6 +14,7 @@ from rooftop.core import helpers, registry
 from rooftop.core.texts import printable
 from rooftop.core.whole_file import regular
 from rooftop.lab.diary.log import Entry, Row
+from rooftop.lab.records.record import Record
 
 SECTIONS: Mapping[str, str] = {  # family of an op's kernels -> the heading
     "gemm": "GEMM", "sparse": "SpMM and other sparse products", "attention": "Attention", "norm": "Norms and softmax",
@@ -110,7 +111,7 @@ def section(entry: Entry) -> str:
 
 def of_progress(progress: Mapping[str, Any]) -> list[Entry]:
     """What `rooftop.lab.learn.progress.Progress.export` holds: predictions, answers and puzzles, one entry a day, kind and rung."""
-    found: dict[tuple[str, str, str], list[Mapping[str, Any]]] = {}
+    found: dict[tuple[str, str, str], list[Record]] = {}
     for kind, name in (("predictions", "rung"), ("answers", "subject"), ("puzzles", "puzzle"), ("lessons", "rung")):
         for row in progress[kind]:
             found.setdefault((str(row["at"])[:10], kind, str(row[name])), []).append(row)
@@ -143,20 +144,19 @@ def ops_of(subject: str) -> tuple[str, ...]:
 # -- records ------------------------------------------------------------------------------------------------------------------
 
 
-def of_records(records: Iterable[Mapping[str, Any]]) -> list[Entry]:
+def of_records(records: Iterable[Record]) -> list[Entry]:
     """Benches and checks of records, as those of a card elsewhere: one entry a day, kind and subject."""
-    found: dict[tuple[str, str, str], list[Mapping[str, Any]]] = {}
+    found: dict[tuple[str, str, str], list[Record]] = {}
     for record in records:
-        if record["kind"] in ("bench", "check") and not str(record["subject"]).startswith(("peer:", "ceiling:")):
-            found.setdefault((_utc(str(record["at"]))[:10], record["kind"], record["subject"]), []).append(record)
+        if record.kind in ("bench", "check") and not record.subject.startswith(("peer:", "ceiling:")):
+            found.setdefault((_utc(record.at)[:10], record.kind, record.subject), []).append(record)
     made = []
     for (_, kind, subject), rows in found.items():
-        at, op = _utc(str(rows[0]["at"])), str(rows[0].get("op") or "")
-        device = str(rows[0].get("device", {}).get("name", ""))
+        at, op, device = _utc(rows[0].at), rows[0].op, rows[0].card
         if kind == "bench":
             made.append(Entry(at, "record", (subject,), (op,), {"cases": len(rows)}, tuple(r for x in rows if (r := row_of(x))), device))
         else:
-            right = sum(bool(x["error"].get("ok")) for x in rows)
+            right = sum(x.error.ok for x in rows)
             made.append(Entry(at, "check", (subject,), (op,), {"ok": right, "wrong": len(rows) - right}, said=f"recorded, {device}"))
     return made
 
@@ -166,18 +166,13 @@ def _utc(at: str) -> str:
     return (when if when.tzinfo is None else when.astimezone(UTC)).isoformat(timespec="seconds")
 
 
-def row_of(record: Mapping[str, Any]) -> Row | None:
+def row_of(record: Record) -> Row | None:
     """A bench record in short; None where it has no kernel time."""
-    clocks = record["clocks"]
-    clock = clocks.get("kernel") or clocks.get("sustained")
+    clock = record.clocks.get("kernel") or record.clocks.get("sustained")
     if clock is None:
         return None
-    seconds = clock["median"]
-    ratios = [v["ratio"] for n, v in record.get("versus", {}).items() if n.startswith("peer:") and isinstance(v.get("ratio"), (int, float))]
-    return Row(
-        str(record["subject"]), str(record["case"]), round(seconds * 1e6, 3),
-        round(1 / max(ratios), 4) if ratios and max(ratios) > 0 else 0.0
-    )
+    slowest = min((v.speed for v in record.versus if v.name.startswith("peer:")), default=0.0)
+    return Row(record.subject, record.case, round(clock.median * 1e6, 3), round(slowest, 4))
 
 
 # -- notes --------------------------------------------------------------------------------------------------------------------

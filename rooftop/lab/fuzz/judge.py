@@ -12,7 +12,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from rooftop.core.call import Call, select
-from rooftop.core.contract import Contract, Judged, Tolerance, metas_of
+from rooftop.core.contract import Contract, metas_of
+from rooftop.core.contract_parts import Judged, Tolerance
 from rooftop.core.layouts import computes, widen
 from rooftop.core.op import Op
 from rooftop.core.spec import TARGETS, Meta, Problem, dtype_of

@@ -23,8 +23,8 @@ from typing import Any
 
 from rooftop.core import settings
 from rooftop.lab.ending import Parser, ended, positive
-from rooftop.lab.records import form, packed, store, trials
-from rooftop.lab.records.form import Record
+from rooftop.lab.records import form, rewriting, store, trials
+from rooftop.lab.records.record import Table
 
 PATIENCE = 5.0  # seconds of CPU time that reading one line may take
 TOGETHER = 400  # lines that the readers are given at once
@@ -38,13 +38,13 @@ HOSTILE: tuple[Any, ...] = (
 KEYS = ("", "of", "each", "at", "named", "seed", "sensors", "rows", "message", "counters", "\x1b[1m", "duty", "more")
 
 
-def originals(folder: Path, of_a_kind: int = 8) -> list[tuple[Record, Record]]:
+def originals(folder: Path, of_a_kind: int = 8) -> list[tuple[Table, Table]]:
     """Heads and lines below a folder: some of each kind, of kinds `clock` and `build` of each subject."""
     # as the file has it, or whole: that takes a thousand times the memory
-    found: dict[tuple[str, str], list[tuple[Record, Record, bool]]] = {}
-    for path in packed.below(folder):
-        head: Record = {}
-        for line in packed.text(path.read_bytes()).decode().splitlines():
+    found: dict[tuple[str, str], list[tuple[Table, Table, bool]]] = {}
+    for path in form.below(folder):
+        head: Table = {}
+        for line in form.unpacked(path.read_bytes()).decode().splitlines():
             value = json.loads(line)
             if value["kind"] == "run":
                 head = value
@@ -65,7 +65,7 @@ def _places(value: Any, way: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
             yield from _places(inner, (*way, key))
 
 
-def mutated(record: Record, rng: random.Random) -> Record:
+def mutated(record: Table, rng: random.Random) -> Table:
     """One to three changes."""
     made = copy.deepcopy(record)
     for _ in range(rng.randrange(1, 4)):
@@ -103,7 +103,7 @@ def mutated(record: Record, rng: random.Random) -> Record:
     return made
 
 
-def lines(folder: Path, count: int, seed: int) -> Iterator[tuple[Record, bytes]]:
+def lines(folder: Path, count: int, seed: int) -> Iterator[tuple[Table, bytes]]:
     """Changed lines, each with the head above it."""
     held, rng = originals(folder), random.Random(seed)
     for i in range(count):
@@ -115,7 +115,7 @@ def lines(folder: Path, count: int, seed: int) -> Iterator[tuple[Record, bytes]]
         yield head, text.replace(b"\n", b" ")
 
 
-def parsed(head: Record, line: bytes) -> tuple[str, str]:
+def parsed(head: Table, line: bytes) -> tuple[str, str]:
     """What reading one line did: "accepted", "refused" with the reason, or "finding" and what."""
     started = time.process_time()
     try:
@@ -136,15 +136,14 @@ def readers(folder: Path) -> None:
     """All that reads the records below a folder: merge, prune, every page, the tables of README and docs, the predictions of diagnose."""
     from rooftop.lab.counters import compare
     from rooftop.lab.counters.diagnose import steps
-    from rooftop.lab.records import prune
     from rooftop.lab.report import data, documents, site
     from rooftop.lab.report.joined import staleness
 
     with tempfile.TemporaryDirectory() as name:
         home = Path(name) / "home"
-        for file in packed.below(folder):
-            store.merge(file, home)
-        prune.prune(home, staleness)
+        for file in form.below(folder):
+            rewriting.merge(file, home)
+        rewriting.prune(home, staleness)
         found = store.read(home)
         pages = data.gather(found)
         site.write(Path(name) / "pages", pages, lambda text: None)
@@ -155,19 +154,19 @@ def readers(folder: Path) -> None:
         steps.predict(steps.steps(found))
         compare.newest(found)
         again = Path(name) / "again"
-        store.merge(home, again)  # what was written can be read, and is the same
+        rewriting.merge(home, again)  # what was written can be read, and is the same
         if sorted(map(str, store.read(again))) != sorted(map(str, found)):
             raise AssertionError("merged once more, the records are others")
 
 
-def _written(folder: Path, some: Sequence[tuple[Record, bytes]]) -> None:
+def _written(folder: Path, some: Sequence[tuple[Table, bytes]]) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
     for i, (head, line) in enumerate(some):  # a file each: a run has one card
         (folder / f"{i}.jsonl").write_bytes(json.dumps(head).encode() + b"\n" + line + b"\n")
 
 
-def blamed(some: Sequence[tuple[Record, bytes]], read: Callable[[Path], None], folder: Path) -> list[str]:
+def blamed(some: Sequence[tuple[Table, bytes]], read: Callable[[Path], None], folder: Path) -> list[str]:
     """Of these lines those that a reader fails for, with how."""
     _written(folder, some)
     try:
@@ -189,7 +188,7 @@ def run(folder: Path, count: int, seed: int, read: Callable[[Path], None] = read
     """How many lines did what, and the findings."""
     kinds: Counter[str] = Counter()
     findings: list[str] = []
-    good: list[tuple[Record, bytes]] = []
+    good: list[tuple[Table, bytes]] = []
     with tempfile.TemporaryDirectory() as name:
         for i, (head, line) in enumerate(lines(folder, count, seed)):
             kind, what = parsed(head, line)

@@ -262,17 +262,17 @@ def _of_counts() -> Iterator[Entry]:
 
 def _of_records(records: Sequence[Record]) -> Iterator[Entry]:
     pairs: dict[tuple[str, str], list[Record]] = {}
-    ceilings = [r for r in records if r.get("kind") == "ceiling"]
+    ceilings = [r for r in records if r.kind == "ceiling"]
     for r in records:
-        if r.get("kind") == "bench":
-            pairs.setdefault((str(r["op"]), str(r["device"]["name"])), []).append(r)
+        if r.kind == "bench":
+            pairs.setdefault((r.op, r.card), []).append(r)
     for (op, device), own in pairs.items():
         try:
             known = score.timed(own, op, device)
             scales = [s for c in known if (s := score.by_time([*own, *ceilings], op, device, case=c)) is not None]
         except (ValueError, LookupError):
             continue
-        at = max(str(r.get("at", "")) for r in own)
+        at = max(r.at for r in own)
         for scale in scales:
             for subject, seconds in known[scale.case].items():
                 if subject.startswith("peer:") or "/" in subject:

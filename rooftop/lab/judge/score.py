@@ -86,13 +86,13 @@ def timed(records: Iterable[Record], op: str, device: str) -> dict[str, dict[str
     newest: dict[tuple[str, str], tuple[str, float]] = {}
     for r in records:
         if (
-            r.get("kind") == "bench"
-            and r["op"] == op
-            and slug(str(r["device"]["name"])) == slug(device)
-            and "kernel" in r.get("clocks", {})
+            r.kind == "bench"
+            and r.op == op
+            and slug(r.card) == slug(device)
+            and "kernel" in r.clocks
         ):
-            key = str(r["case"]), str(r["subject"])
-            newest[key] = max(newest.get(key, ("", 0.0)), (str(r.get("at", "")), float(r["clocks"]["kernel"]["median"])))
+            key = r.case, r.subject
+            newest[key] = max(newest.get(key, ("", 0.0)), (r.at, r.clocks["kernel"].median))
     found: dict[str, dict[str, float]] = {}
     for (case, subject), (_, seconds) in newest.items():
         found.setdefault(case, {})[subject] = seconds

@@ -82,8 +82,8 @@ def of_head(made: Verdict, subject: Subject, case: Case) -> Timed:
     def measured(clock: str) -> tuple[float | None, str]:
         summary = Summary()
         rows = Bench(BenchGroup(subject.op, case, [subject]), device, timer, 2.0, (clock,), summary).rows()
-        row = next((r for r in rows if r["subject"] == subject.name and clock in r.get("clocks", {})), None)
-        return (float(row["clocks"][clock]["median"]), "") if row else (None, "; ".join((*summary.wrong, *summary.skipped))[:300])
+        row = next((r for r in rows if r.subject == subject.name and clock in r.clocks), None)
+        return (row.clocks[clock].median, "") if row else (None, "; ".join((*summary.wrong, *summary.skipped))[:300])
 
     seconds, why = measured("kernel")
     made = replace(made, place="gpu", isolation=IN_CONTEXT, device=device.name, case=case.id, clock="kernel")

@@ -17,7 +17,7 @@ from rooftop.lab.learn.puzzles import Puzzle
 from rooftop.lab.learn.questions import Question, shown
 from rooftop.lab.learn.words import _
 from rooftop.lab.report.facts import KernelFacts
-from rooftop.lab.report.measured import Measured
+from rooftop.lab.report.joined import Measured
 from rooftop.lab.report.model import LadderPage, RungRow
 from rooftop.lab.report.rung_counts import Line
 

@@ -60,7 +60,7 @@ def material(name: str, records: Sequence[Record], *, compiled: bool = False, do
     facts |= inspector.many(missing, lambda job, found: done(job[0].name))
     headline = ladder_cases.headline_of(ladder, registry.op(ladder.op))
     counts = rung_counts.count(subjects, headline, run=compiled, done=lambda s: done(s.name), answers=answers)
-    mine = [r for r in records if r.get("op") in (None, ladder.op) and r["kind"] not in UNASKED]  # the rest takes seconds to join
+    mine = [r for r in records if r.op in ("", ladder.op) and r.kind not in UNASKED]  # the rest takes seconds to join
     page = data.Gatherer(mine, digests=answers, facts=facts, counts=counts).ladder_page(ladder)
     known.save(answers)
     return Material(page, puzzles(name))

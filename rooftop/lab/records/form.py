@@ -7,20 +7,26 @@ The head holds for the lines after it, up to the next head. `at` in a line is se
 for
 `of` tables: each has the keys beside these two, and its own value out of every list in `each`, which may be nested. null in such a list:
 this one has no such key; a null is written {"": null}. Nothing here knows what the keys mean; `joined` gives back what `lines` was given,
-apart from the digits."""
+apart from the digits.
+
+A file is that text, `.jsonl`, as a run writes it line by line; or the text in xz, `.jsonl.xz`, a fifth of the size, as `rooftop records
+merge` and `rooftop records prune` leave it. It is read by what stands in it, whatever its name. Still a file a run: a packed file has no
+lines that git could merge, so two machines must not write into one."""
 
 from __future__ import annotations
 
 import json
+import lzma
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 from rooftop.core.texts import printable
-
-Record = dict[str, Any]
+from rooftop.core.whole_file import MOST
+from rooftop.lab.records.record import Table
 
 FORM = 2
 DIGITS = 6  # significant, of numbers that are no whole ones
@@ -28,6 +34,10 @@ SHUT = {""}  # the keys of a table that only holds a value: a null among the val
 OF_RUN = ("device", "versions", "host")  # tables of the head; a record's own add to them
 LONGEST = 10**9  # seconds of a run
 MADE = 8  # values that a byte of a line may stand for: nested tables with `of` could stand for more than any memory holds
+
+PLAIN, PACKED = ".jsonl", ".jsonl.xz"
+FIRST = b"\xfd7zXZ\0"  # bytes of a packed file
+MEMORY = 64 << 20  # bytes that unpacking may take; what `packed` makes takes 9 MiB
 
 
 class Room:
@@ -57,13 +67,13 @@ def rounded(value: Any) -> Any:
 
 def dumps(value: Any) -> str:
     """One line of JSON; the same data give the same text. Raises ValueError for what JSON cannot hold."""
-    return json.dumps(value, allow_nan=False, sort_keys=True, separators=(",", ":"))
+    return json.dumps(value, allow_nan=False, default=dict, sort_keys=True, separators=(",", ":"))
 
 
 # -- several tables as one ---------------------------------------------------------------------------------------------
 
 
-def fold(rows: Sequence[Mapping[str, Any]]) -> Record | None:
+def fold(rows: Sequence[Mapping[str, Any]]) -> Table | None:
     """Two or more tables as one. None where nothing tells them apart, where one has a key of the form's own, or where a line of it would
     stand for more than a line may."""
     if len(rows) < 2 or any("of" in row or "each" in row for row in rows):
@@ -82,9 +92,9 @@ def _made(table: Mapping[str, Any]) -> int:
     return room.most - room.left
 
 
-def _fold(rows: Sequence[Mapping[str, Any]]) -> tuple[Record, Record]:
-    same: Record = {}
-    each: Record = {}
+def _fold(rows: Sequence[Mapping[str, Any]]) -> tuple[Table, Table]:
+    same: Table = {}
+    each: Table = {}
     for key in dict.fromkeys(k for row in rows for k in row):
         present = [row[key] for row in rows if key in row]
         if len(present) == len(rows) and len({dumps(v) for v in present}) == 1:
@@ -107,7 +117,7 @@ def _is_shut(value: Any) -> bool:
     return isinstance(value, dict) and set(value) == SHUT
 
 
-def unfold(table: Mapping[str, Any], room: Room) -> list[Record]:
+def unfold(table: Mapping[str, Any], room: Room) -> list[Table]:
     """The tables that `fold` was given. Raises ValueError where the lists are not as many values long as `of` says, or `room` is too
     small."""
     count, each = table["of"], table["each"]
@@ -129,7 +139,7 @@ def _must_fit(each: Mapping[str, Any], count: int, at: str) -> None:
             raise ValueError(f"{at}.{key} must be a list of {count}")
 
 
-def _one(same: Mapping[str, Any], each: Mapping[str, Any], i: int) -> Record:
+def _one(same: Mapping[str, Any], each: Mapping[str, Any], i: int) -> Table:
     found = dict(same)
     for key, values in each.items():
         if isinstance(values, dict):
@@ -170,9 +180,9 @@ def unfolded(value: Any, room: Room) -> Any:
 # -- records and their head --------------------------------------------------------------------------------------------
 
 
-def head_of(records: Sequence[Mapping[str, Any]]) -> Record:
+def head_of(records: Sequence[Mapping[str, Any]]) -> Table:
     """A head for records of one run: what all of them say of it, and the time of the first."""
-    head: Record = {"kind": "run", "form": FORM}
+    head: Table = {"kind": "run", "form": FORM}
     times = [r["at"] for r in records if "at" in r]
     if len(times) == len(records) and all(_time(t) for t in times):
         head["at"] = min(times)
@@ -200,7 +210,7 @@ def _parsed(text: str) -> datetime | None:
         return None
 
 
-def bare(record: Mapping[str, Any], head: Mapping[str, Any]) -> Record:
+def bare(record: Mapping[str, Any], head: Mapping[str, Any]) -> Table:
     """The record without what its head says."""
     found = {k: v for k, v in record.items() if not (k == "run" and head.get("run") == v)}
     for key in OF_RUN:
@@ -213,7 +223,7 @@ def bare(record: Mapping[str, Any], head: Mapping[str, Any]) -> Record:
     return found
 
 
-def whole(line: Mapping[str, Any], head: Mapping[str, Any]) -> Record:
+def whole(line: Mapping[str, Any], head: Mapping[str, Any]) -> Table:
     """The inverse of `bare`, for one record."""
     found = dict(line)
     if "run" in head:
@@ -243,7 +253,7 @@ def group(record: Mapping[str, Any]) -> tuple[Any, ...]:
 
 def lines(records: Iterable[Mapping[str, Any]], head: Mapping[str, Any]) -> Iterator[str]:
     """The lines of records of one run, without the head's own."""
-    groups: dict[str, list[Record]] = {}
+    groups: dict[str, list[Table]] = {}
     for record in records:
         groups.setdefault(dumps(group(record)), []).append(folded(rounded(bare(record, head))))
     for rows in groups.values():
@@ -251,8 +261,48 @@ def lines(records: Iterable[Mapping[str, Any]], head: Mapping[str, Any]) -> Iter
         yield from (dumps(row) for row in ([together] if together else rows))
 
 
-def joined(line: Mapping[str, Any], head: Mapping[str, Any], size: int | None = None) -> list[Record]:
+def joined(line: Mapping[str, Any], head: Mapping[str, Any], size: int | None = None) -> list[Table]:
     """The records of one line of `size` bytes. Raises ValueError where it does not fit its head or itself, or stands for too much."""
     room = Room(len(dumps(line)) if size is None else size)
     rows = unfold(line, room) if "of" in line and "each" in line else [dict(line)]
     return [whole(unfolded(row, room), head) for row in rows]
+
+
+# -- packed --------------------------------------------------------------------------------------------------------------
+
+
+def named(path: Path) -> bool:
+    """Whether a file's name says that it is one of records."""
+    return path.name.endswith((PLAIN, PACKED))
+
+
+def packed_name(path: Path) -> Path:
+    """What the file of these records is called once it is packed."""
+    return path.with_name(path.name.removesuffix(".xz").removesuffix(PLAIN) + PACKED)
+
+
+def below(folder: Path) -> list[Path]:
+    """The files of records in a folder and those within it, in the order of their names."""
+    return sorted(path for path in folder.rglob(f"*{PLAIN}*") if named(path))
+
+
+def unpacked(content: bytes) -> bytes:
+    """The text that a file of records holds. Raises ValueError where a packed one is damaged, cut off, or would be larger than a file
+    may."""
+    if not content.startswith(FIRST):
+        return content
+    unpack = lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=MEMORY)
+    try:
+        found = unpack.decompress(content, MOST + 1)
+    except lzma.LZMAError as error:
+        raise ValueError(f"the packed file is damaged: {error}") from None
+    if len(found) > MOST:
+        raise ValueError(f"unpacked it has more than {MOST:,} bytes")
+    if not unpack.eof or unpack.unused_data:
+        raise ValueError("the packed file is cut off" if not unpack.eof else "something stands after the end of the packed file")
+    return found
+
+
+def packed(text: bytes, path: Path) -> bytes:
+    """What a file of this name holds of a text: packed where its name says so. Nothing of nothing. The same text gives the same bytes."""
+    return lzma.compress(text) if text and path.name.endswith(PACKED) else text

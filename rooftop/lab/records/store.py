@@ -1,27 +1,10 @@
 """Records: what was measured or checked, as JSON lines. Written once by the run that made them, never edited.
 
 A file a run, `results/<device>/<UTC time>-<run>.jsonl`, so that two processes never write into one; packed (`.jsonl.xz`) once it is merged
-or pruned (rooftop.lab.records.packed). Its first line is a `run` head, which holds for all that follow: device, versions, host. Then come
+or pruned. Its first line is a `run` head, which holds for all that follow: device, versions, host. Then come
 the records, several of one subject in a line where they have things in common (rooftop.lab.records.form says how). `read` gives each record
-whole, as if it stood alone:
+whole, as if it stood alone (rooftop.lab.records.record says what it holds).
 
-| key | what it holds |
-|---|---|
-| `kind` | `bench`, `check`, `ceiling`, `sanitize`, `build`, `clock`, `tune`, `counters`, `compared`, `first-calls`, `sweep` (lab/timing/swept.py), `language` |
-| `at`, `run` | UTC time, and the run that wrote it |
-| `op`, `case`, `subject` | what; `subject` is an implementation's name, a rung's (`softmax_cuda/03_online`), or `peer:torch` |
-| `digest` | hash of what is computed and launched; `source`, `machine`: of its code (rooftop.lab.records.identity). If they are not the tree's: stale |
-| `config`, `config_from`, `path` | the config, where it came from, the kernels that were launched |
-| `work` | `read`, `write` (bytes), `ops` by unit |
-| `clocks` | `kernel`, `cold`, `hot`, `host`; `sustained`: the kernel clock of that duty. Each `median`, `low`, `high` (seconds), `n`, `noise`, `duty` |
-| `versus`, `sustained_versus` | peer, plain copy, or the rung before -> paired ratio of times on the kernel clock, with interval and verdict |
-| `memory` | bytes: the most that one eager call had allocated at once, inputs apart |
-| `error` | `ok`, `share` (the worst, as a multiple of what is allowed); of what is timed `max`, `rms` against float64 and what is allowed |
-| `predict` | the head's prediction as it then stood |
-| `sensors` | clocks, power and temperature, each before and after; what held the clocks back |
-| `device`, `versions`, `host` | the card; the software, peers and driver; the CPU: of the run |
-
-Numbers have six significant digits; whole numbers are counts and have all. What else a record leaves out, rooftop.lab.records.compact says.
 A file without a head is of the form before: its lines are records. It is read as well, and brought to this form when it is merged or
 pruned."""
 
@@ -29,40 +12,49 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import gc
+import hashlib
 import json
+import marshal
 import math
 import os
 import re
 import secrets
 import stat
+import sys
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from rooftop.core import texts
+from rooftop.core import settings, texts
 from rooftop.core.names import RENAMED
 from rooftop.core.spec import Device
 from rooftop.core.whole_file import named, regular
-from rooftop.lab.records import form, packed, parsed
-from rooftop.lab.records.compact import compact
-from rooftop.lab.records.form import Record
-from rooftop.lab.records.shapes import HEAD, SHAPES, shown
+from rooftop.lab.records import form, record, values
+from rooftop.lab.records.record import HEAD, KINDS, SHAPES, Record, Table, compact
 from rooftop.lab.records.software import host, versions
+from rooftop.lab.records.values import shown
 
 __all__ = [
-    "KINDS", "SHAPES", "Merged", "Record", "RecordError", "Section", "Writer", "about", "host", "latest", "merge", "read", "read_file",
+    "KINDS", "SHAPES", "Record", "RecordError", "Section", "Table", "Writer", "about", "host", "latest", "read", "read_file",
     "versions"
 ]
 
-KINDS = ("bench", "check", "ceiling", "sanitize", "build", "clock", "tune", "counters", "compared", "first-calls", "sweep", "language")
 SAID = 300  # characters of what is wrong with a line
 ESCAPED = re.compile(rb"\\[bfru]|[\x7f\xc2\xd8\xe2]")  # a line with none of these holds no control character: JSON has them escaped
 DEPTH = 32  # of tables and lists within each other: more is no record, and more than Python can write again
 
-Section = tuple[Record | None, list[Record]]  # a head, and the records that it holds for, whole; None: lines of the form before
+PART = "records"  # the folder of the cache
+LEAST = 1 << 18  # bytes of record files, most of them packed: fewer are parsed as quickly
+SETTLED = 2.0  # seconds since a file's last change: before, it may change again and have the same times
+
+Stamp = tuple[int, ...]
+Content = tuple[list[Table], str | None]  # of one file: the records, and what is wrong with its last line
+Section = tuple[Table | None, list[Record]]  # a head, and the records that it holds for, whole; None: lines of the form before
 
 
 class RecordError(ValueError):
@@ -75,7 +67,7 @@ def slug_of(device: str) -> str:
     return slug(device)
 
 
-def about(device: Device) -> Record:
+def about(device: Device) -> Table:
     """A card as records name it: all that kernels may ask of it, so that whoever reads the record asks them about the same card."""
     return {
         "name": device.name, "arch": device.arch, "sms": device.sms, "l2_bytes": device.l2_bytes,
@@ -94,7 +86,7 @@ class Writer:
     device: str
     run: str = field(default_factory=lambda: secrets.token_hex(4))
     _file: Any = None
-    _head: Record = field(default_factory=dict)
+    _head: Table = field(default_factory=dict)
     _last: int = 0  # where in the file the last record begins
 
     def ready(self) -> Path:
@@ -148,7 +140,7 @@ class Writer:
             self._file.flush()
             os.fsync(self._file.fileno())
         self._head = head
-        return form.whole(line, head)
+        return Record(form.whole(line, head))
 
     def close(self) -> None:
         if self._file is not None:
@@ -172,7 +164,7 @@ def _finite(text: str) -> float:
     return value
 
 
-def parse(line: bytes, head: Mapping[str, Any] | None = None) -> list[Record]:
+def parse(line: bytes, head: Mapping[str, Any] | None = None) -> list[Table]:
     """The records of one line, whole; of a head: itself. Raises ValueError, saying why in one line, where it is neither."""
     try:
         return _parsed(line, head or {})
@@ -180,7 +172,7 @@ def parse(line: bytes, head: Mapping[str, Any] | None = None) -> list[Record]:
         raise ValueError(texts.line(str(error), SAID)) from None
 
 
-def _parsed(line: bytes, head: Mapping[str, Any]) -> list[Record]:
+def _parsed(line: bytes, head: Mapping[str, Any]) -> list[Table]:
     try:
         value = json.loads(line.decode("utf-8"), parse_float=_finite, parse_constant=_finite)
     except RecursionError:
@@ -198,19 +190,19 @@ def _parsed(line: bytes, head: Mapping[str, Any]) -> list[Record]:
         HEAD(value, "")
         return [value]
     records = list(form.joined(value, head, len(line)))
-    for record in records:
-        SHAPES[record["kind"]](record, "")
+    for one in records:
+        SHAPES[one["kind"]](one, "")
     return [of_today(r) for r in records]
 
 
-def of_today(record: Record) -> Record:
-    """A record with today's names of kernels that were renamed since (rooftop.core.names.RENAMED)."""
+def of_today(record: Table) -> Table:
+    """A record with today's names of kernels that were renamed since (rooftop.core.RENAMED)."""
     if not RENAMED:
         return record
-    names: Record = {key: RENAMED.get(name, name) for key, name in record.items() if key == "subject" and isinstance(name, str)}
+    names: Table = {key: RENAMED.get(name, name) for key, name in record.items() if key == "subject" and isinstance(name, str)}
     if record["kind"] == "sweep":
-        lists: Record = {key: [RENAMED.get(n, n) for n in record[key]] for key in ("implementations", "named") if key in record}
-        tables: Record = {
+        lists: Table = {key: [RENAMED.get(n, n) for n in record[key]] for key in ("implementations", "named") if key in record}
+        tables: Table = {
             key: {RENAMED.get(n, n): v for n, v in record[key].items()} for key in ("digests", "sources", "machines", "peers")
             if key in record
         }
@@ -225,7 +217,7 @@ def sections(path: Path, content: bytes | None = None) -> tuple[list[Section], s
     Raises RecordError where any other line is neither a record nor a head, and for a packed file that is damaged."""
     found: list[Section] = []
     try:
-        lines = packed.text(regular(path) if content is None else content).split(b"\n")
+        lines = form.unpacked(regular(path) if content is None else content).split(b"\n")
     except ValueError as error:
         raise RecordError(f"{path}: no file of records: {error} (remove or restore it)") from None
     for number, line in enumerate(lines, 1):
@@ -240,9 +232,9 @@ def sections(path: Path, content: bytes | None = None) -> tuple[list[Section], s
         if rows[0]["kind"] == "run":
             found.append((rows[0], []))
         elif found:
-            found[-1][1].extend(rows)
+            found[-1][1].extend(map(Record, rows))
         else:
-            found.append((None, rows))
+            found.append((None, list(map(Record, rows))))
     return found, None
 
 
@@ -267,8 +259,8 @@ def files(folder: Path) -> list[Path]:
         raise type(error)(error.errno, f"{error.strerror}; a folder of records is needed", str(folder)) from None
     if stat.S_ISDIR(kind):
         os.scandir(folder).close()  # raises where it may not be read; rglob is silent
-        return packed.below(folder)
-    if not packed.named(folder):
+        return form.below(folder)
+    if not form.named(folder):
         raise NotADirectoryError(f"{folder} is no folder; records are a folder, or a .jsonl or .jsonl.xz file")
     return [folder]
 
@@ -278,195 +270,120 @@ def read(folder: Path, cut: list[str] | None = None) -> list[Record]:
     was cut off.
 
     Raises OSError for what is no folder and no file of records."""
-    found: list[Record] = []
+    found: list[Table] = []
     try:
-        contents = parsed.read(folder, files(folder), read_file, __file__)
+        contents = _contents(folder, files(folder))
     except FileNotFoundError:  # another process has packed or pruned one meanwhile
-        contents = parsed.read(folder, files(folder), read_file, __file__)
+        contents = _contents(folder, files(folder))
     for records, note in contents:
         found += records
         if note and cut is not None:
             cut.append(note)
-    return sorted(found, key=lambda r: str(r.get("at", "")))
+    return [Record(r) for r in sorted(found, key=lambda r: str(r.get("at", "")))]
 
 
 def proven(records: Iterable[Record], card: str) -> dict[tuple[str, ...], Record]:
     """The check records of a card that say that a case is right, by op, kernel, case and `Subject.digest`."""
-    right = (r for r in records if r["kind"] == "check" and r["error"].get("ok") and r["device"]["name"] == card)
-    return {(r["op"], r["subject"], r["case"], f"{r['digest']} {r.get('source', '')}"): r for r in right}
+    return {_judged(r): r for r in records if r.kind == "check" and r.error.ok and r.card == card}
 
 
 def judged_peers(records: Iterable[Record], card: str, software: dict[str, str]) -> dict[tuple[str, ...], Record]:
     """The bench records of peers, which say whether their results were right, made on a card with the same versions; keys as of
     `proven`."""
-    found = (r for r in records if r["kind"] == "bench" and str(r["subject"]).startswith("peer:") and r["device"]["name"] == card)
-    return {(r["op"], r["subject"], r["case"], f"{r['digest']} {r.get('source', '')}"): r for r in found if r["versions"] == software}
+    found = (r for r in records if r.kind == "bench" and r.subject.startswith("peer:") and r.card == card)
+    return {_judged(r): r for r in found if r.versions == software}
+
+
+def _judged(r: Record) -> tuple[str, ...]:
+    return r.op, r.subject, r.case, f"{r.digest} {r.source}"
 
 
 def latest(records: Iterable[Record], kind: str) -> dict[tuple[str, str, str], Record]:
     """The newest record of each (device, subject, `op case`)."""
-    found: dict[tuple[str, str, str], Record] = {}
-    for r in records:
-        if r["kind"] == kind and "subject" in r:
-            found[(str(r.get("device", {}).get("name", "")), str(r["subject"]), f"{r.get('op')} {r.get('case')}")] = r
-    return found
+    return {(r.card, r.subject, f"{r.op} {r.case}"): r for r in records if r.kind == kind}
 
 
-# -- rewriting ---------------------------------------------------------------------------------------------------------
+# -- the cache of what was parsed ------------------------------------------------------------------------------------------
+# A large folder is read in an eighth of the time. One file of the cache for each folder of records. It holds of every file its size, times
+# and inode, and its records; a file of which one of these has changed is parsed anew. The content stands after its SHA-256: a cache that is
+# damaged, or that another version of these modules or of Python wrote, counts as none.
 
 
-def modern(found: Sequence[Section]) -> list[tuple[Record, list[Record]]]:
-    """Sections with a head each: those of the form before, compact, get one for each run and card."""
-    made: list[tuple[Record, list[Record]]] = []
-    for head, records in found:
-        if head is not None:
-            made.append((head, list(records)))
-            continue
-        runs: dict[str, list[Record]] = {}
-        for r in records:
-            runs.setdefault(f"{r.get('run')} {r.get('device', {}).get('name')}", []).append(form.rounded(compact(r)))
-        made += [(form.head_of(rows), rows) for rows in runs.values()]
-    return made
+def _contents(folder: Path, paths: Sequence[Path]) -> list[Content]:
+    """Of each file what it holds; parsed, where it is not as it was the last time. Raises like `read_file`."""
+    stats = [path.stat() for path in paths]
+    cache = _place(folder) if sum(s.st_size for s in stats) >= LEAST else None
+    kept = _load(cache) if cache else {}
+    found: dict[str, tuple[Stamp, Content]] = {}
+    for path, now in zip(paths, stats, strict=True):
+        stamp = (now.st_size, now.st_mtime_ns, now.st_ctime_ns, now.st_ino)
+        known = kept.get(str(path))
+        found[str(path)] = known if known is not None and known[0] == stamp else (stamp, _parse_file(path))
+    last = time.time() - SETTLED
+    settled = {str(p): found[str(p)] for p, s in zip(paths, stats, strict=True) if max(s.st_mtime, s.st_ctime) <= last}
+    if cache and (settled.keys() != kept.keys() or any(settled[name] is not kept[name] for name in settled)):
+        _save(cache, settled)
+    return [content for _, content in found.values()]
 
 
-def text(found: Iterable[tuple[Record, Sequence[Record]]]) -> bytes:
-    """The content of a file of these sections; one without records is left out."""
-    parts = [[form.dumps(head), *form.lines(records, head)] for head, records in found if records]
-    return "".join(line + "\n" for part in parts for line in part).encode()
+def _parse_file(path: Path) -> Content:
+    records, note = read_file(path)
+    return [r.table for r in records], note
 
 
-@dataclass
-class Merged:
-    """What `merge` did, file by file."""
-
-    added: list[str] = field(default_factory=list)
-    grown: list[str] = field(default_factory=list)
-    same: list[str] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-    records: int = 0
+def _place(folder: Path) -> Path | None:
+    """The file of the cache for a folder. None where there is no place for a cache: that costs only time."""
+    try:
+        name = hashlib.sha256(os.fsencode(folder.resolve())).hexdigest()[:24]
+        return settings.load().cache / PART / f"{name}.marshal"
+    except (OSError, ValueError):
+        return None
 
 
-def merge(source: Path, into: Path, renew: Callable[[Record], bool] = lambda record: False) -> Merged:
-    """Bring the records below `source` (a folder or a file, of another machine, say) into `into`. Nothing of either is lost.
-
-    What a file of the same name there has already is left out, the rest is added to it; `renew` may give a record the hashes of the tree
-    first. Raises RecordError, before anything is written, if a file is not one of records, FileNotFoundError if `source` is not there."""
-    if not source.exists():
-        raise FileNotFoundError(f"no {source}")
-    if not (source.is_file() or source.is_dir()):
-        raise RecordError(f"{source} is neither a file nor a folder")
-    files = [source] if source.is_file() else packed.below(source)
-    if not files:
-        raise RecordError(f"{source} holds no .jsonl or .jsonl.xz file")
-    result = Merged()
-    given = []
-    for path in files:
-        found, note = sections(path)
-        if note:
-            result.notes.append(note)
-        devices = {str(r.get("device", {}).get("name", "")) for _, records in found for r in records} - {""}
-        if len(devices) > 1:
-            raise RecordError(f"{path} holds records of several devices: {', '.join(sorted(devices))}")
-        for r in (r for _, records in found for r in records):
-            renew(r)
-        if any(records for _, records in found):
-            given.append((path, found, devices.pop() if devices else path.parent.name))
-    for path, found, device in given:
-        _place(into / slug_of(device) / path.name, modern(found), result)
-        result.records += sum(len(records) for _, records in found)
-    return result
+def _version() -> str:
+    """Of all that decides how a file is parsed, and how the result is written."""
+    modules = (__file__, record.__file__, form.__file__, values.__file__, texts.__file__)
+    parts = [Path(str(path)).read_bytes() for path in modules]
+    return f"{sys.version} {marshal.version} {hashlib.sha256(b''.join(parts)).hexdigest()} {sorted(RENAMED.items())}"
 
 
-def _place(path: Path, found: Sequence[tuple[Record, list[Record]]], result: Merged) -> None:
-    """The records added to the file of this name, which is packed from then on."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    target = packed.name(path)
-    with _locked(path.parent):
-        before = [p for p in (target, target.with_suffix("")) if p.exists()]
-        kept: list[tuple[Record, list[Record]]] = []
-        notes = []
-        for one in before:
-            present, note = sections(one)
-            add(kept, modern(present))
-            notes += [note] if note else []
-        if not add(kept, found):
-            result.same.append(before[0].name)
-            return
-        with held(before), _written(target, packed.content(text(kept), target)) as temporary:
-            os.replace(temporary, target)
-            for other in before:
-                if other != target:
-                    other.unlink()
-        (result.grown if before else result.added).append(target.name)
-        result.notes += notes
+def _load(path: Path) -> dict[str, tuple[Stamp, Content]]:
+    try:
+        content = regular(path)
+        digest, body = content[:32], memoryview(content)[32:]
+        if hashlib.sha256(body).digest() != digest:
+            return {}
+        with _without_collections():
+            version, found = marshal.loads(body)
+        return dict(found) if version == _version() else {}
+    except (OSError, ValueError, EOFError, TypeError):
+        return {}
 
 
-def add(kept: list[tuple[Record, list[Record]]], found: Iterable[tuple[Record, list[Record]]]) -> bool:
-    """Adds to `kept` the records of `found` that it lacks, those of one head together. Returns whether there were any."""
-    known = {form.dumps(r) for _, records in kept for r in records}
-    fresh = [(head, new) for head, records in found if (new := [r for r in records if not known or form.dumps(r) not in known])]
-    for head, new in fresh:
-        same = next((records for other, records in kept if other == head), None)
-        if same is None:
-            kept.append((head, new))
-        else:
-            same += new
-    return bool(fresh)
-
-
-def replace(before: Mapping[Path, bytes], target: Path, after: bytes) -> None:
-    """The files of one run, which were as `before` says, made the one file `target` at a stroke; nothing left of them: they go. Raises
-    RecordError if one has changed."""
-    with _locked(target.parent):
-        for path, content in before.items():
-            if path.read_bytes() != content:
-                raise RecordError(f"{path} has changed meanwhile")
-        if after:
-            with _written(target, after) as temporary:
-                temporary.chmod(next(iter(before)).stat().st_mode & 0o7777)
-                os.replace(temporary, target)
-        for path in before:
-            if path != target or not after:
-                path.unlink()
+def _save(path: Path, found: dict[str, tuple[Stamp, Content]]) -> None:
+    """The file is complete or absent. A cache that cannot be written costs only time."""
+    try:
+        body = marshal.dumps((_version(), found))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(dir=path.parent)
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(hashlib.sha256(body).digest() + body)
+            os.replace(temporary, path)
+        except OSError:
+            with contextlib.suppress(OSError):
+                Path(temporary).unlink()
+    except (OSError, ValueError):
+        pass
 
 
 @contextlib.contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """One merge at a time in a folder, so that none replaces what another has just written. Where the file system has no locks: nothing."""
-    handle = os.open(folder, os.O_RDONLY)
+def _without_collections() -> Iterator[None]:
+    """Python looks for garbage the more often the more is made, and records are none: that took three quarters of the time to load them."""
+    was = gc.isenabled()
+    gc.disable()
     try:
-        with contextlib.suppress(OSError):
-            fcntl.flock(handle, fcntl.LOCK_EX)
         yield
     finally:
-        os.close(handle)
-
-
-@contextlib.contextmanager
-def _written(target: Path, content: bytes) -> Iterator[Path]:
-    """`content` on disk beside `target` under a name of its own, which is gone afterwards. Raises OSError, with the name, where it does not
-    fit."""
-    temporary = target.with_suffix(f".{os.getpid()}-{secrets.token_hex(4)}.tmp")
-    try:
-        with open(temporary, "xb") as file, named(target):
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        yield temporary
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
-@contextlib.contextmanager
-def held(paths: Iterable[Path]) -> Iterator[None]:
-    """The files for us alone. Raises RecordError where a run has one of them open to write into (`Writer`)."""
-    with contextlib.ExitStack() as stack:
-        for path in paths:
-            file = stack.enter_context(open(path, "rb"))
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise RecordError(f"a run is writing {path}") from None
-            except OSError:
-                continue  # a file system without locks
-        yield
+        if was:
+            gc.enable()

@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 
 from rooftop.core import settings
 from rooftop.lab.records import store
-from rooftop.lab.records.store import Record
+from rooftop.lab.records.record import Record, Table, of_kind
 
 SUBJECT = "trials"
 FINDING = "finding"  # the outcome that nothing may have
@@ -52,7 +52,7 @@ def ended(what: str, given: argparse.Namespace, run: Callable[[], tuple[Counter[
     raise SystemExit(bool(findings))
 
 
-def keep(folder: Path, what: str, rows: Sequence[Record], seconds: float, seed: int | None = None) -> Path:
+def keep(folder: Path, what: str, rows: Sequence[Table], seconds: float, seed: int | None = None) -> Path:
     """Write the record of a campaign below `folder`; its file."""
     card = {"name": str(store.host()["cpu"])}
     said = {
@@ -87,8 +87,7 @@ def revision() -> str:
 
 def newest(found: Sequence[Record]) -> dict[str, Record]:
     """The last record of each thing that was tried."""
-    mine = (r for r in found if r["kind"] == "clock" and r["subject"] == SUBJECT)
-    return {str(r["case"]): r for r in sorted(mine, key=lambda r: str(r.get("at", "")))}
+    return {r.case: r for r in of_kind(found, "clock", SUBJECT)}
 
 
 def outcomes(record: Record) -> Counter[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from rooftop.lab.report.measured import Measured
+from rooftop.lab.report.joined import Measured
 from rooftop.lab.report.model import DeviceView, LadderPage, RungRow
 
 BEYOND = 1.1  # times the highest bar: predictions above it stand there, marked as beyond

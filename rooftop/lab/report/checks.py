@@ -17,12 +17,12 @@ def checked(now: Sequence[Mapping[str, Any]], recorded: Iterable[Record]) -> tup
     found = [_checked("just now, here", now)] if now else []
     newest: dict[tuple[str, str], Record] = {}
     for r in recorded:
-        newest[(str(r["device"]["name"]), str(r["case"]))] = r
+        newest[(r.card, r.case)] = r
     for device in sorted({d for d, _ in newest}):
         rows = [r for (d, _), r in newest.items() if d == device]
-        day = max(str(r.get("at", "")) for r in rows)[:10]
+        day = max(r.at for r in rows)[:10]
         found.append(_checked(f"{device}, {day}", [
-            {"status": "ok" if r["error"].get("ok") else "wrong", "backend": r.get("backend", ""), "case": r["case"]} for r in rows
+            {"status": "ok" if r.error.ok else "wrong", "backend": r.backend, "case": r.case} for r in rows
         ]))
     return tuple(found)
 
@@ -41,10 +41,10 @@ def sanitized(op: Contract, recorded: Sequence[Record], stale: Callable[[Record]
     `recorded`: its `sanitize` records, oldest first. `stale`: None for a record of the tree as it is, else why it is not."""
     edge = {c.id for c in op.cases if "edge" in c.tags}
     found = []
-    for device in sorted({str(r["device"]["name"]) for r in recorded}):
-        mine = [r for r in recorded if str(r["device"]["name"]) == device]
-        tools = tuple(_tool(tool, [r for r in mine if r["case"] == tool], edge, stale) for tool in TOOLS)
-        found.append(Sanitized(device, max(str(r.get("at", "")) for r in mine)[:10], tools))
+    for device in sorted({r.card for r in recorded}):
+        mine = [r for r in recorded if r.card == device]
+        tools = tuple(_tool(tool, [r for r in mine if r.case == tool], edge, stale) for tool in TOOLS)
+        found.append(Sanitized(device, max(r.at for r in mine)[:10], tools))
     return tuple(found)
 
 

@@ -21,13 +21,12 @@ from rooftop.core.contract import Contract
 from rooftop.core.spec import TARGETS, Case, Device
 from rooftop.lab.candidates import Asked
 from rooftop.lab.check.proofs import device_of
-from rooftop.lab.records.store import Record
-from rooftop.lab.report import checks, derivation, language_page, predictions, reference, sweep_page
+from rooftop.lab.records.record import Record, of_kind
+from rooftop.lab.report import beyond, checks, derivation, language_page, predictions, reference, sweep_page
 from rooftop.lab.report.facts import target_facts
-from rooftop.lab.report.joined import Joined, operations_of
+from rooftop.lab.report.joined import Joined, Measured, operations_of
 from rooftop.lab.report.known import Digests as Digests
 from rooftop.lab.report.ladder_cases import cases_of, headline_of
-from rooftop.lab.report.measured import Measured
 from rooftop.lab.report.model import (
     Card,
     CaseView,
@@ -80,7 +79,7 @@ class Gatherer(Joined):
     def site(self, now: datetime) -> SiteData:
         ladders = tuple(self.ladder_page(registry.ladder(name, self.house)) for name in registry.ladder_names(self.house))
         ops = tuple(self.op_score(name) for name in self._op_names)
-        bench = self._of_kind("bench")
+        bench = of_kind(self.records, "bench")
         stale = sum(self.stale(r) is not None for r in bench)
         languages = language_page.rows(self.records, self.measured, self.stale, self.house)
         tutorial = settings.CHECKOUT / "docs" / "tutorial.md"
@@ -97,7 +96,7 @@ class Gatherer(Joined):
         fresh: dict[str, int] = {}
         views: dict[str, DeviceView] = {}
         for r in records:
-            name = str(r["device"]["name"])
+            name = r.card
             fresh[name] = fresh.get(name, 0) + (self.stale(r) is None)
             views[name] = DeviceView(
                 name, device_of(r), self.ceilings(name)[0] is not None, self.outdated(name), self.ceilings(name)[1] is not None
@@ -128,7 +127,7 @@ class Gatherer(Joined):
         op = registry.op(ladder.op, self.house)
         cases = cases_of(ladder, op)
         names = {r.name for r in ladder.rungs} | {r.implementation.name for r in ladder.rungs if r.head and r.head.implementation}
-        mine = [r for r in self._placed.get(("bench", op.name), ()) if str(r.get("subject")) in names]
+        mine = [r for r in self._placed.get(("bench", op.name), ()) if r.subject in names]
         devices = self.devices(mine)
         headline = headline_of(ladder, op).id
         rungs: list[RungRow] = []
@@ -143,8 +142,19 @@ class Gatherer(Joined):
         views = tuple(CaseView(c.id, c.name, c.dtype, c.why, c.id == headline) for c in cases)
         return LadderPage(
             ladder.name, ladder.title, ladder.intro.strip(), op.name, headline, views, ladder.targets, devices, tuple(rungs), peers,
-            derivation.steps(ladder, self.house),
+            derivation.steps(ladder, self.house), self._beyond(ladder, op),
         )
+
+    def _beyond(self, ladder: registry.Ladder, op: Contract) -> tuple[str, ...]:
+        """Where the shipped kernel, that of the last rung or what a call of the headline takes, differs from the last rung."""
+        def found() -> str:
+            case, last = headline_of(ladder, op), ladder.rungs[-1]
+            name = last.head.implementation if last.head else None
+            name = name or self._once(("choice", op.name, case.id, beyond.CARD), lambda: first_choice(op, case, beyond.CARD, self.asked))
+            shipped = next((i for i in registry.implementations(op.name, self.house) if i.name == name), None)
+            return "\n".join(beyond.lines(ladder, op, shipped, case, self.asked))
+
+        return tuple((self._once(("beyond", ladder.name), found) or "").splitlines())
 
     def _rung(
         self, rung: registry.Rung, op: str, cases: Sequence[Case], headline: str, targets: Sequence[int], devices: Sequence[DeviceView],
@@ -200,7 +210,7 @@ class Gatherer(Joined):
         cases = [c for c in op.cases if "bench" in c.tags]
         implementations = tuple(ImplementationView(i.name, i.backend, i.arch, _shown(i.path), self.sanitized(name, i.name)) for i in found)
         names = {i.name for i in found}
-        mine = [r for r in self._placed.get(("bench", name), ()) if r.get("subject") in names]
+        mine = [r for r in self._placed.get(("bench", name), ()) if r.subject in names]
         scores = []
         for device in self.devices(mine):
             rows: list[ScoreRow] = []

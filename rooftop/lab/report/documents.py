@@ -11,19 +11,19 @@ from statistics import geometric_mean, median
 from rooftop.core import registry, settings, whole_file
 from rooftop.core.texts import markdown
 from rooftop.lab.records import store, trials
-from rooftop.lab.records.store import Record
-from rooftop.lab.report import comm_page, expected_page, language_page, learn_page, models_page, precision, profiling_page
+from rooftop.lab.records.record import Record, newest, of_kind
+from rooftop.lab.report import language_page, models_page, precision, profiling_page, tables
 from rooftop.lab.report.data import Digests, gather
-from rooftop.lab.report.linear_page import front
+from rooftop.lab.report.markup import table
 from rooftop.lab.report.model import SiteData
 from rooftop.lab.report.picture import climb
 from rooftop.lab.report.sparse_grid import drawing as sparse_drawing
 from rooftop.lab.report.sparse_grid import table as sparse_table
-from rooftop.lab.report.which_kernel import table as choices
 from rooftop.lab.timing import first_calls, invariant_costs, sparse_auto
 
 END = "<!-- /generated -->"
 NOTHING = "Nothing has been measured yet."
+FRESH = "No fresh record: nothing has been measured yet with the kernels as they stand."
 
 
 def figures(found: list[Record], site: SiteData) -> str:
@@ -77,22 +77,19 @@ def ops(found: list[Record], site: SiteData) -> str:
             lines.append(f"| {op.name.removesuffix('_bwd') + ', backward' if op.name.endswith('_bwd') else op.name} | {op.family} | {' | '.join(cells)} |")
         else:
             unmeasured.append(op.name)
-    several = [comm_page.speeds(found).get(card.device.name, []) for card in cards]
+    several = [tables.speeds(found).get(card.device.name, []) for card in cards]
     if any(several):
         cells = [f"{len(s)} |  | {geometric_mean(s):.2f}x NCCL" if s else " |  | " for s in several]
         lines.append(f"| collectives, on several cards | comm | {' | '.join(cells)} |")
     if len(lines) == 2:
-        return "No fresh record: nothing has been measured yet with the kernels as they stand."
+        return FRESH
     return "\n".join(lines) + (f"\n\nNot measured with the kernels as they stand: {', '.join(unmeasured)}." if unmeasured else "")
 
 
 def scores(_found: list[Record], site: SiteData) -> str:
     """Every op's bench cases with a fresh record, by device: time, share of the measured roof, best peer, error. Stale ones are left
     out."""
-    lines = [
-        "| op | case | device | implementation | kernel µs | of the roof | against the best peer | error / allowance |",
-        "|---|---|---|---|---:|---:|---:|---:|",
-    ]
+    rows = []
     for op in site.ops:
         for device in op.scores:
             shown = [m for row in device.rows if (m := row.best) is not None and not m.stale and m.kernel is not None]
@@ -100,73 +97,63 @@ def scores(_found: list[Record], site: SiteData) -> str:
                 peer = m.best_peer
                 versus = f"{peer.speed:.2f}x {peer.label} ({peer.verdict})" if peer else ""
                 share = f"{m.share:.2f}" if m.share else ""
-                error = f"{m.error:.2f}" if m.error is not None else ""
+                error = f"{m.error.share:.2f}" if m.error.share is not None else ""
                 who = f"{m.subject}, {m.duty}" if m.duty else m.subject
-                lines.append(f"| {op.name} | {m.case} | {m.device} | {who} | {m.seconds * 1e6:.1f} | {share} | {versus} | {error} |")
-    if len(lines) == 2:
-        return "No fresh record: nothing has been measured yet with the kernels as they stand."
-    return "\n".join(lines)
+                rows.append((op.name, m.case, m.card, who, f"{m.seconds * 1e6:.1f}", share, versus, error))
+    heads = "op | case | device | implementation | kernel µs | of the roof | against the best peer | error / allowance"
+    return "\n".join(table(heads, rows, "llllrrrr")) if rows else FRESH
 
 
 def timing(found: list[Record], _site: SiteData) -> str:
     """The newest demonstration of naive timing (`rooftop.lab.timing.timer_cuda.naive_demo`)."""
-    mine = [r for r in found if r["kind"] == "clock" and r.get("subject") == "naive timing"]
-    if not mine:
+    record = newest(found, "clock", "naive timing")
+    if record is None:
         return NOTHING
-    record = max(mine, key=lambda r: str(r.get("at", "")))
     rows: list[dict[str, object]] = record["rows"]
     sizes = sorted({int(str(r["mib"])) for r in rows})
-    lines = [
-        f"{record['device']['name']}, median of {record['repeats']}. {' and '.join(map(str, sizes))} MiB are read + written; GB/s is what would be claimed.",
-        "",
-        "| how it was timed | " + " | ".join(f"{m} MiB: µs | GB/s" for m in sizes) + " | what was timed |",
-        "|---|" + "---:|---:|" * len(sizes) + "---|",
-    ]
+    said = (
+        f"{record.card}, median of {record['repeats']}. {' and '.join(map(str, sizes))} MiB are read + written; GB/s is what would be claimed."
+    )
+    heads = " | ".join(("how it was timed", *(f"{m} MiB: µs | GB/s" for m in sizes), "what was timed"))
+    made = []
     for how in dict.fromkeys(str(r["how"]) for r in rows):
         cells = []
         for mib in sizes:
             row = next(r for r in rows if r["how"] == how and r["mib"] == mib)
             cells.append(f"{float(str(row['seconds'])) * 1e6:.1f} | {float(str(row['gb_per_s'])):.0f}")
         says = next(str(r["says"]) for r in rows if r["how"] == how)
-        lines.append(f"| {how} | {' | '.join(cells)} | {says} |")
-    return "\n".join(lines)
+        made.append((how, *cells, says))
+    return "\n".join([said, "", *table(heads, made, "l" + "rr" * len(sizes) + "l")])
 
 
 def build(found: list[Record], _site: SiteData) -> str:
     """The newest build times of each way (`rooftop.lab.timing.build_time`)."""
-    newest: dict[str, Record] = {}
-    for r in sorted((r for r in found if r["kind"] == "build"), key=lambda r: str(r.get("at", ""))):
-        newest[str(r["subject"])] = r
-    if not newest:
-        return NOTHING
-    lines = ["| way | from source to the first result | builds | on |", "|---|---:|---:|---|"]
-    for name, r in newest.items():
+    rows = []
+    for name, r in {r.subject: r for r in of_kind(found, "build")}.items():
         seconds = float(r["seconds"])
         shown = f"{seconds:.1f} s" if seconds >= 1 else f"{seconds * 1e3:.0f} ms" if seconds >= 0.01 else f"{seconds * 1e3:.1f} ms"
-        lines.append(f"| {name} | {shown} | {r['n']} | {r['device']['name']}, torch {r['versions'].get('torch', '?')} |")
-    return "\n".join(lines)
+        rows.append((name, shown, r["n"], f"{r.card}, torch {r.versions.get('torch', '?')}"))
+    return "\n".join(table("way | from source to the first result | builds | on", rows, "lrrl")) if rows else NOTHING
 
 
 def first(found: list[Record], _site: SiteData) -> str:
     """The newest first calls of each op, dtype, card and candidate (`rooftop.lab.timing.first_calls`). Those of other host code or kernels
     have a date."""
-    newest: dict[tuple[str, ...], Record] = {}
-    for r in sorted((r for r in found if r["kind"] == "first-calls"), key=lambda r: (first_calls.current(r), str(r.get("at", "")))):
-        newest[tuple(str(k) for k in (r["device"]["name"], r["op"], r["case"], r["subject"]))] = r
+    mine = sorted((r for r in found if r.kind == "first-calls"), key=lambda r: (first_calls.current(r), r.at))
+    newest = {(r.card, r.op, r.case, r.subject): r for r in mine}
     if not newest:
         return NOTHING
-    lines = ["| op | on | µs of the host | the very first | known | new rows | slowest | above 10 ms | new columns | slowest | above 10 ms |",
-             "|---|---|---|---:|---:|---:|---:|---:|---:|---:|---:|"]
+    rows = []
     order = {"rooftop": 0, "peer:torch": 1}
     for key in sorted(newest, key=lambda k: (*k[:3], order.get(k[3], 2), k[3])):
         r = newest[key]
         spreads = [
             cell for k in ("rows", "columns") for cell in (_us(r[k]["median_s"]), _us(r[k]["max_s"]), f"{r[k]['slow']} of {r[k]['n']}")
         ]
-        who = str(r["subject"]).removeprefix("peer:") + ("" if first_calls.current(r) else f", as of {str(r.get('at', ''))[:10]}")
-        lines.append(
-            f"| {r['op']} {r['case']} | {r['device']['name']} | {who} | {_us(r['first_s'])} | {_us(r['known_s'])} | {' | '.join(spreads)} |"
-        )
+        who = r.subject.removeprefix("peer:") + ("" if first_calls.current(r) else f", as of {r.at[:10]}")
+        rows.append((f"{r.op} {r.case}", r.card, who, _us(r["first_s"]), _us(r["known_s"]), *spreads))
+    heads = "op | on | µs of the host | the very first | known | new rows | slowest | above 10 ms | new columns | slowest | above 10 ms"
+    lines = table(heads, rows, "lllrrrrrrrr")
     if not all(first_calls.current(r) for r in newest.values()):
         lines += ["", "With a date: the host's code or the kernels have changed since."]
     return "\n".join(lines)
@@ -225,13 +212,13 @@ TABLES: Mapping[tuple[str, str], Callable[[list[Record], SiteData], str]] = {  #
     ("docs/dependencies.md", "build"): build,
     ("docs/gpu.md", "first calls"): first,
     ("docs/gpu.md", "fuzz"): fuzzed,
-    ("docs/persistent.md", "choices"): choices,
-    ("docs/linear_cross_entropy.md", "time and memory"): front,
+    ("docs/persistent.md", "choices"): tables.choices,
+    ("docs/linear_cross_entropy.md", "time and memory"): tables.linear,
     ("docs/formats.md", "perplexity"): perplexity,
-    ("docs/comm.md", "collectives"): comm_page.collectives,
-    ("docs/comm.md", "products"): comm_page.products,
+    ("docs/comm.md", "collectives"): tables.collectives,
+    ("docs/comm.md", "products"): tables.products,
     ("docs/models.md", "models"): models_page.table,
-    ("docs/learn.md", "time"): learn_page.table,
+    ("docs/learn.md", "time"): tables.learn,
     ("docs/matmul.md", "precision"): precision.table,
     ("docs/profiling.md", "right"): profiling_page.right,
     ("docs/profiling.md", "levers"): profiling_page.levers,
@@ -242,8 +229,8 @@ TABLES: Mapping[tuple[str, str], Callable[[list[Record], SiteData], str]] = {  #
     ("docs/invariance.md", "costs"): invariant_costs.table,
     ("docs/targets.md", "targets"): targets,
     ("docs/trust.md", "trials"): trials.table,
-    ("docs/predictions.md", "judged"): expected_page.judged,
-    ("docs/predictions.md", "expected"): expected_page.cards,
+    ("docs/predictions.md", "judged"): tables.judged,
+    ("docs/predictions.md", "expected"): tables.expectations,
 }
 DRAWN: Mapping[str, Callable[[list[Record], SiteData], str]] = {
     "docs/pictures/precision.svg": precision.picture,
@@ -269,7 +256,7 @@ def pages(root: Path, found: list[Record], digests: Digests | None = None) -> di
     """Every generated file below `root`, as it should be. `digests`: as for `gather`. Raises ValueError for markers that are missing,
     OSError for a file that is."""
     texts: dict[str, str] = {}
-    found = [markdown(r) for r in found]
+    found = [Record(markdown(r.table)) for r in found]
     site = gather(found, digests=digests)
     for (file, name), make in TABLES.items():
         texts[file] = replaced(texts.get(file) or (root / file).read_text(encoding="utf-8"), name, make(found, site))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from itertools import pairwise
 
-from rooftop.lab.report.measured import Measured
+from rooftop.lab.report.joined import Measured
 from rooftop.lab.report.model import DeviceView, LadderPage, RungRow, SiteData
 
 LINES = 5

@@ -15,15 +15,124 @@ from rooftop.lab.candidates import Asked, Subject
 from rooftop.lab.check.proofs import device_of
 from rooftop.lab.records import identity
 from rooftop.lab.records.identity import Identity
-from rooftop.lab.records.store import Record
-from rooftop.lab.report import sweep_page
+from rooftop.lab.records.record import Clock, Record, Versus, of_kind
 from rooftop.lab.report.known import Digests
-from rooftop.lab.report.measured import Clock, Measured, Roofs, Versus
-from rooftop.lab.timing import first_calls, roofline
+from rooftop.lab.timing import first_calls, roofline, swept
 from rooftop.lab.timing.roofline import Ceilings
 
 CHANGED = "kernel, contract or launch changed since"
 RENEWED = ("check", "bench", "sanitize", "language")
+SCALE: Mapping[str, float] = {"GB/s": 1e9, "TFLOP/s": 1e12, "Top/s": 1e12}
+STREAMS = ("ceiling:copy", "ceiling:read")  # what records call a plain copy, or read, of as many bytes, timed beside the kernels
+SUSPICIOUS = 1.02  # a share of the roof above this says that the calibration is bad
+
+
+def operations_of(unit: str) -> int:
+    """An FMA is two operations, whether of a core or of a tensor core; what other units do counts once."""
+    return 2 if unit.startswith(("fma", "tensor")) else 1
+
+
+@dataclass(frozen=True)
+class Roofs:
+    """Work as an amount (bytes, or operations with an FMA as two), and the seconds that it takes at the ceilings: in a burst, and
+    sustained."""
+
+    amount: float
+    unit: str  # of throughput: one of SCALE
+    bound: str
+    measured: float | None
+    datasheet: float | None
+    assumed: tuple[str, ...]
+    at: str  # when the ceilings were measured
+    sustained: float | None = None
+
+    def throughput(self, seconds: float) -> float:
+        """In `unit`."""
+        return self.amount / seconds / SCALE[self.unit]
+
+
+@dataclass(frozen=True)
+class Measured(Record):
+    """A bench record joined to the tree. `stale`: None, or why it no longer counts. `unpaired`: peers of the same run that were not timed
+    side by side with it."""
+
+    stale: str | None
+    roofs: Roofs
+    unpaired: tuple[Versus, ...] = ()
+
+    @property
+    def moved(self) -> int:
+        """Bytes read and written at least."""
+        return self.work.bytes
+
+    @property
+    def operations(self) -> float:
+        """An FMA is two."""
+        return sum(float(n) * operations_of(unit) for unit, n in self.work.ops.items())
+
+    @property
+    def kernel(self) -> Clock | None:
+        return self.clocks.get("kernel")
+
+    @property
+    def sustained(self) -> Measured | None:
+        """The same of the kernel clock after seconds of work; None where it was not measured."""
+        if "sustained" not in self.clocks:
+            return None
+        told = {"clocks": {"kernel": self["clocks"]["sustained"]}, "versus": self.get("sustained_versus", {}), "sustained_versus": {}}
+        return Measured({**self.table, **told}, self.stale, replace(self.roofs, measured=self.roofs.sustained))
+
+    @property
+    def duties(self) -> tuple[Measured, ...]:
+        """On the kernel clock, and sustained where that was measured."""
+        return tuple(m for m in (self if self.kernel else None, self.sustained) if m)
+
+    @property
+    def duty(self) -> str:
+        """Of the kernel clock; nothing to be said of where it is normal."""
+        return self.kernel.duty if self.kernel and self.kernel.duty != "normal" else ""
+
+    @property
+    def seconds(self) -> float:
+        """On the kernel clock. Only where there is one."""
+        assert self.kernel is not None
+        return self.kernel.median
+
+    @property
+    def throughput(self) -> float | None:
+        return self.roofs.throughput(self.seconds) if self.kernel else None
+
+    @property
+    def share(self) -> float | None:
+        """Of the measured roof."""
+        return self.roofs.measured / self.seconds if self.kernel and self.roofs.measured else None
+
+    @property
+    def sheet_share(self) -> float | None:
+        """Of the datasheet's roof."""
+        return self.roofs.datasheet / self.seconds if self.kernel and self.roofs.datasheet else None
+
+    @property
+    def suspicious(self) -> bool:
+        return self.share is not None and self.share > SUSPICIOUS
+
+    @property
+    def best_peer(self) -> Versus | None:
+        """The peer that is fastest beside this one."""
+        return min((v for v in (*self.versus, *self.unpaired) if v.name.startswith("peer:")), key=lambda v: v.speed, default=None)
+
+    @property
+    def copy_share(self) -> float | None:
+        """Speed beside a plain copy of as many bytes, timed side by side."""
+        return next((v.speed for v in self.versus if v.name in STREAMS), None)
+
+    @property
+    def date(self) -> str:
+        return self.at[:10]
+
+
+def units(measured: Iterable[Measured]) -> list[str]:
+    return sorted({m.roofs.unit for m in measured})
 
 
 @dataclass
@@ -48,8 +157,8 @@ class Joined:
 
     def sweep_is_current(self, record: Record) -> bool:
         """Whether a sweep is of the kernels as they are."""
-        key = ("sweep", record["op"], record.get("run"), record.get("at"), str(record["device"]["name"]))
-        return self._once(key, lambda: None if sweep_page.current(record, self.asked) else CHANGED) is None
+        key = ("sweep", record.op, record.run, record.at, record.card)
+        return self._once(key, lambda: None if swept.is_current(record, self.asked) else CHANGED) is None
 
     @cached_property
     def _op_names(self) -> list[str]:
@@ -87,12 +196,12 @@ class Joined:
 
     def stale(self, record: Record) -> str | None:
         """None for a record of the tree as it is, else why it is not."""
-        op_name, name = str(record.get("op")), str(record.get("subject"))
+        op_name, name = record.op, record.subject
         subject = self.subject(op_name, name)
         if subject is None:
             return f"{name} is no longer in the tree"
         cases = self._cases_of(subject.op)
-        ids = tuple(map(str, record["cases"])) if record["kind"] == "sanitize" else (str(record.get("case")),)
+        ids = _cases(record)
         if any(i not in cases for i in ids):
             return f"{op_name} no longer has this case"
         device = device_of(record)
@@ -125,22 +234,19 @@ class Joined:
         why = next((why for c in cases if (why := subject.supports(c, device, self.asked))), None)
         return why, "" if why else (found if found.digest else identity.of(subject, cases, device, self.asked)).key
 
-    def renew(self, record: Record) -> bool:
-        """Settle a record that has the hash of its machine code and another text: proven, it gets the hash of the text as it is, else it
-        loses that of the machine code, so that nobody compiles for it again. Whether it has changed."""
-        if record["kind"] not in RENEWED or "machine" not in record:
-            return False
+    def renew(self, record: Record) -> Record:
+        """A record that has the hash of its machine code and another text, settled: proven, it gets the hash of the text as it is, else it
+        loses that of the machine code, so that nobody compiles for it again. Any other as it is."""
+        if record.kind not in RENEWED or not record.machine:
+            return record
         why = self.stale(record)
-        ids = tuple(map(str, record["cases"])) if record["kind"] == "sanitize" else (str(record.get("case")),)
-        key = (str(record.get("op")), str(record.get("subject")), ids, device_of(record))
+        key = (record.op, record.subject, _cases(record), device_of(record))
         now = Identity(*self.digests[key][1].split(" ")) if key in self.digests else Identity("")
-        if why is None and record.get("source") != now.source:
-            record["source"] = now.source
-            return True
-        if why == CHANGED and record.get("digest") == now.digest and self.digests.get(("machine", *key), (None, ""))[0] is not None:
-            del record["machine"]
-            return True
-        return False
+        if why is None and record.source != now.source:
+            return record.but(source=now.source)
+        if why == CHANGED and record.digest == now.digest and self.digests.get(("machine", *key), (None, ""))[0] is not None:
+            return record.but(machine=None)
+        return record
 
     def _cases_of(self, op: Contract) -> Mapping[str, Case]:
         if op.name not in self._cases:
@@ -154,15 +260,11 @@ class Joined:
         """(kind, op) -> its records, in their order."""
         found: dict[tuple[str, str], list[Record]] = {}
         for r in self.records:
-            found.setdefault((str(r["kind"]), str(r.get("op"))), []).append(r)
+            found.setdefault((r.kind, r.op), []).append(r)
         return found
 
-    def _of_kind(self, kind: str) -> list[Record]:
-        return [r for r in self.records if r["kind"] == kind]
-
     def _of(self, kind: str, op: str, *names: str | None) -> list[Record]:
-        found = (r for r in self._placed.get((kind, op), ()) if r.get("subject") in names)
-        return sorted(found, key=lambda r: str(r.get("at", "")))
+        return sorted((r for r in self._placed.get((kind, op), ()) if r.subject in names), key=lambda r: r.at)
 
     @cached_property
     def _peers(self) -> dict[tuple[str, str, str], list[Measured]]:
@@ -177,43 +279,23 @@ class Joined:
     def measured(self) -> dict[tuple[str, str, str, str], Measured]:
         """(device, op, subject, case id) -> the newest record that is not stale; where all are, the newest of those."""
         found: dict[tuple[str, str, str, str], Measured] = {}
-        for record in sorted(self._of_kind("bench"), key=lambda r: str(r.get("at", ""))):
-            item = self._measured(record)
-            key = (item.device, item.op, item.subject, item.case)
+        for record in of_kind(self.records, "bench"):
+            item = Measured(record.table, self.stale(record), self.roofs(record.card, record.work))
+            key = (item.card, item.op, item.subject, item.case)
             if key not in found or item.stale is None or found[key].stale is not None:
                 found[key] = item
         peers: dict[tuple[str, str, str, str], list[Measured]] = {}  # of one run at one case
         for m in found.values():
             if m.subject.startswith("peer:") and m.kernel and not m.stale:
-                peers.setdefault((m.device, m.op, m.case, m.run), []).append(m)
-        return {key: self._beside_peers(item, peers.get((item.device, item.op, item.case, item.run), ())) for key, item in found.items()}
+                peers.setdefault((m.card, m.op, m.case, m.run), []).append(m)
+        return {key: self._beside_peers(item, peers.get((item.card, item.op, item.case, item.run), ())) for key, item in found.items()}
 
     @staticmethod
     def _beside_peers(item: Measured, peers: Iterable[Measured]) -> Measured:
         """A rung too slow to be timed side by side with the peers, beside those of the same run."""
         if item.subject.startswith("peer:") or item.best_peer or item.stale or not item.kernel:
             return item
-        return replace(item, versus=(*item.versus, *(Versus(m.subject, m.seconds / item.seconds, None, "not paired") for m in peers)))
-
-    def _measured(self, record: Record) -> Measured:
-        work = record["work"]
-        device = str(record["device"]["name"])
-        error = record.get("error") or {}
-        shares = [float(error[k]) for k in ("share", "max_share", "rms_share") if k in error]
-        return Measured(
-            subject=str(record["subject"]), op=str(record["op"]), case=str(record["case"]), device=device, at=str(record.get("at", "")),
-            run=str(record.get("run", "")), stale=self.stale(record),
-            clocks={
-                k: Clock(float(c["median"]), float(c["low"]), float(c["high"]), str(c.get("duty", "normal"))) for k,
-                c in record["clocks"].items() if c
-            },
-            roofs=self.roofs(device, Work(int(work["read"]), int(work["write"]), dict(work.get("ops", {})))),
-            versus=_all_versus(record.get("versus", {})), sustained_versus=_all_versus(record.get("sustained_versus", {})),
-            memory=record.get("memory"), error=max(shares) if shares else None, wrong=not error.get("ok", True),
-            predict={str(k): float(v) for k, v in record.get("predict", {}).items()},
-            counters={str(k): float(v) for k, v in record.get("counters", {}).items()}, moved=int(work["read"]) + int(work["write"]),
-            operations=sum(float(n) * operations_of(unit) for unit, n in dict(work.get("ops", {})).items()),
-        )
+        return replace(item, unpaired=tuple(Versus(m.subject, m.seconds / item.seconds, None, "not paired") for m in peers))
 
     def ceilings(self, device: str) -> tuple[Ceilings | None, Ceilings | None]:
         """As measured (the datasheet filling gaps), and of the datasheet alone; None where there is no such thing."""
@@ -254,6 +336,11 @@ class Joined:
         )
 
 
+def _cases(record: Record) -> tuple[str, ...]:
+    """The ids of the cases of a record."""
+    return tuple(map(str, record["cases"])) if record.kind == "sanitize" else (record.case,)
+
+
 def staleness(found: Iterable[Record], digests: Digests | None = None) -> Callable[[Record], bool]:
     """Whether a record is not of the tree as it is. Those of kind `clock` measure no kernel of the tree and are never stale.
 
@@ -261,31 +348,17 @@ def staleness(found: Iterable[Record], digests: Digests | None = None) -> Callab
     joined = Joined(list(found), digests={} if digests is None else digests)
 
     def stale(record: Record) -> bool:
-        if record["kind"] == "ceiling":
+        if record.kind == "ceiling":
             return not roofline.current(record)
-        if record["kind"] == "first-calls":
+        if record.kind == "first-calls":
             return not first_calls.current(record)
-        if record["kind"] == "sweep":
+        if record.kind == "sweep":
             return not joined.sweep_is_current(record)
-        return record["kind"] != "clock" and joined.stale(record) is not None
+        return record.kind != "clock" and joined.stale(record) is not None
 
     return stale
 
 
-def renewal(found: Iterable[Record], digests: Digests | None = None) -> Callable[[Record], bool]:
+def renewal(found: Iterable[Record], digests: Digests | None = None) -> Callable[[Record], Record]:
     """`Joined.renew`. `digests`: those worked out before; grows."""
     return Joined(list(found), digests={} if digests is None else digests).renew
-
-
-def operations_of(unit: str) -> int:
-    """An FMA is two operations, whether of a core or of a tensor core; what other units do counts once."""
-    return 2 if unit.startswith(("fma", "tensor")) else 1
-
-
-def _all_versus(found: Mapping[str, Any]) -> tuple[Versus, ...]:
-    return tuple(sorted((_versus(k, v) for k, v in found.items()), key=lambda v: v.speed))
-
-
-def _versus(name: str, v: Mapping[str, Any]) -> Versus:
-    """From a ratio of times, this subject's over the other's, to a ratio of speeds."""
-    return Versus(name, 1 / float(v["ratio"]), (1 / float(v["high"]), 1 / float(v["low"])), str(v["verdict"]))

@@ -22,6 +22,7 @@ ENDINGS = (".py", ".cu", ".cuh", ".toml", ".json")
 #   (op, subject, cases, card)                                 why the subject no longer takes a case; its identity in the tree
 #   ("machine", ...)                                           the hash of the machine code there
 #   ("sweep", ...)                                             why a sweep is stale
+#   ("beyond", ladder)                                         the lines on its shipped kernel
 #   ("takes", op, rung, case, card)                            why the rung does not take the case
 #   ("choice", op, case, card)                                 the implementation that a call takes
 #   ("facts", rung, architecture), ("counts", ...)             the case; the key under which they are kept

@@ -22,7 +22,7 @@ def page_of(name: str, records: list[Record]) -> LadderPage:
     headline = ladder_cases.headline_of(ladder, registry.op(ladder.op))
     counts = rung_counts.count(candidates.rungs(ladder), headline, run=False)
     # what other ops took is on other pages, and takes seconds to join
-    mine = [r for r in records if r["kind"] != "bench" or r.get("op") == ladder.op]
+    mine = [r for r in records if r.kind != "bench" or r.op == ladder.op]
     return data.Gatherer(mine, counts=counts).ladder_page(ladder)
 
 
@@ -78,6 +78,8 @@ def overview(page: LadderPage) -> Iterator[str]:
         yield ""
         yield row.name
         yield from (f"  {line}" for line in _rung(page, before, row))
+    if page.beyond:
+        yield from ("", "from the last rung to the shipped kernel", *(f"  {line}" for line in page.beyond))
 
 
 def rung(page: LadderPage, number: int) -> Iterator[str]:

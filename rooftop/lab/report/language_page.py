@@ -10,8 +10,8 @@ from rooftop.core.backends.table import BACKENDS
 from rooftop.core.digests import strip
 from rooftop.core.implementation import Implementation
 from rooftop.core.registry import HOUSE, House
-from rooftop.lab.records.store import Record
-from rooftop.lab.report.measured import Measured
+from rooftop.lab.records.record import Record, of_kind
+from rooftop.lab.report.joined import Measured
 from rooftop.lab.report.model import InLanguage, LanguageRow, SiteData
 from rooftop.lab.timing.languages import LANGUAGES, ROWS, subject_of
 
@@ -37,10 +37,10 @@ def rows(
 ) -> tuple[LanguageRow, ...]:
     """A row an op, case and card, of those cards on which the languages that are extras were timed."""
     costs: dict[tuple[str, str, str], dict[str, Record]] = {}
-    for r in sorted((r for r in records if r["kind"] == "language"), key=lambda r: str(r.get("at", ""))):
+    for r in of_kind(records, "language"):
         if stale(r) is None:
             costs.setdefault(
-                (str(r["op"]), str(r["case"]), str(r["subject"])), {}
+                (r.op, r.case, r.subject), {}
             ).update({k: r for k in ("compile_s", "first_s") if k in r})
     found = []
     extras = {row.kernels.get(language) for row in ROWS for language in EXTRAS} - {None}

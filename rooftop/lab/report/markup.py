@@ -7,6 +7,7 @@ texts of the page before and after, apart from white space that it does not show
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 
 # The text of these stays as it is: of <pre> all spaces are shown, and of <svg> every element needs its end.
@@ -46,3 +47,10 @@ def shorter(page: str) -> str:
 def _tag(tag: str) -> str:
     tag = tag.replace("&#39;", "'").replace("&#x27;", "'").replace("&", _HIDDEN)
     return _QUOTED.sub(lambda m: f"={m[1]} /" if m[2] else f"={m[1]}", tag)
+
+
+def table(heads: str, rows: Iterable[Sequence[object]], sides: str = "") -> list[str]:
+    """The lines of a Markdown table. `heads`: its columns with | between; `sides`: of each l, r or c, all l where empty."""
+    lines = {"l": "---", "r": "---:", "c": ":-:"}
+    ruled = "".join(lines[side] + "|" for side in sides or "l" * (heads.count(" | ") + 1))
+    return [f"| {heads} |".replace("|  |", "| |"), f"|{ruled}", *(f"| {' | '.join(map(str, row))} |" for row in rows)]

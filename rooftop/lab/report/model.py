@@ -11,7 +11,7 @@ from rooftop.core.devices import slug
 from rooftop.core.spec import Device
 from rooftop.lab.report.drawings.canvas import Picture
 from rooftop.lab.report.facts import TargetFacts
-from rooftop.lab.report.measured import Measured, units
+from rooftop.lab.report.joined import Measured, units
 from rooftop.lab.report.reference import Entry, sentence
 
 if TYPE_CHECKING:
@@ -156,6 +156,7 @@ class LadderPage:
     rungs: tuple[RungRow, ...]
     peers: Mapping[tuple[str, str], tuple[Measured, ...]]  # (device, case id) -> fastest first
     derivation: tuple[Step, ...] = ()
+    beyond: tuple[str, ...] = ()  # where the shipped kernel differs from the last rung with a file of its own
 
     @property
     def file(self) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from statistics import geometric_mean
 from typing import Any
 
-from rooftop.lab.records.store import Record
+from rooftop.lab.records.record import Record, of_kind
 from rooftop.lab.report.model import SiteData
 
 SUBJECT = "models"
@@ -65,12 +65,12 @@ def front(found: list[Record]) -> list[str]:
 
 def _newest(found: list[Record]) -> tuple[str, str, Mapping[str, Mapping[tuple[str, str], Mapping[str, float]]]] | None:
     """(device, version of Transformers, of each table the newest figures of each model and variant), of the device measured last."""
-    mine = sorted((r for r in found if r["kind"] == "clock" and r.get("subject") == SUBJECT), key=lambda r: str(r.get("at", "")))
+    mine = of_kind(found, "clock", SUBJECT)
     if not mine:
         return None
-    device = mine[-1]["device"]["name"]
+    device = mine[-1].card
     newest: dict[str, dict[tuple[str, str], Mapping[str, float]]] = {}
-    for record in (r for r in mine if r["device"]["name"] == device):
+    for record in (r for r in mine if r.card == device):
         for row in record["rows"]:
             newest.setdefault(row["what"], {})[row["of"], row["variant"]] = row["figures"]
     return device, mine[-1]["transformers"], newest

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from rooftop.lab.ending import Parser, ended, positive
 from rooftop.lab.records import store
-from rooftop.lab.records.store import Record
+from rooftop.lab.records.record import Record, newest
 
 SUBJECT = "perplexity"
 STEPS, WINDOW, CHARACTERS, HELD = 4000, 32, 300_000, 3000
@@ -100,11 +100,10 @@ def measure(steps: int = STEPS) -> list[dict[str, Any]]:
 
 def table(found: list[Record], _site: Any) -> str:
     """The newest record, for the page."""
-    mine = [r for r in found if r["kind"] == "clock" and r.get("subject") == SUBJECT]
-    if not mine:
+    record = newest(found, "clock", SUBJECT)
+    if record is None:
         return "Nothing has been measured yet."
-    record = max(mine, key=lambda r: str(r.get("at", "")))
-    python, torch_ = (record["versions"].get(n, "?") for n in ("python", "torch"))
+    python, torch_ = (record.versions.get(n, "?") for n in ("python", "torch"))
     lines = [
         f"A model of {record['parameters']} parameters after {record['steps']} steps; Python {python}, torch {torch_}, {record['device']['name']}.", ""
     ]

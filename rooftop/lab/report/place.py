@@ -254,9 +254,9 @@ def _gain(before: str, after: str, records: Sequence[Record]) -> tuple[float | N
     """Of the records of both at the same case on the same card: the one of the longest time; the newest record counts."""
     times: dict[str, dict[tuple[str, str], tuple[str, float]]] = {before: {}, after: {}}
     for r in records:
-        if r.get("kind") == "bench" and r["subject"] in times and "kernel" in r.get("clocks", {}):
-            key, new = (str(r["case"]), str(r["device"]["name"])), (str(r.get("at", "")), float(r["clocks"]["kernel"]["median"]))
-            times[str(r["subject"])][key] = max(times[str(r["subject"])].get(key, ("", 0.0)), new)
+        if r.kind == "bench" and r.subject in times and "kernel" in r.clocks:
+            key, new = (r.case, r.card), (r.at, r.clocks["kernel"].median)
+            times[r.subject][key] = max(times[r.subject].get(key, ("", 0.0)), new)
     both = [k for k in times[before] if k in times[after]]
     if not both:
         return None, "", ""

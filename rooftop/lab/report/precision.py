@@ -43,9 +43,9 @@ class Way:
 def ways(found: Sequence[Record], site: SiteData) -> list[Way]:
     """Of each way the newest fresh time on the card with the most of them, and the newest error of that kernel, case and card."""
     checks = {
-        (str(r["device"]["name"]), str(r["subject"]), str(r["case"])): error
-        for r in sorted((r for r in found if r["kind"] in ("check", "bench") and r["op"] == "matmul"), key=lambda r: str(r.get("at", "")))
-        if (error := r.get("error", {})).get("ok") and "rms" in error  # a bench record need not hold one
+        (r.card, r.subject, r.case): r["error"]
+        for r in sorted((r for r in found if r.kind in ("check", "bench") and r.op == "matmul"), key=lambda r: r.at)
+        if r.error.ok and "rms" in r.get("error", ())  # a bench record need not hold one
     }
     op = next((o for o in site.ops if o.name == "matmul"), None)
     made: dict[str, list[Way]] = {}
@@ -54,11 +54,11 @@ def ways(found: Sequence[Record], site: SiteData) -> list[Way]:
             best = next(
                 (row.best for row in card.rows if row.best and row.best.case == case and not row.best.stale and row.best.kernel), None
             )
-            error = checks.get((best.device, best.subject, case)) if best else None
+            error = checks.get((best.card, best.subject, case)) if best else None
             if best and error:
                 peer = f"{best.best_peer.speed:.2f}x {best.best_peer.label}" if best.best_peer else ""
-                made.setdefault(best.device, []).append(
-                    Way(name, best.subject, best.device, best.seconds, error["rms"] / math.sqrt(SIZE), peer)
+                made.setdefault(best.card, []).append(
+                    Way(name, best.subject, best.card, best.seconds, error["rms"] / math.sqrt(SIZE), peer)
                 )
     return max(made.values(), key=len, default=[])
 

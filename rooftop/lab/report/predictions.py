@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from rooftop.core.prediction_names import COUNTS, SPEEDUP
 from rooftop.lab.report.facts import TargetFacts
-from rooftop.lab.report.measured import Measured
+from rooftop.lab.report.joined import Measured
 from rooftop.lab.report.model import Prediction
 
 HIT = 0.15  # a prediction within this of the result is a hit

@@ -9,6 +9,7 @@ from statistics import median
 from rooftop.lab.counters.diagnose import experiments, steps
 from rooftop.lab.counters.diagnose.diagnosis import Diagnosis
 from rooftop.lab.records.store import Record
+from rooftop.lab.report.markup import table
 from rooftop.lab.report.model import SiteData
 
 LADDERS_CARD = "NVIDIA H100 80GB HBM3"
@@ -20,15 +21,15 @@ def right(found: list[Record], _site: SiteData) -> str:
     diagnosed = _diagnosed(found)
     if diagnosed is None:
         return NOTHING
-    lines = ["| | settled | right | missed |", "|---|---|---|---|"]
+    rows = []
     for title, groups in (
         ("kernels that the limits were set on", experiments.SEEN),
         ("held out: counters first read after the limits were frozen", experiments.HELD),
     ):
         settled = sum(bool(label.bounds) for label in experiments.labels(*groups).values())
         missed = experiments.misses(diagnosed, *groups)
-        lines.append(f"| {title} | {settled} | {settled - len(missed)} | {', '.join(f'`{n}`' for n in missed)} |")
-    return "\n".join(lines)
+        rows.append((title, settled, settled - len(missed), ", ".join(f"`{n}`" for n in missed)))
+    return "\n".join(table(" | settled | right | missed", rows))
 
 
 def levers(found: list[Record], _site: SiteData) -> str:
@@ -36,18 +37,17 @@ def levers(found: list[Record], _site: SiteData) -> str:
     diagnosed = _diagnosed(found)
     if diagnosed is None:
         return NOTHING
-    lines = ["| lever | kernel | predicted | came |", "|---|---|---|---|"]
-    errors, still, inside = [], [], 0
+    rows, errors, still, inside = [], [], [], 0
     for lever, pulled in experiments.LEVERS.items():
         for name, variant in pulled:
             us = experiments.experiments()[name]["us"]
             came = us["main"] / us[variant]
             x = next(x for x in diagnosed[name].levers if x.key == lever)
             if x.low is None or x.high is None:
-                lines.append(f"| `{lever}` | {name} | unknown | {_figure(came)} |")
+                rows.append((f"`{lever}`", name, "unknown", _figure(came)))
                 continue
             low, high = _figure(x.low), _figure(x.high)
-            lines.append(f"| `{lever}` | {name} | {low if low == high else f'{low} to {high}'} | {_figure(came)} |")
+            rows.append((f"`{lever}`", name, low if low == high else f"{low} to {high}", _figure(came)))
             errors.append(abs(math.log2(math.sqrt(x.low * x.high) / came)))
             still.append(abs(math.log2(came)))
             inside += x.low <= came <= x.high
@@ -56,22 +56,20 @@ def levers(found: list[Record], _site: SiteData) -> str:
         f"The median error is {100 * off:.0f} %, and {100 * none:.0f} % for predicting no change; {inside} of {len(errors)} came inside "
         f"their range."
     )
-    return "\n".join([*lines, "", said])
+    return "\n".join([*table("lever | kernel | predicted | came", rows), "", said])
 
 
 def ladders(found: list[Record], _site: SiteData) -> str:
     """The steps of the recorded ladders: the median error of the predicted time of the next rung."""
-    predicted = steps.predict(steps.steps(r for r in found if r.get("kind") != "bench" or r["device"]["name"] == LADDERS_CARD))
+    predicted = steps.predict(steps.steps(r for r in found if r.kind != "bench" or r.card == LADDERS_CARD))
     if not predicted:
         return NOTHING
-    lines = ["| ladder, on an H100 | steps | median error | predicting no change |", "|---|---|---|---|"]
-    for title, mine in [
-        ("all", predicted), *((f"`{n}`", [p for p in predicted if p.step.ladder == n]) for n in sorted({p.step.ladder for p in predicted}))
-    ]:
-        lines.append(
-            f"| {title} | {len(mine)} | {_median(p.error for p in mine)} | {_median(p.step.seconds / p.step.came - 1 for p in mine)} |"
-        )
-    return "\n".join(lines)
+    groups = {f"`{n}`": [p for p in predicted if p.step.ladder == n] for n in sorted({p.step.ladder for p in predicted})}
+    rows = [
+        (title, len(mine), _median(p.error for p in mine), _median(p.step.seconds / p.step.came - 1 for p in mine))
+        for title, mine in ({"all": predicted} | groups).items()
+    ]
+    return "\n".join(table("ladder, on an H100 | steps | median error | predicting no change", rows))
 
 
 def _median(errors: Iterable[float]) -> str:
@@ -87,7 +85,7 @@ def _diagnosed(found: list[Record]) -> Mapping[str, Diagnosis] | None:
     from rooftop.core.devices import lookup
     from rooftop.lab.timing.roofline import Ceilings
 
-    if not any(r.get("kind") == "ceiling" and r["device"]["name"] == experiments.CARD for r in found) or not experiments.FOLDER.is_dir():
+    if not any(r.kind == "ceiling" and r.card == experiments.CARD for r in found) or not experiments.FOLDER.is_dir():
         return None
     ceilings = Ceilings.from_records(found, experiments.CARD, lookup(experiments.CARD))
     return experiments.diagnosed(ceilings, *experiments.SEEN, *experiments.HELD)

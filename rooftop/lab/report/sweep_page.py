@@ -7,8 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from markupsafe import Markup
 
-from rooftop.lab.candidates import Asked
-from rooftop.lab.records.form import Record
+from rooftop.lab.records.record import Record, of_kind
 from rooftop.lab.report.model import Behind, SweepView
 from rooftop.lab.report.scatter import Line, Point, drawing
 from rooftop.lab.timing import swept
@@ -20,17 +19,12 @@ LISTED = 20  # and in the table
 def newest(records: Iterable[Record]) -> dict[str, list[Record]]:
     """Op -> its newest sweep on each card. A regret is none: its points are few."""
     found: dict[tuple[str, str], Record] = {}
-    for r in sorted((r for r in records if r["kind"] == "sweep" and r["us"] and "best" not in r), key=lambda r: str(r.get("at", ""))):
-        found[str(r["op"]), str(r["device"]["name"])] = r
+    for r in (r for r in of_kind(records, "sweep") if r["us"] and "best" not in r):
+        found[r.op, r.card] = r
     ops: dict[str, list[Record]] = {}
     for (op, _), r in found.items():
         ops.setdefault(op, []).append(r)
     return ops
-
-
-def current(record: Record, asked: Asked | None = None) -> bool:
-    """Whether the kernels that it timed are those of the tree, as they run at its points."""
-    return swept.is_current(record, asked)
 
 
 def view(record: Record, fresh: bool) -> SweepView:
@@ -47,7 +41,7 @@ def view(record: Record, fresh: bool) -> SweepView:
     shares = [p.share for p in found]
     lines = (0.5, 0.6, 0.75, 0.88)
     return SweepView(
-        str(record["device"]["name"]), int(record.get("seed", 0)), fresh, len(found),
+        record.card, int(record.get("seed", 0)), fresh, len(found),
         swept.median(shares), tuple(zip(lines, swept.counted(found, lines), strict=True)), _drawn(record, found, worst[:NAMED]),
         tuple(n for n in record["peers"] if n not in record.get("named", ())), behind, len(worst) - len(behind),
     )

@@ -66,7 +66,7 @@ def _measured(score: OpScore) -> Iterator[str]:
     yield "| case | card | kernel | µs | of the roof | over the best peer |\n|---|---|---|---:|---:|---:|\n"
     for m in rows:
         peer = f"{m.best_peer.speed:.2f}x {m.best_peer.label}" if m.best_peer else ""
-        yield f"| {_line(m.case)} | {_line(m.device)} | {m.subject} | {number(m.seconds * 1e6)} | {f'{m.share:.2f}' if m.share else ''} | {_line(peer)} |\n"
+        yield f"| {_line(m.case)} | {_line(m.card)} | {m.subject} | {number(m.seconds * 1e6)} | {f'{m.share:.2f}' if m.share else ''} | {_line(peer)} |\n"
 
 
 def card(found: Card) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from rooftop.core import settings
-from rooftop.core.spec import Device, Work
+from rooftop.core.spec import Device
 from rooftop.lab import ahead, candidates
 from rooftop.lab.candidates import Subject
 from rooftop.lab.check import checker
@@ -129,11 +129,10 @@ def _best(rows: Sequence[store.Record]) -> str:
     said = []
     for r in rows:
         for name in ("kernel", "sustained"):
-            if name in r["clocks"] and r["kind"] == "bench":
-                t = r["clocks"][name]
-                duty = "" if t["duty"] == "normal" else f"  {t['duty']}"
-                work = Work(r["work"]["read"], r["work"]["write"], r["work"].get("ops", {}))
-                said.append(f"\n    {r['subject']:40s} {t['median'] * 1e6:10.1f} us  {rate(work, t['median'])}{duty}")
+            if name in r.clocks and r.kind == "bench":
+                t = r.clocks[name]
+                duty = "" if t.duty == "normal" else f"  {t.duty}"
+                said.append(f"\n    {r.subject:40s} {t.median * 1e6:10.1f} us  {rate(r.work, t.median)}{duty}")
     return "".join(said)
 
 

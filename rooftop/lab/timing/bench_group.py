@@ -383,7 +383,7 @@ class Bench:
             for clock, m in found.items()
         }
         some = next(iter(found.values()))
-        record: store.Record = {
+        record: store.Table = {
             "kind": "bench", "op": self.f.op.name, "case": self.f.case.id, "subject": s.name,
             **identity.facts(s, [self.f.case], self.device),
             "work": {"read": self.work.read, "write": self.work.write, "ops": dict(self.work.ops)}, "clocks": clocks, "versus": {},
@@ -401,7 +401,7 @@ class Bench:
             record |= {"config": s.implementation.config_dict(config), "config_from": source, "path": list(self.checks[s.name].path)}
         if s.head is not None:
             record["predict"] = dict(s.head.predict)
-        return record
+        return store.Record(record)
 
     _copy: Measurement | None = None
     _parts: Mapping[str, Measurement] = MappingProxyType({})
@@ -412,11 +412,11 @@ class Bench:
         for duty, m in self._parts.items():
             for name in (n for n in m.timings if n.startswith(PART)):
                 found.setdefault(name, {})[duty] = m
-        return [{
+        return [store.Record({
             "kind": "clock", "op": self.f.op.name, "case": self.f.case.id, "subject": name,
             "clocks": {duty: {**m[name].json(), "duty": m.duty} for duty, m in by.items()}, "device": dict(next(iter(by.values())).device),
             "versions": store.versions(), "sensors": dict(next(iter(by.values())).sensors),
-        } for name, by in found.items()]
+        }) for name, by in found.items()]
 
     def _copy_row(self) -> list[store.Record]:
         """The plain copy, or read, of as many bytes, in the same field: a record of its own."""
@@ -425,12 +425,12 @@ class Bench:
             return []
         t = self._copy[copy]
         every = {n.partition(" ")[2]: other.median for n, other in self._copy.timings.items() if n.startswith(STREAM)}
-        return [{
+        return [store.Record({
             "kind": "clock", "op": self.f.op.name, "case": self.f.case.id, "subject": copy.partition(" ")[0], "by": copy.partition(" ")[2],
             "all": every, "clocks": {"kernel": t.json()}, "device": dict(self._copy.device),
             "versions": store.versions(), "work": {"read": self.work.read, "write": self.work.write, "ops": {}},
             "sensors": dict(self._copy.sensors),
-        }]
+        })]
 
 
 def _pairs(m: Measurement, name: str) -> dict[str, Any]:

@@ -12,14 +12,14 @@ docs/predictions.md has its error by family, on the H200."""
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from statistics import median
-from typing import Any
 
 from rooftop.core import registry
 from rooftop.core.devices import Datasheet, lookup
 from rooftop.core.spec import Work
+from rooftop.lab.records.record import Record
 
 FITTED_ON, JUDGED_ON = "NVIDIA H100 80GB HBM3", "NVIDIA H200"
 
@@ -70,26 +70,22 @@ class Timed:
         return None if found is None else abs(found / self.seconds - 1)
 
 
-def timed(records: Iterable[Mapping[str, Any]], *, every: bool = False) -> list[Timed]:
+def timed(records: Iterable[Record], *, every: bool = False) -> list[Timed]:
     """What bench records say of shipped kernels, whether or not they are stale: a time is one of the kernel as it was. `every`: of peers
     too, and of rungs where an op's kernels have no record."""
     families = {f.op: f.path.parent.name for f in registry.kernel_files()}
     newest: dict[tuple[str, ...], dict[str, tuple[str, Timed]]] = {}
     for r in records:
-        clock = r.get("clocks", {}).get("kernel", {}) if r["kind"] == "bench" else {}
-        subject, work = str(r.get("subject", "")), r.get("work")
-        if "median" not in clock or not work or r["op"] not in families or lookup(r["device"]["name"]) is None:
+        if r.kind != "bench" or "kernel" not in r.clocks or r.op not in families or lookup(r.card) is None:
             continue
+        subject = r.subject
         peer = subject.removeprefix("peer:") if subject.startswith("peer") else ""
         if (peer or "/" in subject) and not every:
             continue
-        made = Timed(
-            r["device"]["name"], r["op"], r["case"], families[r["op"]], clock["median"],
-            Work(work["read"], work["write"], work.get("ops", {})), peer
-        )
+        made = Timed(r.card, r.op, r.case, families[r.op], r.clocks["kernel"].median, r.work, peer)
         by = newest.setdefault((made.device, made.op, made.case, made.peer, "rung" if "/" in subject else ""), {})
-        if subject not in by or str(r.get("at", "")) > by[subject][0]:
-            by[subject] = (str(r.get("at", "")), made)
+        if subject not in by or r.at > by[subject][0]:
+            by[subject] = (r.at, made)
     shipped = {(device, op) for device, op, _, peer, rung in newest if not peer and not rung}
     kept = [by for (device, op, _, _, rung), by in newest.items() if not rung or (device, op) not in shipped]
     return [min((t for _, t in by.values()), key=lambda t: t.seconds) for by in kept]

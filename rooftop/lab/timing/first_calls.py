@@ -20,6 +20,7 @@ from rooftop.core.contract import Contract
 from rooftop.core.digests import digest, strip
 from rooftop.core.spec import Case
 from rooftop.lab.inputs import make
+from rooftop.lab.records.record import Record
 from rooftop.lab.timing import warm
 
 HOST = (  # of rooftop/core: what a first call runs on the host, the compilers apart
@@ -93,9 +94,9 @@ def _host() -> str:
     return digest(*(strip((core / f"{name}.py").read_text(encoding="utf-8"), "python") for name in HOST))
 
 
-def current(record: Mapping[str, Any]) -> bool:
+def current(record: Record) -> bool:
     """Whether a record is of the kernels as they are."""
-    return record["op"] in registry.op_names() and record.get("digest") == digest_of(registry.op(str(record["op"])))
+    return record.op in registry.op_names() and record.digest == digest_of(registry.op(record.op))
 
 
 def candidates(op: Contract, compiled: bool) -> dict[str, Callable[..., Any]]:

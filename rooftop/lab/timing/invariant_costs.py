@@ -20,7 +20,7 @@ from rooftop.core.spec import Case, Input
 from rooftop.lab.ahead import compile_calls
 from rooftop.lab.inputs import make
 from rooftop.lab.records import store
-from rooftop.lab.records.store import Record
+from rooftop.lab.records.record import Record, Table, of_kind
 from rooftop.lab.timing.timer import Candidate, Timer, sets_needed
 from rooftop.lab.timing.timer_cuda import CudaBackend
 
@@ -59,7 +59,7 @@ def cases(op: Contract) -> Iterator[tuple[str, Case]]:
     yield from ((BENCH, case) for case in op.cases if "bench" in case.tags)
 
 
-def measure(names: Sequence[str] = (), budget_s: float = 120.0, say: Any = print) -> list[Record]:
+def measure(names: Sequence[str] = (), budget_s: float = 120.0, say: Any = print) -> list[Table]:
     """A record of kind `clock` an op, a row a case: seconds without and with the mode on the kernel clock. Cases that the budget leaves are
     named."""
     import torch
@@ -68,7 +68,7 @@ def measure(names: Sequence[str] = (), budget_s: float = 120.0, say: Any = print
 
     index = torch.cuda.current_device()
     timer, device, began = Timer(CudaBackend(index)), device_of(index), time.monotonic()
-    made: list[Record] = []
+    made: list[Table] = []
     for op in ops(names):
         rows: list[dict[str, Any]] = []
         left: list[str] = []
@@ -123,10 +123,10 @@ def timed(op: Contract, case: Case, timer: Timer, device: Any) -> dict[str, Any]
 
 def table(found: list[Record], _site: Any = None) -> str:
     """Each op by its newest record, a row for its cases that are alike."""
-    mine = [r for r in found if r["kind"] == "clock" and str(r.get("subject", "")).startswith(SUBJECT) and r["rows"]]
+    mine = [r for r in of_kind(found, "clock") if r.subject.startswith(SUBJECT) and r["rows"]]
     if not mine:
         return "Nothing has been measured yet."
-    newest = {r["subject"].removeprefix(SUBJECT): r for r in sorted(mine, key=lambda r: str(r.get("at", "")))}
+    newest = {r.subject.removeprefix(SUBJECT): r for r in mine}
     lines = [f"{mine[-1]['device']['name']}: the speed in the mode over that without.", ""]
     lines += ["| op | cases | geometric mean | least | there |", "|---|---|---:|---:|---|"]
     for op, record in newest.items():

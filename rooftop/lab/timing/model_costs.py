@@ -7,10 +7,10 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
 
 from rooftop.core.devices import lookup
 from rooftop.core.spec import Work
+from rooftop.lab.records.record import Record
 from rooftop.lab.timing import expected
 from rooftop.lab.timing.model_step import Done
 from rooftop.lab.timing.roofline import Ceilings, Roof
@@ -64,11 +64,11 @@ class Costs:
     """Of a card, from its records."""
 
     device: str
-    records: Iterable[Mapping[str, Any]]
+    records: Iterable[Record]
     _timed: dict[tuple[str, str], list[expected.Timed]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.records = [r for r in self.records if r["kind"] in ("bench", "ceiling") and r["device"]["name"] == self.device]
+        self.records = [r for r in self.records if r.kind in ("bench", "ceiling") and r.card == self.device]
 
     @cached_property
     def ceilings(self) -> Ceilings:

@@ -17,6 +17,7 @@ from typing import Any, Literal, TypeAlias, get_args
 
 from rooftop.core import digests
 from rooftop.core.devices import Datasheet, slug
+from rooftop.lab.records.record import Record, of_kind
 
 Kind: TypeAlias = Literal["copy", "read", "write"]
 Part: TypeAlias = Literal["memory", "l2", "tensor"]
@@ -34,15 +35,15 @@ def digest(part: Part = "memory") -> str:
     return digests.digest(digests.c_code(expanded(PARTS[part].read_text(encoding="utf-8"), (SHARED,))))
 
 
-def part_of(record: Mapping[str, Any]) -> str:
+def part_of(record: Record) -> str:
     """What a record of kind ``ceiling`` measured. Those of the memory were once the only ones, and did not say it."""
-    return str(record.get("subject", "memory"))
+    return record.subject or "memory"
 
 
-def current(record: Mapping[str, Any]) -> bool:
+def current(record: Record) -> bool:
     """Whether a record of kind ``ceiling`` was measured with the calibration kernels of this tree."""
     part = part_of(record)
-    return part in PARTS and record.get("digest") == digest(part)
+    return part in PARTS and record.digest == digest(part)
 
 
 @dataclass(frozen=True)
@@ -100,16 +101,14 @@ class Ceilings:
     l2: Mapping[str, Curve] = field(default_factory=dict)
 
     @classmethod
-    def from_records(cls, records: Iterable[Mapping[str, Any]], device: str, datasheet: Datasheet | None = None) -> Ceilings:
+    def from_records(cls, records: Iterable[Record], device: str, datasheet: Datasheet | None = None) -> Ceilings:
         """Of each part the newest ``ceiling`` record of the card named ``device``, of the calibration kernels as they are; without one, the
         datasheet."""
-        mine = [r for r in records if r.get("kind") == "ceiling" and slug(r["device"]["name"]) == slug(device)]
-        newest: dict[str, Mapping[str, Any]] = {}
-        for r in sorted((r for r in mine if current(r)), key=lambda r: str(r.get("at", ""))):
-            newest[part_of(r)] = r
+        mine = [r for r in of_kind(records, "ceiling") if slug(r.card) == slug(device)]
+        newest = {part_of(r): r for r in mine if current(r)}
         rates = {
             unit: {duty: found["ops_per_s"] for duty, found in by_duty.items()} for unit,
-            by_duty in newest.get("tensor", {}).get("rates", {}).items()
+            by_duty in newest.get("tensor", Record({})).get("rates", {}).items()
         }
         l2 = _curves(newest["l2"]) if "l2" in newest else {}
         memory = newest.get("memory")
@@ -193,13 +192,3 @@ def _curves(record: Mapping[str, Any]) -> dict[str, Curve]:
         kind: Curve(tuple(p["bytes"] for p in points), tuple(p["seconds"] for p in points), tuple(p["by"] for p in points))
         for kind, points in record["curves"].items()
     }
-
-
-def suspicious(seconds: float, roof: Roof, tolerance: float = 0.02) -> str | None:
-    """Why a measured time says that the calibration is bad: it beats its roof by more than ``tolerance``. None where all is well."""
-    if seconds >= roof.seconds * (1 - tolerance):
-        return None
-    return (
-        f"{seconds * 1e6:.2f} us is under the {roof.bound} ceiling of {roof.seconds * 1e6:.2f} us: a ceiling is the fastest seen, "
-        f"so it was set too low; run rooftop calibrate again"
-    )

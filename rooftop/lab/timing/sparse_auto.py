@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from rooftop.lab.ending import Parser, ended, gpu_for
 from rooftop.lab.records import store
-from rooftop.lab.records.store import Record
+from rooftop.lab.records.record import Record, newest
 from rooftop.lab.timing.timer import Candidate, Timer, sets_needed
 from rooftop.lab.timing.timer_cuda import CudaBackend
 
@@ -119,10 +119,9 @@ def judged(row: Mapping[str, Any]) -> tuple[str, str, float]:
 
 def table(found: list[Record], _site: Any = None) -> str:
     """The newest record, judged by the model as it stands."""
-    mine = [r for r in found if r["kind"] == "clock" and r.get("subject") == SUBJECT]
-    if not mine:
+    record = newest(found, "clock", SUBJECT)
+    if record is None:
         return "Nothing has been measured yet."
-    record = max(mine, key=lambda r: str(r.get("at", "")))
     lines = [
         f"{record['device']['name']}, {SIZE} x {SIZE}.",
         "",

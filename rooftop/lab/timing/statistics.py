@@ -119,23 +119,6 @@ class Comparison:
     noise: float
     verdict: Verdict
 
-    @property
-    def speed(self) -> float:
-        """The base's time over this one's: above 1 is faster."""
-        return 1 / self.ratio
-
-    def meets(self, line: float) -> bool:
-        """Whether this one runs at ``line`` times the base's speed or better. Unresolved meets no line; "same" counts as at least 1."""
-        if self.verdict == "unresolved":
-            return False
-        return max(self.speed, 1.0 if self.verdict == "same" else 0.0) >= line
-
-    def inverse(self) -> Comparison:
-        """The same comparison seen from the base."""
-        flipped: dict[Verdict, Verdict] = {"faster": "slower", "slower": "faster"}
-        verdict = flipped.get(self.verdict, self.verdict)
-        return Comparison(1 / self.ratio, 1 / self.high, 1 / self.low, self.n, self.noise, verdict)
-
     def json(self) -> dict[str, Any]:
         return asdict(self)
 

@@ -254,8 +254,8 @@ class Sweep:
         return bench.compile_first(fields, self.device)
 
     def run(
-        self, budget_s: float, say: Callable[[str], None] = print, save: Callable[[store.Record], object] | None = None
-    ) -> store.Record:
+        self, budget_s: float, say: Callable[[str], None] = print, save: Callable[[store.Table], object] | None = None
+    ) -> store.Table:
         """The record. Points that the budget leaves no time for are left out, and those that raise, which `wrong` names.
 
         save   is given the record of the points that there are, once a second while there come more"""
@@ -359,12 +359,12 @@ class Sweep:
         self.wrong.append(text)
         say(f"WRONG {text}")
 
-    def _record(self, rows: Sequence[Mapping[str, Any]]) -> store.Record:
+    def _record(self, rows: Sequence[Mapping[str, Any]]) -> store.Table:
         points = [self.points[r["index"]] for r in rows]
         names = list(dict.fromkeys(r["by"] for r in rows))
         peers = list(dict.fromkeys(n for r in rows for n in r["peers"]))
         about = store.about(self.device)
-        record: store.Record = {
+        record: store.Table = {
             "kind": "sweep", "op": self.op.name, "subject": self.op.name, "device": about, "versions": store.versions(),
             "axis": self.of.axis, "sizes": {n: [dict(p.sizes)[n] for p in points] for n in self.of.ranges}, "dtypes": list(self.of.dtypes),
             "dtype": [self.of.dtypes.index(p.dtype) for p in points], "few": [int(p.few) for p in points],
@@ -374,7 +374,7 @@ class Sweep:
             "by": [names.index(r["by"]) for r in rows], "peers": {n: [_us(r["peers"].get(n)) for r in rows] for n in peers},
             "wrong": [i for i, r in enumerate(rows) if r["wrong"]], "named": [s.name for s in self.named],
         }
-        made = {n: identity.facts(*mine, self.device) for n in dict.fromkeys((*names, *record["named"])) if (mine := made_by(record, n))}
+        made = {n: identity.facts(*mine, self.device) for n in dict.fromkeys((*names, *record["named"])) if (mine := made_by(store.Record(record), n))}
         return {**record, **{f"{key}s": {n: f[key] for n, f in made.items() if key in f} for key in ("digest", "source", "machine")}}
 
 

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING
 from rooftop.core.spec import Case
 from rooftop.lab.check.proofs import device_of
 from rooftop.lab.records import identity
-from rooftop.lab.records.form import Record
+from rooftop.lab.records.record import Record
 from rooftop.lab.timing.statistics import median
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ def made_by(record: Record, name: str) -> tuple[Subject, list[Case]] | None:
 
     if name not in {f.name for f in registry.kernel_files()}:
         return None
-    op = registry.op(str(record["op"]))
+    op = registry.op(record.op)
     if op.swept is None:
         return None
     try:

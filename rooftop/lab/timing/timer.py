@@ -131,11 +131,8 @@ class Timing:
     why: str = ""  # why it was not captured
     samples: tuple[float, ...] = field(default=(), repr=False)
 
-    def json(self, samples: bool = False) -> dict[str, Any]:
-        out = asdict(self)
-        if not samples:
-            del out["samples"]
-        return out
+    def json(self) -> dict[str, Any]:
+        return {k: v for k, v in asdict(self).items() if k != "samples"}
 
 
 @dataclass(frozen=True)
@@ -171,19 +168,6 @@ class Measurement:
     def compare(self, name: str, base: str) -> Comparison:
         """Any two candidates of this run, from their paired samples."""
         return compare(self.timings[name].samples, self.timings[base].samples, self.noise)
-
-    def json(self, samples: bool = False) -> dict[str, Any]:
-        """The whole as JSON; the single samples only where asked for."""
-        plain = {k: getattr(self, k) for k in ("clock", "duty", "base", "noise", "empty_s", "target", "error", "reached")}
-        plain |= {k: getattr(self, k) for k in ("budget_s", "elapsed_s", "setup_s", "busy", "rotated_bytes")}
-        return plain | {
-            "pace": asdict(self.pace),
-            "timings": {k: t.json(samples) for k, t in self.timings.items()},
-            "again": self.again.json(samples),
-            "versus": {k: c.json() for k, c in self.versus.items()},
-            "sensors": dict(self.sensors),
-            "device": dict(self.device),
-        }
 
 
 def sets_needed(bytes_per_call: int, l2_bytes: int) -> int:

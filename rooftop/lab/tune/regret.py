@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from rooftop.lab.records import store
+from rooftop.lab.records.record import Table
 from rooftop.lab.timing import bench, sweep
 from rooftop.lab.timing.bench_group import BenchGroup
 from rooftop.lab.tune import worst
@@ -19,7 +19,7 @@ from rooftop.lab.tune import worst
 SUBJECT = "regret of {}"
 
 
-def measured(run: sweep.Sweep, budget_s: float, say: Callable[[str], None], every: Callable[[dict[str, Any]], None] | None = None) -> store.Record:
+def measured(run: sweep.Sweep, budget_s: float, say: Callable[[str], None], every: Callable[[dict[str, Any]], None] | None = None) -> Table:
     """The record of the points that the budget reaches. `every` is given the times of all that was timed, point by point."""
     ends, rows, best = time.monotonic() + budget_s, [], []
     rivals = [worst.rivals(run, p, every=True) for p in run.points]

@@ -111,7 +111,7 @@ def plan(todo: Iterable[Job], device: Device, known: Iterable[store.Record], sum
             seen[key] = job.case.id
             record = latest.get((device.name, job.implementation.name, f"{job.subject.op.name} {job.case.id}"))
             fresh = record is not None and job.identity(device).made(record)
-            found.append((str(record["at"]) if record is not None and fresh else "", job))
+            found.append((record.at if record is not None and fresh else "", job))
     return [job for _, job in sorted(found, key=lambda f: f[0])]
 
 
@@ -352,7 +352,7 @@ def run(
 
     summary = Summary()
     known = [r for where in {folder, settings.load().results} for r in store.read(where)]
-    planned = plan(todo, device, sorted(known, key=lambda r: str(r.get("at", ""))), summary)
+    planned = plan(todo, device, sorted(known, key=lambda r: r.at), summary)
     programs = compile_configs(planned, device)
     say(f"compiled {programs} CUDA programs in {time.monotonic() - started:.1f} s; {len(planned)} cases to tune")
     compiler = TritonCompiler()

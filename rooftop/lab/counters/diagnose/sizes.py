@@ -48,10 +48,10 @@ def of(subject: Subject, case: Case, device: Device, records: Sequence[Record], 
     here = slug_of(device.name)
     newest: dict[str, Record] = {}
     for r in records:
-        if r.get("kind") != "bench" or r["subject"] != subject.name or r["case"] not in like or "kernel" not in r["clocks"]:
+        if r.kind != "bench" or r.subject != subject.name or r.case not in like or "kernel" not in r.clocks:
             continue
-        if slug_of(r["device"]["name"]) == here and (r["case"] not in newest or str(r["at"]) > str(newest[r["case"]]["at"])):
-            newest[r["case"]] = r
+        if slug_of(r.card) == here and (r.case not in newest or r.at > newest[r.case].at):
+            newest[r.case] = r
     points = []
     for name, r in newest.items():
         try:
@@ -60,7 +60,7 @@ def of(subject: Subject, case: Case, device: Device, records: Sequence[Record], 
         except ValueError:  # a case that it no longer takes
             continue
         work = subject.op.work(subject.op.problem(like[name], device))
-        points.append(Size(name, ceilings.roof(work.read, work.write, work.ops).seconds, float(r["clocks"]["kernel"]["median"])))
+        points.append(Size(name, ceilings.roof(work.read, work.write, work.ops).seconds, r.clocks["kernel"].median))
     return line(points)
 
 

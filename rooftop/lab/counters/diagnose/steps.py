@@ -77,9 +77,9 @@ def steps(records: Iterable[Record]) -> list[Step]:
     records = list(records)
     newest: dict[tuple[str, str, str], Record] = {}
     for r in records:
-        if r.get("kind") == "bench" and "kernel" in r.get("clocks", {}):
-            key = (str(r["device"]["name"]), str(r["subject"]), str(r["case"]))
-            if key not in newest or str(r["at"]) > str(newest[key]["at"]):
+        if r.kind == "bench" and "kernel" in r.clocks:
+            key = (r.card, r.subject, r.case)
+            if key not in newest or r.at > newest[key].at:
                 newest[key] = r
     cards = sorted({card for card, _, _ in newest if lookup(card) is not None})
     ceilings = {card: Ceilings.from_records(records, card, lookup(card)) for card in cards}
@@ -95,7 +95,7 @@ def steps(records: Iterable[Record]) -> list[Step]:
                         continue
                     work = one.op.work(one.op.problem(case))
                     roof = ceilings[card].roof(work.read, work.write, work.ops).seconds
-                    times = (a["clocks"]["kernel"]["median"], b["clocks"]["kernel"]["median"])
+                    times = (a.clocks["kernel"].median, b.clocks["kernel"].median)
                     found.append(Step(name, one.name, other.name, str(idea), case.id, card, *times, roof))
     return found
 

@@ -53,15 +53,15 @@ def diagnose(subject: Subject, case: Case, target: int | str, records: Sequence[
         raise ValueError(f"{subject.name} at {case.id}: {facts['refused']}")
     here = slug(device.name)
     measured = [
-        r for r in records if r.get("kind") == "bench"
-        and (r["subject"], r["case"], slug(r["device"]["name"])) == (subject.name, case.id, here)
+        r for r in records if r.kind == "bench"
+        and (r.subject, r.case, slug(r.card)) == (subject.name, case.id, here)
     ]
     now = subject.identity(case, device)
     fresh = [r for r in measured if now.made(r)]
-    record = max(fresh, key=lambda r: str(r["at"]), default=None)
-    clocks = record["clocks"] if record else {}
-    seconds = clocks["kernel"]["median"] if "kernel" in clocks else None
-    cold = clocks["cold"]["median"] / seconds if seconds and "cold" in clocks else None
+    record = max(fresh, key=lambda r: r.at, default=None)
+    clocks = record.clocks if record else {}
+    seconds = clocks["kernel"].median if "kernel" in clocks else None
+    cold = clocks["cold"].median / seconds if seconds and "cold" in clocks else None
     work = subject.op.work(subject.op.problem(case, device))
     ceilings = Ceilings.from_records(records, device.name, lookup(device.name))
     roof = ceilings.roof(work.read, work.write, work.ops)

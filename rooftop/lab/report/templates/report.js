@@ -93,7 +93,8 @@
     figure.addEventListener("click", function () { figure.classList.toggle("large"); });
   });
 
-  const SAID = { zh: { "your number": "你的数字", "that is no number": "这不是数字", " points of 100": " 分（满分 100）", right: "正确", no: "不对", "nothing found": "没有找到" } };
+  const SAID = { zh: { "your number": "你的数字", "that is no number": "这不是数字", " points of 100": " 分（满分 100）", right: "正确", no: "不对", "nothing found": "没有找到",
+    "search the pages": "搜索页面", search: "搜索" } };
   function words(text) { return (SAID[document.documentElement.lang] || {})[text] || text; }
 
   // The course: a choice is marked when it is taken, and a number is asked for before the answer unfolds.
@@ -138,25 +139,34 @@
   });
 
   // Search: the list of what there is comes when a reader first looks for something.
-  document.querySelectorAll(".search").forEach(function (box) {
-    const input = box.querySelector("input");
-    const list = box.querySelector("ol");
+  document.querySelectorAll("nav[data-search]").forEach(function (nav) {
+    const box = document.createElement("div");
+    const input = document.createElement("input");
+    const list = document.createElement("ol");
     const MOST = 12;
     let at = -1;
-    box.hidden = false;
-    function found(words) {
+    box.className = "search";
+    box.setAttribute("role", "search");
+    input.type = "search";
+    input.autocomplete = "off";
+    input.placeholder = words("search");
+    input.setAttribute("aria-label", words("search the pages"));
+    list.hidden = true;
+    box.append(input, list);
+    nav.append(box);
+    function found(parts) {
       return (window.rooftopPages || []).map(function (row) {
         const title = row[1].toLowerCase();
         const all = (row[0] + " " + row[1] + " " + row[2]).toLowerCase();
-        if (!words.every(function (word) { return all.includes(word); })) { return null; }
-        const whole = words.join(" ");
-        const rank = title === whole ? 0 : title.startsWith(whole) ? 1 : words.every(function (word) { return title.includes(word); }) ? 2 : 3;
+        if (!parts.every(function (part) { return all.includes(part); })) { return null; }
+        const whole = parts.join(" ");
+        const rank = title === whole ? 0 : title.startsWith(whole) ? 1 : parts.every(function (part) { return title.includes(part); }) ? 2 : 3;
         return { row: row, rank: rank };
       }).filter(Boolean).sort(function (a, b) { return a.rank - b.rank || a.row[1].length - b.row[1].length; });
     }
     function show() {
-      const words = input.value.toLowerCase().split(/[\s/]+/).filter(Boolean);
-      const rows = words.length ? found(words) : [];
+      const parts = input.value.toLowerCase().split(/[\s/]+/).filter(Boolean);
+      const rows = parts.length ? found(parts) : [];
       list.textContent = "";
       at = -1;
       rows.slice(0, MOST).forEach(function (one) {
@@ -171,7 +181,7 @@
         item.append(link);
         list.append(item);
       });
-      if (words.length && window.rooftopPages && !rows.length) {
+      if (parts.length && window.rooftopPages && !rows.length) {
         const item = document.createElement("li");
         item.textContent = words("nothing found");
         list.append(item);

@@ -1,0 +1,98 @@
+"""Where the shipped kernel differs from the last rung of its ladder that is a file of its own: in five lines at most, from the files and what
+they launch at the headline."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from rooftop.core import helpers, registry
+from rooftop.core.contract import Contract
+from rooftop.core.digests import strip
+from rooftop.core.implementation import Implementation, UnsupportedError
+from rooftop.core.spec import TARGETS, Case, Launch
+from rooftop.lab.candidates import Asked, Subject
+
+CARD = TARGETS[90]
+MOST = 3  # launches that are told one by one
+NAMED = 6  # files, or values of a config, at the most
+MEANS: Mapping[str, str] = {  # of the hardware -> how it is written in CUDA C++, Triton or Gluon
+    "TMA": r"cp\.async\.bulk|\btma\.", "cp.async": r"cp\.async\.c[ag]|async_copy\.", "mbarriers": r"mbarrier", "wgmma": r"wgmma|warpgroup_mma",
+    "mma.sync": r"mma\.sync|mma_v2", "ldmatrix": r"ldmatrix", "clusters": r"\bmapa\b|\.cluster\b|cluster_",
+    "warp specialisation": r"setmaxnreg|warp_specialize", "programmatic launch": r"griddepcontrol|launch_pdl|gdc_",
+    "atomics": r"\batomic|\bred\.",
+}
+
+
+def lines(ladder: registry.Ladder, op: Contract, shipped: Implementation | None, case: Case, asked: Asked) -> Iterator[str]:
+    """`shipped`: what the last rung names, or a call of `case` takes; where plain torch does, None, nothing is said. Launches and configs are
+    left out of what does not take the case on an H100."""
+    own = [r for r in ladder.rungs if r.implementation.path == r.path and (shipped is None or r.path != shipped.path)]
+    if shipped is None or not own:
+        return
+    rung, number = own[-1], f"{own[-1].number:02d}"
+    old, new = (_files(path, op) for path in (rung.path, shipped.path))
+    names = [p.name for p in new if p not in old]
+    yield f"{number} is {_count(old)}; {shipped.name} is {_count(new)}: {_some(names)}."
+    uses, used = (_means(files) for files in (old, new))
+    said = [f"only {who} uses {', '.join(found)}" for who, found in (("it", _but(used, uses)), (number, _but(uses, used))) if found]
+    if said:
+        yield f"Of the hardware {'; '.join(said)}."
+    before, after = (_launched(i, op, case, asked) for i in (rung.implementation, shipped))
+    if before and after and before[0] and after[0]:
+        same = f"both launch {after[0]}" if before[0] == after[0] else f"{number} launches {before[0]}; it launches {after[0]}"
+        changed = [f"{k} {before[1][k]}, now {x}" if k in before[1] else f"{k} {x}, new" for k, x in after[1].items() if before[1].get(k) != x]
+        yield f"At {case.id} {same}."
+        if changed:
+            yield f"Its config there: {_some(changed, '; ')}."
+    cases = [c for c in op.cases if "bench" in c.tags]
+    taken = [[c for c in cases if Subject(i.name, op, i).supports(c, CARD, asked) is None] for i in (rung.implementation, shipped)]
+    only = [c.id for c in taken[1] if c not in taken[0]]
+    if taken[1]:
+        yield f"Of {len(cases)} cases that are timed {number} takes {len(taken[0])}, it {len(taken[1])}{f', as {only[-1]}' if only else ''}."
+
+
+def _some(names: Sequence[str], between: str = ", ") -> str:
+    return between.join([*names[:NAMED], *([f"{len(names) - NAMED} more"] if len(names) > NAMED else [])])
+
+
+def _but(found: set[str], others: set[str]) -> list[str]:
+    return [name for name in MEANS if name in found - others]
+
+
+def _files(path: Path, op: Contract) -> list[Path]:
+    beside = path.with_suffix(".py")
+    return list(dict.fromkeys([path, *([beside] if beside.is_file() else []), *helpers.all_of(path, op.name)]))
+
+
+def _code(path: Path) -> str:
+    return strip(path.read_text(encoding="utf-8"), "c" if path.suffix in (".cu", ".cuh") else "python")
+
+
+def _count(files: list[Path]) -> str:
+    return f"{sum(len(_code(p).splitlines()) for p in files)} lines of code in {len(files)} file{'s' if len(files) > 1 else ''}"
+
+
+def _means(files: list[Path]) -> set[str]:
+    text = "\n".join(map(_code, files))
+    return {name for name, pattern in MEANS.items() if re.search(pattern, text)}
+
+
+def _launched(implementation: Implementation, op: Contract, case: Case, asked: Asked) -> tuple[str, Mapping[str, object]] | None:
+    """The launches of a case, and its config; None where it is not taken."""
+    problem = asked.problem(op, case, CARD)
+    try:
+        config, _ = implementation.resolve(problem)
+        steps = [s for s in implementation.steps(problem, config) if isinstance(s, Launch)]
+    except (UnsupportedError, ValueError):
+        return None
+    shown = list(map(_step, steps))
+    return ", then ".join(shown) if len(shown) <= MOST else f"{len(shown)} kernels", implementation.config_dict(config)
+
+
+def _step(step: Launch) -> str:
+    blocks, cluster = math.prod(step.grid), math.prod(step.cluster or (1,))
+    threads = f" of {math.prod(step.block)} threads" if step.types else ""  # what a compiler chooses, or adds to, is not said
+    return f"{blocks} block{'s' if blocks > 1 else ''}" + (f" in clusters of {cluster}" if cluster > 1 else "") + threads

@@ -1,0 +1,49 @@
+"""Where the shipped kernel differs from the last rung of its ladder: on its page, from the files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from _report import Strict, make
+
+from rooftop.core import registry
+from rooftop.lab.candidates import Asked
+from rooftop.lab.report import beyond, ladder_text
+from rooftop.lab.report.data import Gatherer
+
+
+def test_a_page_tells_where_the_shipped_kernel_differs_from_the_last_rung(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = make(tmp_path, monkeypatch)
+    kernel = tmp_path / "kernels" / "simple" / "scale__cuda.cu"
+    text = kernel.read_text(encoding="utf-8").replace("if (i < n)", 'asm volatile("cp.async.bulk.commit_group;");\n    if (i < n)')
+    kernel.write_text(text.replace("template <typename T>", "// wgmma: only said\ntemplate <typename T>"), encoding="utf-8")
+    page = made.page([])
+    assert list(page.beyond) == [
+        "02 is 5 lines of code in 1 file; scale__cuda is 6 lines of code in 1 file: scale__cuda.cu.",
+        "Of the hardware only it uses TMA.",
+        "At big f32 02 launches 131072 blocks of 256 threads; it launches 262144 blocks of 128 threads.",
+        "Its config there: threads 256, now 128.",
+        "Of 3 cases that are timed 02 takes 2, it 3, as odd f32.",
+    ]
+    assert " ".join(page.beyond) in Strict(made.build([])[1]).text
+    assert list(ladder_text.overview(page))[-5:] == [f"  {line}" for line in page.beyond]
+
+
+def test_each_ladder_of_the_tree_tells_so_in_five_lines() -> None:
+    gatherer, silent = Gatherer([]), []
+    for name in registry.ladder_names():
+        ladder = registry.ladder(name)
+        told = gatherer._beyond(ladder, registry.op(ladder.op))
+        silent += [] if told else [name]
+        assert len(told) <= 5 and all(len(line) < 420 and line.endswith(".") for line in told), told
+    assert not silent
+
+
+def test_of_plain_torch_and_of_a_ladder_that_is_the_shipped_kernel_nothing_is_said() -> None:
+    ladder = registry.ladder("gelu_cuda")
+    op, rung = registry.op("gelu"), ladder.rungs[0]
+    case = next(c for c in op.cases if "bench" in c.tags)
+    assert list(beyond.lines(ladder, op, None, case, Asked())) == []
+    alone = registry.Ladder(**{**ladder.__dict__, "rungs": (rung,)})
+    assert list(beyond.lines(alone, op, rung.implementation, case, Asked())) == []
