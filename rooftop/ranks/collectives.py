@@ -36,21 +36,21 @@ class Statistics:
 @lru_cache(4096)
 def _said(
     what: str, dtype: torch.dtype, shape: tuple[int, ...], kind: str, o: Options, shots: int | None, path: str | None, statistics: bool,
-    verify: bool | None, plain: tuple[str, ...],
+    verify: bool | None, plain: tuple[str, ...], rest: str,
 ) -> str:
     """A call, as ranks compare it and read of it."""
     more = f", shots={shots}" if what.endswith("all_reduce") else ""
     tables = f", and a table of sizes that says plain is faster than {', '.join(plain)}" if plain else ""
-    options = f"{o.said()}{more}, path={path!r}, statistics={statistics}, verify={verify}"
+    options = f"{o.said()}{more}, path={path!r}, statistics={statistics}, verify={verify}{rest}"
     return f"{what} of {groups.DTYPES[dtype]} {shape} on {kind} with {options}{tables}"
 
 
 def begun(
     what: str, x: Any, group: Any, settings: tuple[Any, ...], shots: Any, path: Any, statistics: Any, verify: Any, timeout: Any,
-    check: Callable[[Tensor, int], None] | None = None, name: str = "",
+    check: Callable[[Tensor, int], None] | None = None, name: str = "", more: str = "",
 ) -> tuple[Tensor, Any, Options, Limit]:
     """Validate, and agree with the other ranks. A rank whose own arguments are wrong tells the others before it raises, so that none waits
-    for it. `name`: of the function, as errors have it and ranks compare it."""
+    for it. `name`: of the function, as errors have it and ranks compare it. `more`: what else they compare."""
     name = name or what
     group = groups.group_of(name, group)
     ranks = dist.get_world_size(group)
@@ -72,7 +72,7 @@ def begun(
     def say() -> str:
         assert o is not None
         plain = ways.measured_plain(what, x, ranks, o.wire.name) if path is None and shots is None else ()
-        return _said(name, x.dtype, tuple(x.shape), x.device.type, o, shots, path, statistics, verify, plain)
+        return _said(name, x.dtype, tuple(x.shape), x.device.type, o, shots, path, statistics, verify, plain, more)
 
     agreement.together(name, group, verify, limit, say, problem)
     assert o is not None

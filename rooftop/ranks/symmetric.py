@@ -10,7 +10,7 @@ with NCCL: on another stream than the last, a call waits for that one."""
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from math import prod
@@ -31,7 +31,7 @@ from rooftop.ranks.steps import Options
 PATIENCE = 600.0  # seconds
 LEAST = 1 << 20  # bytes of a room
 FAULTS = {1: "a rank did not come in time: it has died, is late, or called something else", 2: "the ranks were given different arguments"}
-NAMES = ("x", "out", "table", "epochs", "fault", "seed")
+ROOM = ("table", "epochs", "fault")  # what a kernel gets of a room
 
 
 @dataclass
@@ -195,7 +195,8 @@ def all_reduce(x: Tensor, group: Any, o: Options, shots: int, limit: Limit | Non
             room=launches.FLAGS + room.capacity, call=call, patience=patience,
         )
 
-    _launched("one_shot" if shots == 1 else "two_shot", shots, whole, (call, count, x.dtype, o, blocks), make, x, out, group, o.seed, limit)
+    given = {"x": x, "out": out, "seed": o.seed}
+    launched("one_shot" if shots == 1 else "two_shot", shots, whole, (call, count, x.dtype, o, blocks), make, given, x.device, group, limit)
     return out
 
 
@@ -215,27 +216,29 @@ def exchange(kind: str, x: Tensor, group: Any, o: Options, limit: Limit | None =
             room=launches.FLAGS + room.capacity, call=call, patience=patience,
         )
 
-    _launched("exchange", "exchange", whole, (call, count, x.dtype, o), make, x, out, group, o.seed, limit)
+    given = {"x": x, "out": out, "seed": o.seed}
+    launched("exchange", "exchange", whole, (call, count, x.dtype, o), make, given, x.device, group, limit)
     return out
 
 
-def _launched(
-    stem: str, room_key: Any, whole: int, key: tuple[Any, ...], make: Callable[[Room, int, int], Launch], x: Tensor, out: Tensor,
-    group: Any, seed: int, limit: Limit | None,
+def launched(
+    stem: str, room_key: Any, whole: int, key: tuple[Any, ...], make: Callable[[Room, int, int], Launch], given: Mapping[str, Tensor | int],
+    device: torch.device, group: Any, limit: Limit | None,
 ) -> None:
-    """Launch a kernel in which the ranks meet, in the group's room of that key. `make(room, multiprocessors, patience)` is asked once for
-    each `key`."""
-    index = x.device.index
+    """Launch a kernel in which the ranks meet, in the group's room of that key, of at least `whole` bytes. `make(room, multiprocessors,
+    patience)` is asked once for each `key`. `given`: tensors and runtime numbers by the launch's names, beside the room's."""
+    index = device.index
     with torch.cuda.device(index):
-        room = room_of(room_key, whole, x.device, group, limit)
+        room = room_of(room_key, whole, device, group, limit)
         patience = patience_of(limit)
         prepared = room.prepared.get((*key, patience))
         if prepared is None:
-            prepared = room.prepared[*key, patience] = kernels.prepared(stem, make(room, kernels.facts(index).sms, patience), NAMES, index)
+            prepared = room.prepared[*key, patience] = kernels.prepared(
+                stem, make(room, kernels.facts(index).sms, patience), (*given, *ROOM), index
+            )
         stream = follow(index)
-        prepared(
-            stream.cuda_stream, (x.data_ptr(), out.data_ptr(), room.table.data_ptr(), room.epochs.data_ptr(), room.fault.data_ptr(), seed)
-        )
+        values = [t if isinstance(t, int) else t.data_ptr() for t in (*given.values(), room.table, room.epochs, room.fault)]
+        prepared(stream.cuda_stream, values)
 
 
 def patience_of(limit: Limit | None) -> int:
