@@ -1,7 +1,7 @@
 """What every rank of a group gets from an all-reduce fused with what follows it in a transformer: `rooftop.comm.all_reduce_norm` on one device.
 
-    s[r] = sum_p Q(x[p]) + residual[r]                            added in float32, rounded once to the dtype of x
-    y[r] = s[r] / sqrt(mean(s[r]²) + eps) · weight[r]             in float32; rounded, or as `rooftop.quantize` makes codes of it
+    s[r] = sum_p Q(x[p]) + residual[r]                            in float32; returned rounded once to the dtype of x
+    y[r] = s[r] / sqrt(mean(s[r]²) + eps) · weight[r]             of s in float32; rounded, or as `rooftop.quantize` makes codes of it
 
 Q is a wire's rounding of each row, rooftop/formats/wire.py; sums are taken in the order of the ranks.
 
@@ -79,14 +79,14 @@ def all_reduce_norm_ranks(
 
 
 def summed(x: Tensor, residual: Tensor | None, wire: str, group: int) -> Tensor:
-    """s, in the dtype of x."""
+    """s in float32, whatever the dtype of x."""
     ranks, n, columns = x.shape
     total = x.float()
     if ranks > 1 and x.numel():
         kind, v = wires.WIRES[wire], wires.rows_of(x.reshape(ranks * n, columns), group, False)
         total = wires.total(wires.values(wires.encode(v, kind, group), kind, group, columns).view(ranks, n, -1))[None, :, :columns]
     total = total.expand(x.shape)
-    return (total if residual is None else total + residual.float()).to(x.dtype).contiguous()
+    return (total if residual is None else total + residual.float()).contiguous()
 
 
 def _normed(s: Tensor, weight: Tensor | None, eps: float) -> Tensor:
@@ -99,8 +99,9 @@ def reference(
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None, Tensor]:
     import torch
 
-    s = summed(x, residual, wire, group)
-    y = _normed(s if s.dtype == torch.float64 else s.float(), None if weight is None else weight.to(s.dtype if s.dtype == torch.float64 else torch.float32), eps)
+    total = summed(x, residual, wire, group)
+    s, v = total.to(x.dtype), total.double() if x.dtype == torch.float64 else total
+    y = _normed(v, None if weight is None else weight.to(v.dtype), eps)
     if not format:
         return y.to(x.dtype), None, None, s
     codes, scale = rows.quantized(y.flatten(0, 1), None, columns, format, "f32", "nearest", 0)
@@ -116,13 +117,14 @@ def outputs(x: Meta, format: str, columns: int, **_: Any) -> dict[str, Meta | No
 
 
 def _sums(judged: Judged) -> Tensor:
-    """s as it must be, bit for bit."""
+    """s in float32."""
     t, o = judged.tensors, judged.options
     return summed(t["x"], t.get("residual"), str(o["wire"]), int(o["group"]))
 
 
 def _law_s(judged: Judged) -> str | None:
-    want, got = _sums(judged), judged.got["s"]
+    got = judged.got["s"]  # bit for bit
+    want = _sums(judged).to(got.dtype)
     wrong = ~((got == want) | (got.isnan() & want.isnan()))
     if not bool(wrong.any()):
         return None

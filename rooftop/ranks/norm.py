@@ -46,9 +46,9 @@ class Norm:
         if format is not None and (not isinstance(format, str) or format not in FORMATS):
             raise ValueError(f"{what}: format is {format!r}; accepted are None, 'int8', 'e4m3'")
         if group is not None and (type(group) is not int or group not in GROUPS[1:]):
-            raise ValueError(f"{what}: group is {group!r}; accepted are None (a row), {', '.join(map(str, GROUPS[1:]))}")
+            raise ValueError(f"{what}: columns is {group!r}; accepted are None (a row), {', '.join(map(str, GROUPS[1:]))}")
         if group is not None and format is None:
-            raise ValueError(f"{what}: group is {group} and format is None; a group shares a scale of codes")
+            raise ValueError(f"{what}: columns is {group} and format is None; columns share a scale of codes")
         return cls(float(eps), format, group or 0)
 
 
@@ -92,9 +92,9 @@ def all_reduce_norm(
     """(y, s) with s = sum of the ranks' x + residual and y = s / sqrt(mean(s²) + eps) · weight: what follows a row-parallel product in a
     transformer, in one kernel. ``y, h = rooftop.comm.all_reduce_norm(partial, h, norm.weight, norm.eps)``
 
-    Each rank sends its rows once to all, in the format `wire`; sums are computed in float32 in the order of the ranks, the residual is added
-    in float32, and s is rounded once, so that it has the same bits on every rank. The rounded s is normalised in float32. It is made for the
-    1 to 512 tokens of decoding; with more rows it is right, but two shots send less.
+    Each rank sends its rows once to all, in the format `wire`; sums are computed in float32 in the order of the ranks, and the residual is
+    added to them in float32. s is this rounded once, with the same bits on every rank; y is computed in float32 before that rounding. It is
+    made for the 1 to 512 tokens of decoding; with more rows it is right, but two shots send less.
 
     Args:
         x: float32, float16 or bfloat16, [..., C], any strides; on all ranks the same shape and dtype.
@@ -145,8 +145,8 @@ def all_reduce_norm(
     if way == "symmetric" and x.numel():
         y, scale, s = _symmetric(rows, added, weight, norm, group, o, limit)
     else:
-        s = _summed(rows, added, group, o, limit)
-        y, scale = finished(s, weight, norm)
+        total = _summed(rows, added, group, o, limit)
+        s, (y, scale) = total.to(x.dtype), finished(total, weight, norm, x.dtype)
     return packaged(y, scale, norm, x), s.view(x.shape)
 
 
@@ -175,23 +175,23 @@ def packaged(y: Tensor, scale: Tensor | None, norm: Norm, x: Tensor) -> Tensor |
     return Quantized(codes, scale.reshape(shape), None, None, norm.format, tuple(x.shape), name, 1, norm.group or max(wide, 1), split, "f32", None)
 
 
-def finished(s: Tensor, weight: Tensor | None, norm: Norm) -> tuple[Tensor, Tensor | None]:
-    """(y or codes, scales) of rows s, in plain torch and float32."""
-    v = s.float()
+def finished(v: Tensor, weight: Tensor | None, norm: Norm, dtype: torch.dtype) -> tuple[Tensor, Tensor | None]:
+    """(y in `dtype` or codes, scales) of rows of float32, in plain torch."""
     v = v * (v.square().mean(-1, keepdim=True) + norm.eps).rsqrt()
     v = v if weight is None else v * weight.float()
     if norm.format is None:
-        return v.to(s.dtype), None
+        return v.to(dtype), None
     rows, wide = v.shape
     each = norm.group or max(wide, 1)
-    tiles = torch.nn.functional.pad(v, (0, -wide % each or each * (wide == 0))).view(rows, -1, each) if rows else v.new_zeros(0, 1, each)
+    count = -(-max(wide, 1) // each)
+    tiles = torch.nn.functional.pad(v, (0, count * each - wide)).view(rows, count, each)
     largest = tiles.abs().where(tiles.isfinite(), tiles.new_zeros(())).amax(2)
     scale = number_formats.scale_of(largest, norm.format, "f32")
-    return number_formats.encode((tiles / scale.unsqueeze(2)).reshape(rows, -1)[:, :wide], norm.format), scale
+    return number_formats.encode((tiles / scale.unsqueeze(2)).flatten(1)[:, :wide], norm.format), scale
 
 
 def _summed(x: Tensor, residual: Tensor | None, group: Any, o: Options, limit: Limit) -> Tensor:
-    """s of rows x, by an all-gather of messages of whole rows."""
+    """s of rows x in float32, by an all-gather of messages of whole rows."""
     ranks, (rows, columns) = dist.get_world_size(group), x.shape
     v = x.float()
     if ranks > 1 and x.numel():
@@ -200,7 +200,7 @@ def _summed(x: Tensor, residual: Tensor | None, group: Any, o: Options, limit: L
         got = sent.new_empty(ranks, sent.shape[1])
         groups.run("all_reduce_norm", group, lambda: groups.gather_into(got.view(-1), sent.view(-1), group), limit)
         v = steps.decode_sum(got, o, rows * wide, torch.float32).view(rows, wide)[:, :columns]
-    return (v if residual is None else v + residual.float()).to(x.dtype).contiguous()
+    return (v if residual is None else v + residual.float()).contiguous()
 
 
 def _symmetric(

@@ -96,30 +96,33 @@ all_reduce_norm(int ranks, int first, long long rows, long long columns, const T
     for (long long row = blockIdx.x; row < rows; row += gridDim.x) {
         T* const sums = sum + row * columns;
         const bool whole = on_16(sums), whole_weight = on_16(weight);
-        float squares = 0;
-        for (long long c = warp; c < chunks; c += warps) {
+        const auto add = [&](long long c) {  // v: what the ranks and the residual add up to
             sum_chunk<WIRE, GROUP>(v, met == MET ? ranks : 0, c, [&](int p) { return part(rank, p, row); });
             if (met != MET) spoil(v);
+            if (!residual) return;
+#pragma unroll
+            for (int u = 0; u < DEEP; ++u) {
+                float other[PACK];
+                load_pack(other, residual + row * columns, c * CHUNK + u * ROW + lane * PACK, columns, on_16(residual + row * columns));
+#pragma unroll
+                for (int i = 0; i < PACK; ++i) v[u][i] = __fadd_rn(v[u][i], other[i]);
+            }
+        };
+        float squares = 0;
+        for (long long c = warp; c < chunks; c += warps) {
+            add(c);
 #pragma unroll
             for (int u = 0; u < DEEP; ++u) {
                 const long long at = c * CHUNK + u * ROW + lane * PACK;
-                if (residual) {
-                    float other[PACK];
-                    load_pack(other, residual + row * columns, at, columns, on_16(residual + row * columns));
 #pragma unroll
-                    for (int i = 0; i < PACK; ++i) v[u][i] = __fadd_rn(v[u][i], other[i]);
-                }
-#pragma unroll
-                for (int i = 0; i < PACK; ++i) {
-                    v[u][i] = static_cast<float>(static_cast<T>(v[u][i]));
+                for (int i = 0; i < PACK; ++i)
                     if (at + i < columns) squares = __fmaf_rn(v[u][i], v[u][i], squares);
-                }
                 store_pack(sums, at, columns, whole, v[u]);
             }
         }
         const float part_of = __frcp_rn(__fsqrt_rn(__fadd_rn(__fdiv_rn(over_block<false>(squares, shared), columns), eps)));
         const auto normalise = [&](long long c) {
-            if (!kept) load_chunk<GROUP, false>(v, sums, c, columns, whole);
+            if (!kept) add(c);
 #pragma unroll
             for (int u = 0; u < DEEP; ++u) {
                 float by[PACK];
