@@ -220,13 +220,13 @@ def _cases() -> list[Case]:
         found += [_case(f"{format} groups of {g}", "edge", (2, 2, 640), format=format, columns=g) for g in (32, 64, 128, 256)]
         found += [_case(f"{format} odd, scales of {c}", "edge", (2, 3, 77), format=format, columns=c) for c in (0, 32)]
         found += [_case(f"{format} {fill}", "edge", (2, 3, 128), "f32", fill, format=format) for fill in ("nan", "inf", "large", "tiny")]
-        found.append(_case(f"{format} long 2x2x17000", "edge", (2, 2, 17000), format=format, why="a row leaves the registers"))
+        found.append(_case(f"{format} long 2x2x17000", "edge", (2, 2, 17000), format=format, why="more chunks than warps"))
     found += [_case(f"{fill}", "edge", (2, 3, 200), d, fill) for fill in ("nan", "inf", "-inf", "large", "tiny", "-0.0") for d in ("f32", "bf16")]
     found += [_case(f"{layout}", "edge", (2, 4, 64), layout=layout) for layout in ("transposed", "padded", "strided", "offset")]
     found += [
         _case("no residual", "edge", (2, 3, 300), residual=False), _case("no weight", "edge", (2, 3, 300), weight=None),
         _case("weight of float32", "edge", (3, 2, 300), weight="f32"), _case("neither, int8", "edge", (2, 2, 96), residual=False, weight=None, format="int8"),
-        _case("long 2x2x17000", "edge", (2, 2, 17000), why="a row leaves the registers"), _case("one element", "edge", (2, 1, 1)),
+        _case("long 2x2x17000", "edge", (2, 2, 17000), why="more chunks than warps"), _case("one element", "edge", (2, 1, 1)),
         _case("many rows 2x300x40", "edge", (2, 300, 40), why="more rows than blocks"),
         _case("no rows", "edge", (2, 0, 64)), _case("no columns", "edge", (2, 3, 0)),
     ]

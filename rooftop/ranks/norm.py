@@ -25,7 +25,7 @@ from rooftop.ranks.steps import Options
 
 FORMATS = {None: 0, "int8": 1, "e4m3": 2}  # what is written, as the kernel numbers it
 GROUPS = (0, 32, 64, 128, 256)  # columns that share a scale; 0: a row
-WARPS = 16  # of a block, at most
+WARPS = 8  # of a block, at most, and of a multiprocessor: with up to 255 registers a lane
 
 
 @dataclass(frozen=True)

@@ -60,7 +60,7 @@ __device__ inline void store_codes(unsigned char* row, long long at, long long c
 /// x, residual, sum: [rows, columns], weight: [columns], of each rank; residual and weight may be null. out: T or codes. scale: one a row (OUT_GROUP 0) or for each OUT_GROUP
 /// columns. half: bytes of each of the two halves of a room behind its flags; a half holds a message of each row from each rank.
 template <typename T, int WIRE, int GROUP, bool HERE, typename W, int OUT, int OUT_GROUP>
-__global__ void __launch_bounds__(512, 1)
+__global__ void __launch_bounds__(256, 1)
 all_reduce_norm(int ranks, int first, long long rows, long long columns, const T* __restrict__ x, const T* __restrict__ residual,
     const W* __restrict__ weight, T* sum, unsigned char* __restrict__ out, float* __restrict__ scale, unsigned char* room,
     const unsigned long long* table, long long bytes, long long half, unsigned* epochs, int* fault, unsigned call, float eps,
