@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from rooftop.formats import wire as wires
-from rooftop.ranks import agreement, groups, library, ways
+from rooftop.ranks import again, agreement, groups, library, ways
 from rooftop.ranks.groups import Limit
 from rooftop.ranks.steps import Options
 
@@ -125,8 +125,13 @@ def all_reduce(
     what = "all_reduce"
     if torch.compiler.is_compiling() and not statistics:
         return library.traced(what, x, group, wire, group_size, hadamard, stochastic, seed, shots, path, verify, timeout)
+    key = again.key_of(what, x, (wire, group_size, hadamard, stochastic, seed, shots, path, verify, timeout))
+    if statistics is False and (made := again.call(what, x, group, key)) is not None:
+        return made
     x, group, o, limit = begun(what, x, group, (wire, group_size, hadamard, stochastic, seed), shots, path, statistics, verify, timeout)
+    again.begin(group)
     found = ways.all_reduce(x, group, o, shots, path, limit)
+    again.remember(group, key, verify, found, o)
     if not statistics:
         return found
     exact = x.float().contiguous().clone()
@@ -147,8 +152,13 @@ def reduce_scatter(
     if torch.compiler.is_compiling() and not statistics:
         return library.traced(what, x, group, wire, group_size, hadamard, stochastic, seed, None, path, verify, timeout)
     settings = (wire, group_size, hadamard, stochastic, seed)
+    key = again.key_of(what, x, (wire, group_size, hadamard, stochastic, seed, None, path, verify, timeout))
+    if statistics is False and (made := again.call(what, x, group, key)) is not None:
+        return made
     x, group, o, limit = begun(what, x, group, settings, None, path, statistics, verify, timeout, lambda t, n: _divided(what, t, n))
+    again.begin(group)
     found = ways.reduce_scatter(x, group, o, path, limit)
+    again.remember(group, key, verify, found, o)
     if not statistics:
         return found
     exact = torch.empty(found.shape, dtype=torch.float32, device=x.device)
@@ -168,8 +178,13 @@ def all_gather(
     if torch.compiler.is_compiling() and not statistics:
         return library.traced(what, x, group, wire, group_size, hadamard, stochastic, seed, None, path, verify, timeout)
     settings = (wire, group_size, hadamard, stochastic, seed)
+    key = again.key_of(what, x, (wire, group_size, hadamard, stochastic, seed, None, path, verify, timeout))
+    if statistics is False and (made := again.call(what, x, group, key)) is not None:
+        return made
     x, group, o, limit = begun(what, x, group, settings, None, path, statistics, verify, timeout, lambda t, n: _rows(what, t))
+    again.begin(group)
     found = ways.all_gather(x, group, o, path, limit)
+    again.remember(group, key, verify, found, o)
     if not statistics:
         return found
     rank = dist.get_rank(group)
@@ -188,8 +203,13 @@ def all_to_all(
     if torch.compiler.is_compiling() and not statistics:
         return library.traced(what, x, group, wire, group_size, hadamard, stochastic, seed, None, path, verify, timeout)
     settings = (wire, group_size, hadamard, stochastic, seed)
+    key = again.key_of(what, x, (wire, group_size, hadamard, stochastic, seed, None, path, verify, timeout))
+    if statistics is False and (made := again.call(what, x, group, key)) is not None:
+        return made
     x, group, o, limit = begun(what, x, group, settings, None, path, statistics, verify, timeout, lambda t, n: _divided(what, t, n))
+    again.begin(group)
     found, quantised = ways.all_to_all(x, group, o, path, limit)
+    again.remember(group, key, verify, found, o)
     if not statistics:
         return found
     ranks = dist.get_world_size(group)

@@ -9,8 +9,10 @@ with NCCL: on another stream than the last, a call waits for that one."""
 
 from __future__ import annotations
 
+import ctypes
 import zlib
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from datetime import timedelta
 from math import prod
@@ -43,6 +45,23 @@ class Room:
     fault: Tensor  # int32 [4], of the host, which the kernel writes
     capacity: int  # bytes behind the flags
     prepared: dict[Any, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.failed = ctypes.c_int.from_address(self.fault.data_ptr())  # read in each call, without torch
+        self.addresses = tuple(t.data_ptr() for t in (self.table, self.epochs, self.fault))
+
+
+@dataclass(frozen=True)
+class Latest:
+    """A launch in a room, of which only the tensors change."""
+
+    key: Any  # of the room
+    room: Room
+    prepared: Any
+
+    def launch(self, index: int, values: tuple[int, ...]) -> None:
+        with nullcontext() if torch.cuda.current_device() == index else torch.cuda.device(index):
+            self.prepared(follow(index).cuda_stream, (*values, *self.room.addresses))
 
 
 def unable(x: Tensor, group: Any, limit: Limit | None = None) -> str | None:
@@ -173,7 +192,7 @@ def raise_faults(group: Any, what: str = "rooftop.comm") -> None:
     """Raise what a kernel has left for the host."""
     rooms = groups.state(group).rooms
     for room in (*(r for k, r in rooms.items() if k != "outgrown"), *rooms.get("outgrown", ())):
-        if code := int(room.fault[0]):
+        if code := room.failed.value:
             where = f"rank {dist.get_rank(group)} of {dist.get_world_size(group)}, symmetric memory"
             error = groups.Disagreement if code == 2 else groups.CommError
             raise error(f"{what} ({where}): {FAULTS[code]}. The group cannot be used on")
@@ -236,9 +255,8 @@ def launched(
             prepared = room.prepared[*key, patience] = kernels.prepared(
                 stem, make(room, kernels.facts(index).sms, patience), (*given, *ROOM), index
             )
-        stream = follow(index)
-        values = [t if isinstance(t, int) else t.data_ptr() for t in (*given.values(), room.table, room.epochs, room.fault)]
-        prepared(stream.cuda_stream, values)
+        latest = groups.state(group).latest = Latest(room_key, room, prepared)
+        latest.launch(index, tuple(t if isinstance(t, int) else t.data_ptr() for t in given.values()))
 
 
 def patience_of(limit: Limit | None) -> int:
