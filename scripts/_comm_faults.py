@@ -129,8 +129,10 @@ def killed(h: Here) -> None:
     time.sleep(1)
 
 
+ABSENT = ("all_reduce", "reduce_scatter", "all_reduce_norm", *PRODUCTS)
 FAULTS: dict[str, Callable[[Here], None]] = {
-    "another call": another_call, "another all_reduce_norm": another_norm, **{f"no call of {name}": partial(no_call, what=name) for name in ("all_reduce", "reduce_scatter", "all_reduce_norm", *PRODUCTS)},
+    "another call": another_call, "another all_reduce_norm": another_norm,
+    **{f"no call of {name}": partial(no_call, what=name) for name in ABSENT},
     "no first call of reduce_scatter": no_first_call,
     "late, compared": partial(late, path="portable", verify=True), "late, not compared": partial(late, path="portable", verify=False), "killed": killed,
 }

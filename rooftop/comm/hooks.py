@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from itertools import count
 from typing import Any
 
@@ -53,9 +54,9 @@ class ErrorFeedback:
         return self._reduced(what, x, {key: None}, group, options)
 
     def bucket(self, x: Tensor, parameters: Sequence[Tensor], group: Any, **options: Any) -> Tensor:
-        """As `all_reduce`, of the flat gradients of `parameters`, one after another. Each parameter's error is stored under its own key (see
-        `keys_of`): it stays with the parameter whatever else is sent with it. A parameter whose gradient is zero on this rank, as of one
-        that a step does not use, keeps its error until it has a gradient again."""
+        """As `all_reduce`, of the flat gradients of `parameters`, one after another. Each parameter's error is stored under its own key
+        (see `keys_of`): it stays with the parameter whatever else is sent with it. A parameter whose gradient is zero on this rank, as
+        of one that a step does not use, keeps its error until it has a gradient again."""
         what = "ErrorFeedback.bucket"
         used = torch.stack(torch._foreach_norm(x.split([p.numel() for p in parameters]), 1)) != 0
         return self._reduced(what, x, dict(zip(self.keys_of(parameters), parameters, strict=True)), group, options, used)
@@ -76,8 +77,8 @@ class ErrorFeedback:
     def _reduced(
         self, what: str, x: Tensor, parts: dict[Any, Tensor | None], group: Any, options: dict[str, Any], used: Tensor | None = None
     ) -> Tensor:
-        """`parts`: by key the tensors of which x holds as many elements, one after another; None: x itself. `used`: bool, one a part: whether
-        its stored error is added."""
+        """`parts`: by key the tensors of which x holds as many elements, one after another; None: x itself. `used`: bool, one a part:
+        whether its stored error is added."""
         given = {**OPTIONS, **options}
         before = {key: lost for key in parts if (lost := self._lost.get(key)) is not None}
 
@@ -144,8 +145,8 @@ def ddp_hook(
     Each bucket is divided by the number of ranks and summed by `rooftop.comm.all_reduce`; all ranks get the same bits. With `stochastic`
     each call has its own seed, counted from `seed`. The attribute `feedback` of the hook is the `ErrorFeedback`, or None; it keeps the
     error of each parameter, also if several models have the hook. A parameter that a step does not use on this rank keeps its error for the
-    next step that does. `path` as for `all_reduce`: with None a bucket goes unquantised where a measured table of sizes says that this is faster, which `rooftop.comm.plan`
-    shows.
+    next step that does. `path` as for `all_reduce`: with None a bucket goes unquantised where a measured table of sizes says that this is
+    faster, which `rooftop.comm.plan` shows.
 
     Raises TypeError and ValueError immediately for options that are not supported."""
     options: dict[str, Any] = {"wire": wire, "group_size": group_size, "hadamard": hadamard, "stochastic": stochastic}
@@ -184,9 +185,9 @@ class _Communication:
 
 
 class _ReduceScatter(_Communication):
-    def __init__(self, seeds: Iterator[int], **options: Any) -> None:
+    def __init__(self, seeds: Iterator[int] | None = None, **options: Any) -> None:
         super().__init__(**options)
-        self.seeds = seeds  # of the calls of all modules of a model
+        self.seeds = count(1) if seeds is None else seeds  # of the calls of all modules of a model
 
     def __call__(self, output_tensor: Tensor, input_tensor: Tensor, group: Any, op: Any, async_op: bool = False) -> Any:
         kind = getattr(op, "op", op)
@@ -194,7 +195,8 @@ class _ReduceScatter(_Communication):
         if not mean and kind != dist.ReduceOp.SUM:
             agreement.refuse("fsdp_hook", group, ValueError(f"fsdp_hook: the reduction is {op}; accepted are SUM and AVG"))
         ranks = dist.get_world_size(group)
-        found = collectives.reduce_scatter(input_tensor / ranks if mean else input_tensor, group, seed=next(self.seeds), **self.options)
+        given = input_tensor / ranks if mean else input_tensor
+        found = collectives.reduce_scatter(given, group, seed=next(self.seeds), **self.options)
         assert isinstance(found, Tensor)
         output_tensor.copy_(found.view_as(output_tensor))
 
@@ -236,13 +238,13 @@ def fsdp_hook(
     for part in module.modules():
         if not isinstance(part, FSDPModule):
             continue
-        for wire, setter, made, more in (
-            (gradients, "set_custom_reduce_scatter", _ReduceScatter, {"stochastic": stochastic, "seeds": seeds}),
-            (weights, "set_custom_all_gather", _AllGather, {}),
+        for wire, setter, made in (
+            (gradients, "set_custom_reduce_scatter", partial(_ReduceScatter, seeds, stochastic=stochastic)),
+            (weights, "set_custom_all_gather", _AllGather),
         ):
             if wire is None:
                 continue
             if not hasattr(part, setter):
                 raise RuntimeError(f"fsdp_hook: this torch ({torch.__version__}) has no FSDPModule.{setter}")
-            getattr(part, setter)(made(wire=wire, group_size=group_size, hadamard=hadamard, path=path, **more))
+            getattr(part, setter)(made(wire=wire, group_size=group_size, hadamard=hadamard, path=path))
     return module

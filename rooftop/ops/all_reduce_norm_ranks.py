@@ -1,4 +1,4 @@
-"""What every rank of a group gets from an all-reduce fused with what follows it in a transformer: `rooftop.comm.all_reduce_norm` on one device.
+"""What every rank of a group gets from an all-reduce fused with the norm behind it: `rooftop.comm.all_reduce_norm` on one device.
 
     s[r] = sum_p Q(x[p]) + residual[r]                            in float32; returned rounded once to the dtype of x
     y[r] = s[r] / sqrt(mean(s[r]²) + eps) · weight[r]             of s in float32; rounded, or as `rooftop.quantize` makes codes of it
@@ -178,7 +178,8 @@ def canonical(p: Problem) -> Problem | None:
 
 def work(p: Problem) -> Work:
     """Read x, the residual and the weight once, write the sums and y once: what crosses a link is no memory traffic of this device."""
-    read, written = (sum(m.nbytes for n in names if (m := p.get(n)) is not None) for names in (("x", "residual", "weight"), ("y", "codes", "scale", "s")))
+    sides = ("x", "residual", "weight"), ("y", "codes", "scale", "s")
+    read, written = (sum(m.nbytes for n in names if (m := p.get(n)) is not None) for names in sides)
     return Work(read, written, {"fma32": 6.0 * p["x"].numel})
 
 
@@ -201,7 +202,8 @@ def _case(
 ) -> Case:
     given: dict[str, Any] = {
         "x": Input(shape, d, fill, layout), "residual": Input(shape, d) if residual else None,
-        "weight": None if weight is None else Input((shape[0], shape[2]), weight or d), "eps": 1e-5, "format": "", "columns": 0, "wire": "bf16",
+        "weight": None if weight is None else Input((shape[0], shape[2]), weight or d), "eps": 1e-5, "format": "",
+        "columns": 0, "wire": "bf16",
     }
     return case(f"{name} {d}" if tags == "edge" and d != "bf16" else name, tags=tags, **{**given, "group": 128, **more})
 
@@ -221,11 +223,13 @@ def _cases() -> list[Case]:
         found += [_case(f"{format} odd, scales of {c}", "edge", (2, 3, 77), format=format, columns=c) for c in (0, 32)]
         found += [_case(f"{format} {fill}", "edge", (2, 3, 128), "f32", fill, format=format) for fill in ("nan", "inf", "large", "tiny")]
         found.append(_case(f"{format} long 2x2x17000", "edge", (2, 2, 17000), format=format, why="more chunks than warps"))
-    found += [_case(f"{fill}", "edge", (2, 3, 200), d, fill) for fill in ("nan", "inf", "-inf", "large", "tiny", "-0.0") for d in ("f32", "bf16")]
+    fills = ("nan", "inf", "-inf", "large", "tiny", "-0.0")
+    found += [_case(f"{fill}", "edge", (2, 3, 200), d, fill) for fill in fills for d in ("f32", "bf16")]
     found += [_case(f"{layout}", "edge", (2, 4, 64), layout=layout) for layout in ("transposed", "padded", "strided", "offset")]
     found += [
         _case("no residual", "edge", (2, 3, 300), residual=False), _case("no weight", "edge", (2, 3, 300), weight=None),
-        _case("weight of float32", "edge", (3, 2, 300), weight="f32"), _case("neither, int8", "edge", (2, 2, 96), residual=False, weight=None, format="int8"),
+        _case("weight of float32", "edge", (3, 2, 300), weight="f32"),
+        _case("neither, int8", "edge", (2, 2, 96), residual=False, weight=None, format="int8"),
         _case("long 2x2x17000", "edge", (2, 2, 17000), why="more chunks than warps"), _case("one element", "edge", (2, 1, 1)),
         _case("many rows 2x300x40", "edge", (2, 300, 40), why="more rows than blocks"),
         _case("no rows", "edge", (2, 0, 64)), _case("no columns", "edge", (2, 3, 0)),
@@ -249,7 +253,8 @@ def _changed(change: str) -> Callable[..., Any]:
             s = x.clone()
         if change == "unrounded" and y is not None:  # what is normalised is not what is returned
             total = (x.float().sum(0, keepdim=True) * 1.02).expand(x.shape)
-            y = _normed(total if residual is None else total + residual.float(), None if weight is None else weight.float(), eps).to(x.dtype)
+            total = total if residual is None else total + residual.float()
+            y = _normed(total, None if weight is None else weight.float(), eps).to(x.dtype)
         if change == "last" and y is not None and y.numel():
             y[..., -1] = 0 if wire == "bf16" else float("nan")
         if change == "code" and codes is not None and codes.numel():

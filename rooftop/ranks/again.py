@@ -1,5 +1,6 @@
-"""Calls like an earlier one of their group on the symmetric path: their arguments were accepted then, and their kernel is prepared, so that
-the launch is left. A call that is not found here goes the whole way, to the same kernel in the same room: what ranks have here may differ."""
+"""Calls like an earlier one of their group on the symmetric path: their arguments were accepted then, and their kernel is prepared, so
+that the launch is left. A call that is not found here goes the whole way, to the same kernel in the same room: what ranks have here may
+differ."""
 
 from __future__ import annotations
 

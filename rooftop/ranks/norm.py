@@ -104,7 +104,8 @@ def all_reduce_norm(
         format: None: y in the dtype of x. "int8", "e4m3": y is a `rooftop.quant.Quantized` with float32 scales, quantised out of float32.
         columns: consecutive columns that share a scale: 32, 64, 128 or 256; None: a whole row.
         wire, group_size: how x is sent, as for `all_reduce`; "bf16" rounds float32 and float16.
-        path: "symmetric", "portable" or None: see `plan`. On path "portable", and on the CPU, messages are gathered, and plain torch does the rest.
+        path: "symmetric", "portable" or None: see `plan`. On path "portable", and on the CPU, messages are gathered, and plain
+        torch does the rest.
         verify, timeout: as for `all_reduce`.
 
     With one rank nothing is sent, and x is not rounded. NaN and infinities are preserved in s. No gradient.
@@ -171,8 +172,8 @@ def packaged(y: Tensor, scale: Tensor | None, norm: Norm, x: Tensor) -> Tensor |
     codes = y.view(*x.shape).view(torch.int8 if norm.format == "int8" else torch.float8_e4m3fn)
     shape = (*lead, scale.shape[1]) if norm.group else lead
     name = str(x.dtype).removeprefix("torch.")
-    split = (0, x.dim() - 1)
-    return Quantized(codes, scale.reshape(shape), None, None, norm.format, tuple(x.shape), name, 1, norm.group or max(wide, 1), split, "f32", None)
+    each, split = norm.group or max(wide, 1), (0, x.dim() - 1)
+    return Quantized(codes, scale.reshape(shape), None, None, norm.format, tuple(x.shape), name, 1, each, split, "f32", None)
 
 
 def finished(v: Tensor, weight: Tensor | None, norm: Norm, dtype: torch.dtype) -> tuple[Tensor, Tensor | None]:

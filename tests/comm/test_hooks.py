@@ -31,8 +31,11 @@ class Two(nn.Module):
         return sum(getattr(self, name)(x).tanh() for name in which)  # type: ignore[return-value]
 
 
-def balance(model: Any, feedback: Any, ranks: int, calls: list[Callable[[nn.Module], Tensor]], accumulate: int = 1, owed: Any = None) -> float:
-    """What was delivered in all steps, and is still owed, less the mean gradients of the ranks and what was `owed` before: the largest difference, relative to the largest gradient.
+def balance(
+    model: Any, feedback: Any, ranks: int, calls: list[Callable[[nn.Module], Tensor]], accumulate: int = 1, owed: Any = None
+) -> float:
+    """What was delivered in all steps, and is still owed, less the mean gradients of the ranks and what was `owed` before: the largest difference, relative
+    to the largest gradient.
     With error feedback and one shot it is rounding, whatever the wire loses in one step."""
     given = {n: torch.zeros_like(p) for n, p in model.module.named_parameters()}
     true = {n: torch.zeros_like(p) if owed is None else owed[n].clone() for n, p in model.module.named_parameters()}
@@ -93,7 +96,7 @@ def fed(rank: int, ranks: int) -> dict[str, Any]:
     other, _ = made(hook)  # of the same shape, with the same hook
     alone = [made(), made()]
     same = []
-    for step in range(4):
+    for _ in range(4):
         for m, x_step in ((model, x), (other, 50 * inputs(rank, 7)), (alone[0][0], x), (alone[1][0], 50 * inputs(rank, 7))):
             m.zero_grad()
             m(x_step, "ab").square().mean().backward()

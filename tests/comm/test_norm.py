@@ -14,7 +14,8 @@ import rooftop
 from rooftop import comm
 
 FORMS: list[dict[str, Any]] = [
-    {}, {"wire": "int8"}, {"wire": "int4", "group_size": 32}, {"format": "int8"}, {"format": "e4m3", "columns": 64}, {"wire": "fp8", "format": "int8", "columns": 32},
+    {}, {"wire": "int8"}, {"wire": "int4", "group_size": 32}, {"format": "int8"}, {"format": "e4m3", "columns": 64},
+    {"wire": "fp8", "format": "int8", "columns": 32},
 ]
 DTYPES = (torch.bfloat16, torch.float32, torch.float16)
 
@@ -117,7 +118,8 @@ def test_every_rank_has_the_same_sums_and_their_norm(ranks: int, request: pytest
 def layer_and_errors(found: Any) -> None:
     texts = {
         "residual": "ValueError: all_reduce_norm: residual is (1, 3, 96)", "weight": "ValueError: all_reduce_norm: weight is (95,)",
-        "dtype": "TypeError: all_reduce_norm: residual is torch.float16; x is torch.float32", "eps": "Disagreement: all_reduce_norm: the ranks were given different",
+        "dtype": "TypeError: all_reduce_norm: residual is torch.float16; x is torch.float32",
+        "eps": "Disagreement: all_reduce_norm: the ranks were given different",
         "negative": "ValueError: all_reduce_norm: eps is -1.0", "format": "ValueError: all_reduce_norm: format is 'int4'; accepted are None, 'int8', 'e4m3'",
         "columns": "ValueError: all_reduce_norm: columns is 48", "no format": "ValueError: all_reduce_norm: columns is 64 and format is None",
         "kind": "Disagreement: all_reduce_norm", "another": "Disagreement: ", "path": "ValueError: all_reduce_norm: path is 'plain'",

@@ -1,7 +1,7 @@
 /* rooftop
-idea    = """What stands behind the row-parallel products of a layer that decodes, in one kernel: each rank pushes its rows into the memory of \
-  all ranks, all ranks synchronise once, and each rank adds up whole rows, adds the residual, normalises them out of its registers, and \
-  writes them in their type or as codes. A row belongs to one block, so its squares are added without a second synchronisation."""
+idea    = """What stands behind the row-parallel products of a layer that decodes, in one kernel: each rank pushes its rows into the \
+  memory of all ranks, all ranks synchronise once, and each rank adds up whole rows, adds the residual, normalises them out of its \
+  registers, and writes them in their type or as codes. A row belongs to one block, so its squares are added without a second synchronisation."""
 limit   = "not measured: the synchronisation, and W - 1 times the rows over the link"
 dtypes  = ["f32", "f16", "bf16"]
 args    = ["eps: f32"]
@@ -57,8 +57,9 @@ __device__ inline void store_codes(unsigned char* row, long long at, long long c
     }
 }
 
-/// x, residual, sum: [rows, columns], weight: [columns], of each rank; residual and weight may be null. out: T or codes. scale: one a row (OUT_GROUP 0) or for each OUT_GROUP
-/// columns. half: bytes of each of the two halves of a room behind its flags; a half holds a message of each row from each rank.
+/// x, residual, sum: [rows, columns], weight: [columns], of each rank; residual and weight may be null. out: T or codes. scale:
+/// one a row (OUT_GROUP 0) or for each OUT_GROUP columns. half: bytes of each of the two halves of a room behind its flags; a half holds
+/// a message of each row from each rank.
 template <typename T, int WIRE, int GROUP, bool HERE, typename W, int OUT, int OUT_GROUP>
 __global__ void __launch_bounds__(256, 1)
 all_reduce_norm(int ranks, int first, long long rows, long long columns, const T* __restrict__ x, const T* __restrict__ residual,
@@ -170,7 +171,8 @@ all_reduce_norm(int ranks, int first, long long rows, long long columns, const T
                         for (int i = 0; i < PACK; ++i)
                             if (at + i < columns && is_finite(v[u][i])) largest = fmaxf(largest, fabsf(v[u][i]));
 #pragma unroll
-                        for (int lanes = 1; lanes < OUT_GROUP / PACK; lanes *= 2) largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, lanes));
+                        for (int lanes = 1; lanes < OUT_GROUP / PACK; lanes *= 2)
+                            largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, lanes));
                         s = scale_of<OUT>(largest);
                         if (at < columns && at % OUT_GROUP == 0) scale[row * across + at / OUT_GROUP] = s;
                     }
