@@ -36,7 +36,17 @@ def key_of(what: str, x: Any, options: tuple[Any, ...]) -> Any:
 
 
 def call(what: str, x: Tensor, group: Any, key: Any) -> Tensor | None:
-    """The result; None where the call must go the whole way, as it must while the ranks compare theirs. Raises what kernels have found."""
+    """The result, or None as `find`."""
+    ready = find(what, x, group, key)
+    if ready is None:
+        return None
+    out = x.new_empty(ready.shape)
+    ready.latest.launch(x.device.index, (x.data_ptr(), out.data_ptr(), ready.seed))
+    return out
+
+
+def find(what: str, x: Tensor, group: Any, key: Any) -> Ready | None:
+    """None where the call must go the whole way, as it must while the ranks compare theirs. Raises what kernels have found."""
     group = dist.group.WORLD if group is None else group
     if key is None or not isinstance(group, dist.ProcessGroup) or group not in c10d._world.pg_map:
         return None
@@ -50,9 +60,7 @@ def call(what: str, x: Tensor, group: Any, key: Any) -> Tensor | None:
     symmetric.raise_faults(group, what)
     own.calls += 1
     own.device = x.device
-    out = x.new_empty(ready.shape)
-    ready.latest.launch(x.device.index, (x.data_ptr(), out.data_ptr(), ready.seed))
-    return out
+    return ready
 
 
 def remember(group: Any, key: Any, verify: bool | None, found: Tensor, o: Options) -> None:

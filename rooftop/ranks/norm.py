@@ -18,7 +18,7 @@ from rooftop.core.spec import DTYPES, Launch, dtype_of
 from rooftop.formats import number_formats
 from rooftop.formats import wire as wires
 from rooftop.formats.quantized import Quantized
-from rooftop.ranks import collectives, groups, steps, symmetric, ways
+from rooftop.ranks import again, collectives, groups, steps, symmetric, ways
 from rooftop.ranks.groups import Limit
 from rooftop.ranks.rank_launches import BLOCKS, CHUNK, FLAGS, KINDS, PATIENCE
 from rooftop.ranks.steps import Options
@@ -112,6 +112,14 @@ def all_reduce_norm(
 
     Raises the errors of `all_reduce`; ValueError and TypeError for a residual, weight, eps, format or columns that do not fit."""
     what = "all_reduce_norm"
+    options = (eps, format, columns, wire, group_size, path, verify, timeout)
+    keys = tuple("none" if t is None else again.key_of(what, t, options) for t in (x, residual, weight))
+    key = None if None in keys else keys
+    if (ready := again.find(what, x, group, key)) is not None:
+        norm = Norm.of(what, eps, format, columns)
+        given, s, y, scale = _given(x, residual, weight, norm)
+        ready.latest.launch(x.device.index, tuple(t.data_ptr() for t in given.values()))
+        return packaged(y, scale, norm, x), s
     norm, problem = Norm(0.0), None
     try:
         norm = Norm.of(what, eps, format, columns)
@@ -143,8 +151,10 @@ def all_reduce_norm(
     way = ways.exchanged_by(what, x, group, path, o.wire.name, limit).path
     rows = x.reshape(prod(x.shape[:-1]), x.shape[-1])
     added = None if residual is None else residual.reshape(rows.shape)
+    again.begin(group)
     if way == "symmetric" and x.numel():
         y, scale, s = _symmetric(rows, added, weight, norm, group, o, limit)
+        again.remember(group, key, verify, s, o)
     else:
         total = _summed(rows, added, group, o, limit)
         s, (y, scale) = total.to(x.dtype), finished(total, weight, norm, x.dtype)
@@ -211,10 +221,7 @@ def _symmetric(
     ranks, rank, (rows, columns) = dist.get_world_size(group), dist.get_rank(group), x.shape
     x, residual, weight = (t if t is None else t.contiguous() for t in (x, residual, weight))
     assert x is not None
-    s, scale = torch.empty_like(x), None
-    y = torch.empty_like(x) if norm.format is None else torch.empty_like(x, dtype=torch.uint8)
-    if norm.format is not None:
-        scale = torch.empty(rows, -(-columns // norm.group) if norm.group else 1, device=x.device)
+    given, s, y, scale = _given(x, residual, weight, norm)
     kind = None if weight is None else dtype_of(weight.dtype)
     facts = ("norm", rows, columns, str(x.dtype), residual is not None, kind, norm.eps, norm.format, norm.group, *o.facts())
     call = zlib.crc32(repr(facts).encode()) & 0x7FFFFFFF
@@ -225,8 +232,18 @@ def _symmetric(
             half=room.capacity // 2, room=FLAGS + room.capacity, call=call, patience=patience,
         )
 
-    tensors = {"x": x, "residual": residual, "weight": weight, "sum": s, "out": y, "scale": scale}
-    given = {n: t for n, t in tensors.items() if t is not None}
     whole = sizes(rows, columns, ranks, o.wire.name, o.group)[1]
     symmetric.launched("norm", "norm", whole, facts, make, given, x.device, group, limit)
     return y, scale, s
+
+
+def _given(
+    x: Tensor, residual: Tensor | None, weight: Tensor | None, norm: Norm
+) -> tuple[dict[str, Tensor], Tensor, Tensor, Tensor | None]:
+    """The kernel's tensors by name, without those that there are not; s, y or codes, and scales, which it writes."""
+    columns, scale = x.shape[-1], None
+    s, y = torch.empty_like(x), torch.empty_like(x, dtype=x.dtype if norm.format is None else torch.uint8)
+    if norm.format is not None:
+        scale = torch.empty(x.numel() // columns, -(-columns // norm.group) if norm.group else 1, device=x.device)
+    tensors = {"x": x, "residual": residual, "weight": weight, "sum": s, "out": y, "scale": scale}
+    return {n: t for n, t in tensors.items() if t is not None}, s, y, scale

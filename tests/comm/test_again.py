@@ -84,6 +84,29 @@ def test_a_call_made_before_is_launched_at_once_with_the_same_values(launched: A
     assert not comm.all_reduce(x).requires_grad
 
 
+def test_the_fused_norm_is_launched_at_once_too(launched: Any, whole: Any) -> None:
+    warm()
+    x, residual, weight = torch.ones(4, 2, 96), torch.zeros(4, 2, 96), torch.ones(96)
+    for given in ((x,), (x, residual), (x, residual, weight, 1e-5)):
+        for more in ({}, {"format": "int8"}, {"format": "e4m3", "columns": 32}):
+            (y, s), before = comm.all_reduce_norm(*given, **more), len(whole)
+            again, sums = comm.all_reduce_norm(*given, **more)
+            (kernel, values), (other, others) = launched[-2:]
+            assert len(whole) == before and kernel == other and s.shape == sums.shape == x.shape
+            written = {"out", "sum", "scale"}
+            assert {n: v for n, v in values.items() if n not in written} == {n: v for n, v in others.items() if n not in written}
+            codes, scale = (again, None) if isinstance(again, torch.Tensor) else (again.codes, again.scale)
+            assert (others["sum"], others["out"], others.get("scale")) == (sums.data_ptr(), codes.data_ptr(), scale if scale is None else scale.data_ptr())
+            assert more == {} or (again.scale.shape == y.scale.shape and again.format == more["format"])
+    before = len(whole)
+    for wrong in ({"eps": -1.0}, {"columns": 32}, {"format": "int4"}, {"verify": 1}):
+        with pytest.raises((TypeError, ValueError)):
+            comm.all_reduce_norm(x, residual, **wrong)
+    comm.all_reduce_norm(x, residual.transpose(0, 1).contiguous().transpose(0, 1))
+    comm.all_reduce_norm(x, residual, torch.ones(96, dtype=torch.float32))
+    assert len(whole) == before + 6
+
+
 def test_what_is_compared_refused_or_otherwise_laid_out_goes_the_whole_way(launched: Any, whole: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     x = torch.ones(8, 64)
     for _ in range(agreement.VERIFIED):
