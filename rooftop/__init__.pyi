@@ -68,6 +68,25 @@ def all_gather_matmul_ranks(a: Tensor, b: Tensor, *, implementation: str | None=
 
     No gradient. Raises TypeError for other dtypes and types, ValueError for shapes that do not fit and tensors on different devices."""
 
+def all_reduce_norm_ranks(x: Tensor, residual: Tensor | None=None, weight: Tensor | None=None, eps: float | None=None, *, format: str | None=None, columns: int | None=None, wire: str='bf16', group_size: int=128, implementation: str | None=None) -> tuple[Tensor | tuple[Tensor, Tensor], Tensor]:
+    """Each rank's result of a fused all-reduce, addition and RMS norm of the W ranks' tensors: ``y, s = rooftop.all_reduce_norm_ranks(x,
+    residual, weight)``.
+
+    It runs on one device. The kernel of `rooftop.comm.all_reduce_norm` is checked against it.
+
+    Args:
+        x: float32, float16 or bfloat16, [W, N, C]; the first dimension is the rank, 1 to 16.
+        residual: [W, N, C] in the dtype of x, or None.
+        weight: [W, C] in the dtype of x or float32, or None.
+        eps: added to the mean of the squares. None: the epsilon of float32.
+        format: None, "int8" or "e4m3"; columns: that share a scale, 32, 64, 128 or 256, or None for a row.
+        wire, group_size: as `rooftop.all_reduce_ranks`.
+        implementation: name of a kernel, which runs or raises. None selects the best one that supports `x`.
+
+    Returns (y, s), both [W, N, C]; with a format, y is (codes uint8 [W, N, C], scales float32 [W, N, groups]). No gradient.
+
+    Raises TypeError for other dtypes and types, ValueError for shapes, formats, wires and numbers that are not supported."""
+
 def all_reduce_ranks(x: Tensor, *, wire: str='int8', group_size: int=128, hadamard: bool=False, stochastic: bool=False, seed: int=0, shots: int=2, implementation: str | None=None) -> Tensor:
     """Each rank's result [W, ...] of a quantised all-reduce of the W ranks' tensors `x` [W, ...]: ``rooftop.all_reduce_ranks(gradients,
     wire="int4")``.

@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from rooftop import comm
-from rooftop.ops import all_reduce_ranks, exchange_ranks
+from rooftop.ops import all_reduce_norm_ranks, all_reduce_ranks, exchange_ranks
 from rooftop.ranks import symmetric, ways
 from rooftop.ranks.steps import Options
 
@@ -246,6 +246,11 @@ def graphs(h: Here) -> None:
         calls[f"two shots, {path}"] = partial(called, h, "all_reduce", x, FORMATS[5], path, verify=False, shots=2)
         calls |= {f"{what}, {path}": partial(getattr(comm, what), a, b, h.group, path=path, verify=False) for what in PRODUCTS}
         calls[f"matmul_all_reduce in int8, {path}"] = partial(comm.matmul_all_reduce, a, b, h.group, wire="int8", path=path, verify=False)
+    residual, weight = h.inputs(63, (1, 9000), BF16)[0].view(9, 1000), torch.ones(1000, dtype=BF16, device=h.device)
+    for path in h.paths:
+        calls[f"all_reduce_norm, {path}"] = lambda path=path: torch.stack(
+            comm.all_reduce_norm(x.view(9, 1000), residual, weight, group=h.group, path=path, verify=False)  # type: ignore[arg-type]
+        )
     calls["with a timeout"] = partial(called, h, "all_reduce", x, FORMATS[5], "portable", verify=False, timeout=30)
     stream = torch.cuda.Stream()
     for name, call in calls.items():
@@ -264,6 +269,34 @@ def graphs(h: Here) -> None:
             same(out, want.reshape(-1), f"{name}, replay {k}")
         del graph
     comm.synchronize(h.group)
+
+
+def norms(h: Here) -> None:
+    """all_reduce_norm: the sums bit for bit by the contract, on every path; y by float64, the same bits on every rank; every wire and format."""
+    for i, (rows, columns, dtype, wire, group, format, each) in enumerate((
+        (1, 8192, BF16, "bf16", 128, None, None), (64, 8192, BF16, "bf16", 128, None, None), (300, 1037, F32, "int8", 128, None, None),
+        (512, 4096, BF16, "fp8", 64, "int8", None), (7, 17000, F16, "bf16", 128, "e4m3", 128), (5, 640, BF16, "int4", 32, "int8", 64),
+    )):
+        xs = h.inputs(200 + i, (rows, columns), dtype)
+        residual = h.inputs(210 + i, (rows, columns), dtype)[0]
+        weight = h.inputs(220 + i, (columns,), F32)[0].to(dtype)
+        total = all_reduce_norm_ranks.summed(xs, residual.expand(xs.shape), wire, group)[0]
+        exact = total.double() * (total.double().square().mean(-1, keepdim=True) + 1e-5).rsqrt() * weight.double()
+        for path in h.paths:
+            for _ in range(3):  # both halves of the room, and the first again
+                y, s = comm.all_reduce_norm(
+                    xs[h.rank], residual, weight, 1e-5, h.group, format=format, columns=each, wire=wire, group_size=group, path=path, verify=False
+                )
+                same(s, total.to(dtype).reshape(-1), f"sums {rows}x{columns} {dtype} {wire} {path}")
+                values = y if isinstance(y, Tensor) else y.dequantize()
+                off, most = float((values.double() - exact).norm() / exact.norm()), 0.05 if format == "e4m3" else 0.02 if format else 0.004
+                assert off < most, f"{rows}x{columns} {dtype} {wire} {format} {path}: {off:.3g}"
+            bits = y.view(torch.uint8) if isinstance(y, Tensor) else y.codes.view(torch.uint8)
+            others = [torch.empty_like(bits) for _ in range(h.ranks)]
+            dist.all_gather(others, bits.contiguous(), group=h.group)
+            assert all(torch.equal(bits, other) for other in others), f"y of {rows}x{columns} {path} differs between ranks"
+    with raises(comm.Disagreement, ValueError):
+        comm.all_reduce_norm(xs[h.rank], residual, weight, h.pick(1e-5, 1e-6), h.group, verify=True)
 
 
 def streams(h: Here) -> None:
@@ -404,7 +437,8 @@ def a_straggler(h: Here) -> None:
 
 PUBLIC: dict[str, Callable[[Here], None]] = {
     "first calls": first_calls, "formats": formats, "shapes": shapes, "one rank": one_rank, "disagreements": disagreements,
-    "no symmetric memory": no_symmetric_memory, "rotations": rotations, "products and layers": products, "graphs": graphs, "streams": streams,
+    "no symmetric memory": no_symmetric_memory, "rotations": rotations, "products and layers": products, "all_reduce_norm": norms,
+    "graphs": graphs, "streams": streams,
     "error feedback and statistics": feedback, "a straggler": a_straggler, "DDP": ddp, "FSDP2": fsdp,
     "torch.compile, aot_eager": partial(compiled, backend="aot_eager"), "torch.compile, inductor": partial(compiled, backend="inductor"),
 }

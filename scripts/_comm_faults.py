@@ -44,6 +44,22 @@ def another_call(h: Here) -> None:
         comm.all_reduce(x, group, path="symmetric", verify=False)
 
 
+def another_norm(h: Here) -> None:
+    """all_reduce_norm with another eps, or format, on rank 1, not compared before: the kernels find it, and no rank has a sum."""
+    if not h.on_gpus:
+        return
+    for name, value in (("eps", h.pick(1e-5, 1e-6)), ("format", h.pick(None, "int8"))):
+        group = dist.new_group()
+        x = torch.ones(4, 4096, device=h.device)
+        comm.all_reduce_norm(x, group=group, path="symmetric", verify=False)
+        h.settle()
+        _, s = comm.all_reduce_norm(x, group=group, path="symmetric", verify=False, timeout=5, **{name: value})  # type: ignore[arg-type]
+        torch.cuda.synchronize()
+        assert bool(s.isnan().all()), name
+        with raises(comm.Disagreement, text="the ranks were given different arguments"):
+            comm.synchronize(group)
+
+
 def no_call(h: Here, what: str) -> None:
     """Rank 1 makes none: the others give it up at the timeout."""
     if not h.on_gpus:
@@ -52,14 +68,16 @@ def no_call(h: Here, what: str) -> None:
     x, a = warm(h, group, "symmetric"), torch.ones(64 * h.ranks, 64, device=h.device)
     for name in PRODUCTS:
         getattr(comm, name)(a, a.t(), group, path="symmetric", verify=False)
-    if what in FUNCTIONS:  # the room of this kind of call; a rank that makes it alone hears of that at once: `no_first_call`
-        getattr(comm, what)(x, group, path="symmetric", verify=False)
+    functions = (*FUNCTIONS, "all_reduce_norm")
+    if what in functions:  # the room of this kind of call; a rank that makes it alone hears of that at once: `no_first_call`
+        getattr(comm, what)(x, group=group, path="symmetric", verify=False)
     h.settle()
     if h.rank == 1:
         return
     begun = time.monotonic()
     more: dict[str, Any] = {"path": "symmetric", "verify": False, "timeout": 1.5}
-    got = getattr(comm, what)(x, group, **more) if what in FUNCTIONS else getattr(comm, what)(a, a.t(), group, **more)
+    got = getattr(comm, what)(*((x,) if what in functions else (a, a.t())), group=group, **more)
+    got = got[1] if what == "all_reduce_norm" else got
     with raises(comm.CommError, text="a rank did not come in time"):
         comm.synchronize(group)
     assert time.monotonic() - begun < SOON + 3
@@ -111,8 +129,10 @@ def killed(h: Here) -> None:
     time.sleep(1)
 
 
+ABSENT = ("all_reduce", "reduce_scatter", "all_reduce_norm", *PRODUCTS)
 FAULTS: dict[str, Callable[[Here], None]] = {
-    "another call": another_call, **{f"no call of {name}": partial(no_call, what=name) for name in ("all_reduce", "reduce_scatter", *PRODUCTS)},
+    "another call": another_call, "another all_reduce_norm": another_norm,
+    **{f"no call of {name}": partial(no_call, what=name) for name in ABSENT},
     "no first call of reduce_scatter": no_first_call,
     "late, compared": partial(late, path="portable", verify=True), "late, not compared": partial(late, path="portable", verify=False), "killed": killed,
 }

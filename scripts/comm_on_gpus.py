@@ -48,7 +48,7 @@ def prepare() -> None:
     """Compile what FORMATS run, on all cores."""
     from rooftop.core.compile import compile_many
     from rooftop.core.spec import TARGETS, dtype_of
-    from rooftop.ranks import exchange, kernels, rank_launches
+    from rooftop.ranks import exchange, kernels, norm, rank_launches
 
     target = kernels.facts(0).target if torch.cuda.is_available() else TARGETS[90].target
     made: set[tuple[str, str]] = {("meeting", "meeting")}
@@ -61,6 +61,8 @@ def prepare() -> None:
             rank_launches.encode_rows(how, d, 1, 1, 1, 1, 1, x="x", messages="m"), rank_launches.add_messages(how, 2, 1, 1, 1, messages="m", sums="s"),
             rank_launches.decode_rows(how, d, 1, 1, 1, 1, 1, 1, 1, messages="m", out="o"),
         )}
+    for weight, wire, group, how in (("bf16", "bf16", 128, norm.Norm(0.0)), ("f32", "int8", 128, norm.Norm(0.0))):
+        made.add(("norm", norm.launch(1, 64, 2, weight, weight, wire, group, how, 1, residual=True, rank=0).kernel))
     sources = {stem: kernels.source(stem) for stem, _ in made}
     compile_many([(*sources[stem][:2], target, (name,), sources[stem][2]) for stem, name in sorted(made)])
 

@@ -12,20 +12,21 @@ if TYPE_CHECKING:
     from rooftop.ranks.fused import all_gather_matmul, matmul_all_reduce, matmul_reduce_scatter
     from rooftop.ranks.groups import CommError, Disagreement
     from rooftop.ranks.hierarchy import set_hosts
+    from rooftop.ranks.norm import all_reduce_norm
     from rooftop.ranks.ways import Plan, plan
 
 _FROM = {
     **dict.fromkeys(("Statistics", "all_gather", "all_reduce", "all_to_all", "reduce_scatter", "sent", "synchronize"), "ranks.collectives"),
     **dict.fromkeys(("all_gather_matmul", "matmul_all_reduce", "matmul_reduce_scatter"), "ranks.fused"),
     **dict.fromkeys(("CommError", "Disagreement"), "ranks.groups"),
-    "set_hosts": "ranks.hierarchy", "Plan": "ranks.ways", "plan": "ranks.ways",
+    "set_hosts": "ranks.hierarchy", "all_reduce_norm": "ranks.norm", "Plan": "ranks.ways", "plan": "ranks.ways",
     **dict.fromkeys(("ErrorFeedback", "ddp_hook", "fsdp_hook"), "comm.hooks"),
     **dict.fromkeys(("ColumnParallelLinear", "RowParallelLinear"), "comm.linear"),
 }
 __all__ = [
     "ColumnParallelLinear", "CommError", "Disagreement", "ErrorFeedback", "Plan", "RowParallelLinear", "Statistics", "all_gather",
-    "all_gather_matmul", "all_reduce", "all_to_all", "ddp_hook", "fsdp_hook", "matmul_all_reduce", "matmul_reduce_scatter", "plan",
-    "reduce_scatter", "sent", "set_hosts", "synchronize",
+    "all_gather_matmul", "all_reduce", "all_reduce_norm", "all_to_all", "ddp_hook", "fsdp_hook", "matmul_all_reduce",
+    "matmul_reduce_scatter", "plan", "reduce_scatter", "sent", "set_hosts", "synchronize",
 ]
 
 

@@ -3,12 +3,16 @@ feedback."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from itertools import count
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.utils.weak import WeakIdKeyDictionary
 
 from rooftop.ranks import agreement, collectives, groups, ways
 from rooftop.ranks.steps import Options
@@ -28,6 +32,8 @@ class ErrorFeedback:
 
     def __init__(self) -> None:
         self._lost: dict[Any, Tensor] = {}
+        self._keys = WeakIdKeyDictionary()  # of parameters
+        self._seen = 0
 
     def all_reduce(self, x: Tensor, key: Any = 0, group: Any = None, **options: Any) -> Tensor:
         """`rooftop.comm.all_reduce(x + stored error, ...)`; stores the new error, which is zero on path "plain". Values that are not finite
@@ -41,15 +47,47 @@ class ErrorFeedback:
         if unknown := [n for n in options if n not in OPTIONS]:
             known = ", ".join(OPTIONS)
             agreement.refuse(what, group, TypeError(f"{what}: {unknown[0]!r} is no option; accepted are {known}"))
-        given = {**OPTIONS, **options}
         try:
-            before = self._lost.get(key)
+            hash(key)
         except TypeError as error:
             agreement.refuse(what, group, TypeError(f"{what}: key is {key!r}; it must be hashable: {error}"))
+        return self._reduced(what, x, {key: None}, group, options)
+
+    def bucket(self, x: Tensor, parameters: Sequence[Tensor], group: Any, **options: Any) -> Tensor:
+        """As `all_reduce`, of the flat gradients of `parameters`, one after another. Each parameter's error is stored under its own key
+        (see `keys_of`): it stays with the parameter whatever else is sent with it. A parameter whose gradient is zero on this rank, as
+        of one that a step does not use, keeps its error until it has a gradient again."""
+        what = "ErrorFeedback.bucket"
+        used = torch.stack(torch._foreach_norm(x.split([p.numel() for p in parameters]), 1)) != 0
+        return self._reduced(what, x, dict(zip(self.keys_of(parameters), parameters, strict=True)), group, options, used)
+
+    def keys_of(self, parameters: Iterable[Tensor]) -> list[int]:
+        """The keys of parameters in `state_dict`: their numbers, in the order in which they were first seen. The errors of a parameter that
+        no longer exists are discarded."""
+        found = []
+        for p in parameters:
+            key = self._keys.get(p)
+            if key is None:
+                key = self._keys[p] = self._seen
+                self._seen += 1
+                weakref.finalize(p, self._lost.pop, key, None)
+            found.append(key)
+        return found
+
+    def _reduced(
+        self, what: str, x: Tensor, parts: dict[Any, Tensor | None], group: Any, options: dict[str, Any], used: Tensor | None = None
+    ) -> Tensor:
+        """`parts`: by key the tensors of which x holds as many elements, one after another; None: x itself. `used`: bool, one a part:
+        whether its stored error is added."""
+        given = {**OPTIONS, **options}
+        before = {key: lost for key in parts if (lost := self._lost.get(key)) is not None}
 
         def check(t: Tensor, ranks: int) -> None:
-            if before is not None and (before.shape != t.shape or before.dtype != t.dtype):
-                raise ValueError(f"{what}: {key!r} was {before.dtype} {tuple(before.shape)}; now it is {t.dtype} {tuple(t.shape)}")
+            for key, lost in before.items():
+                like = parts[key]
+                shape = t.shape if like is None else (like.numel(),)
+                if tuple(lost.shape) != tuple(shape) or lost.dtype != t.dtype:
+                    raise ValueError(f"{what}: {key!r} was {lost.dtype} {tuple(lost.shape)}; now it is {t.dtype} {tuple(shape)}")
             if given["path"] == "hierarchical":
                 raise ValueError(f"{what}: path is 'hierarchical', which quantises sums of several ranks; what that loses is no rank's")
 
@@ -58,11 +96,27 @@ class ErrorFeedback:
         x, group, o, limit = collectives.begun(
             "all_reduce", x, group, settings, shots, given["path"], False, given["verify"], given["timeout"], check, name=what
         )
-        total = x if before is None else x + before.to(x.device)
+        sizes = [x.numel() if like is None else like.numel() for like in parts.values()]
+        stored = None
+        if before:
+            pieces = (before.get(key) for key in parts)
+            stored = torch.cat([x.new_zeros(n) if t is None else t.to(x.device).reshape(-1) for t, n in zip(pieces, sizes, strict=True)])
+            stored = stored.view(x.shape)
+        sends = stored  # of the stored error, what goes along now
+        if stored is not None and used is not None:
+            counts = torch.tensor(sizes).to(x.device, non_blocking=True)
+            sends = torch.where(used.repeat_interleave(counts, output_size=x.numel()), stored, 0.0)
+        total = x if sends is None else x + sends
         way = ways.planned(what, total, group, o.wire.name, shots, given["path"], limit).path
         found = ways.all_reduce(total, group, o, shots, "portable" if way == "hierarchical" else given["path"], limit)
         lost = total - (total if way == "plain" else collectives.lossy(total, group, o))
-        self._lost[key] = torch.where(lost.isfinite(), lost, torch.zeros_like(lost))
+        lost = torch.where(lost.isfinite(), lost, torch.zeros_like(lost))
+        if stored is not None and sends is not stored:
+            lost = lost + (stored - sends)
+        if None in parts.values():
+            self._lost.update(dict.fromkeys(parts, lost))
+        else:
+            self._lost.update(zip(parts, lost.reshape(-1).split(sizes), strict=True))
         return found
 
     def state_dict(self) -> dict[Any, Tensor]:
@@ -73,7 +127,9 @@ class ErrorFeedback:
         for key, lost in state.items():
             if not isinstance(lost, Tensor):
                 raise TypeError(f"ErrorFeedback.load_state_dict: {key!r} is a {type(lost).__name__}; it must be a tensor")
-        self._lost = dict(state)
+        new = dict(state)
+        self.clear()
+        self._lost.update(new)
 
     def clear(self) -> None:
         """Discard the stored errors, for example after a skipped step."""
@@ -87,9 +143,10 @@ def ddp_hook(
     """A communication hook: ``model.register_comm_hook(None, rooftop.comm.ddp_hook(wire="int8"))`` on a DistributedDataParallel model.
 
     Each bucket is divided by the number of ranks and summed by `rooftop.comm.all_reduce`; all ranks get the same bits. With `stochastic`
-    each call has its own seed, counted from `seed`. The attribute `feedback` of the hook is the `ErrorFeedback`, or None. `path` as for
-    `all_reduce`: with None a bucket goes unquantised where a measured table of sizes says that this is faster, which `rooftop.comm.plan`
-    shows.
+    each call has its own seed, counted from `seed`. The attribute `feedback` of the hook is the `ErrorFeedback`, or None; it keeps the
+    error of each parameter, also if several models have the hook. A parameter that a step does not use on this rank keeps its error for the
+    next step that does. `path` as for `all_reduce`: with None a bucket goes unquantised where a measured table of sizes says that this is
+    faster, which `rooftop.comm.plan` shows.
 
     Raises TypeError and ValueError immediately for options that are not supported."""
     options: dict[str, Any] = {"wire": wire, "group_size": group_size, "hadamard": hadamard, "stochastic": stochastic}
@@ -106,10 +163,8 @@ def ddp_hook(
         x = bucket.buffer() / dist.get_world_size(chosen)
         calls[0] += 1
         given = {**options, "seed": seed + calls[0]} if stochastic else options
-        # DDP may sort its buckets anew after the first step: the shape is part of the key, and what another bucket lost is not taken for
-        # this one's.
-        key = (bucket.index(), x.numel())
-        found = collectives.all_reduce(x, chosen, **given) if feedback is None else feedback.all_reduce(x, key, chosen, **given)
+        # Errors are those of parameters: DDP sorts its buckets anew after the first step, and several models may have this hook.
+        found = collectives.all_reduce(x, chosen, **given) if feedback is None else feedback.bucket(x, bucket.parameters(), chosen, **given)
         done: Any = torch.futures.Future(devices=[x.device] if x.is_cuda else None)
         done.set_result(found)
         return done
@@ -130,13 +185,18 @@ class _Communication:
 
 
 class _ReduceScatter(_Communication):
+    def __init__(self, seeds: Iterator[int] | None = None, **options: Any) -> None:
+        super().__init__(**options)
+        self.seeds = count(1) if seeds is None else seeds  # of the calls of all modules of a model
+
     def __call__(self, output_tensor: Tensor, input_tensor: Tensor, group: Any, op: Any, async_op: bool = False) -> Any:
         kind = getattr(op, "op", op)
         mean = kind == dist.ReduceOp.AVG
         if not mean and kind != dist.ReduceOp.SUM:
             agreement.refuse("fsdp_hook", group, ValueError(f"fsdp_hook: the reduction is {op}; accepted are SUM and AVG"))
         ranks = dist.get_world_size(group)
-        found = collectives.reduce_scatter(input_tensor / ranks if mean else input_tensor, group, **self.options)
+        given = input_tensor / ranks if mean else input_tensor
+        found = collectives.reduce_scatter(given, group, seed=next(self.seeds), **self.options)
         assert isinstance(found, Tensor)
         output_tensor.copy_(found.view_as(output_tensor))
 
@@ -159,7 +219,7 @@ def fsdp_hook(
         module: a result of `fully_shard`; submodules that are sharded separately are changed too.
         gradients: wire of the reduce-scatter of gradients; None: torch's own.
         weights: wire of the all-gather of weights (as ZeRO++'s qwZ); None: torch's own.
-        group_size, hadamard, stochastic: as for `all_reduce`; stochastic applies only to gradients.
+        group_size, hadamard, stochastic: as for `all_reduce`; stochastic applies only to gradients, with another seed in each call.
         path: as for `reduce_scatter` and `all_gather`. None: what a measured table of sizes says is faster unquantised goes unquantised;
             `rooftop.comm.plan(x, wire=..., kind="reduce_scatter")` shows it.
 
@@ -174,16 +234,17 @@ def fsdp_hook(
         if wire is not None:
             Options.of("fsdp_hook", wire, group_size, hadamard and wire != "bf16", rounding, 0)
     ways.check_way("fsdp_hook", None, path, ways.paths_of("reduce_scatter"))
+    seeds = count(1)
     for part in module.modules():
         if not isinstance(part, FSDPModule):
             continue
-        for wire, setter, made, more in (
-            (gradients, "set_custom_reduce_scatter", _ReduceScatter, {"stochastic": stochastic}),
-            (weights, "set_custom_all_gather", _AllGather, {}),
+        for wire, setter, made in (
+            (gradients, "set_custom_reduce_scatter", partial(_ReduceScatter, seeds, stochastic=stochastic)),
+            (weights, "set_custom_all_gather", _AllGather),
         ):
             if wire is None:
                 continue
             if not hasattr(part, setter):
                 raise RuntimeError(f"fsdp_hook: this torch ({torch.__version__}) has no FSDPModule.{setter}")
-            getattr(part, setter)(made(wire=wire, group_size=group_size, hadamard=hadamard, path=path, **more))
+            getattr(part, setter)(made(wire=wire, group_size=group_size, hadamard=hadamard, path=path))
     return module

@@ -11,8 +11,9 @@ import torch.distributed as dist
 import torch.distributed.distributed_c10d as c10d
 from torch import Tensor, nn
 
+from rooftop.formats.quantized import Quantized
 from rooftop.quant.layer import LinearLayer
-from rooftop.ranks import agreement, collectives, fused, groups
+from rooftop.ranks import agreement, collectives, fused, groups, norm
 
 
 class _Column(torch.autograd.Function):  # type: ignore[misc]
@@ -187,6 +188,30 @@ class RowParallelLinear(_Parallel):
     Raises ValueError if in_features is not divisible by W."""
 
     shared = 1
+
+    def forward_norm(
+        self, x: Tensor, residual: Tensor | None, weight: Tensor | None = None, eps: float | None = None, **options: Any
+    ) -> tuple[Tensor | Quantized, Tensor]:
+        """(y, s) with s = self(x) + residual and y its RMS norm, by `all_reduce_norm`: the end of an attention or MLP block while decoding.
+        ``y, h = down.forward_norm(x, h, norm.weight, norm.eps, format="int8", columns=128)``
+
+        x [..., in_features / W], residual [..., out_features] of the product's dtype, the same on all ranks, or None; weight
+        [out_features] or None. The products are sent in the layer's `wire`, None: "bf16". `options` as for `all_reduce_norm`, among them
+        `format`.
+
+        Raises RuntimeError where a gradient would be needed (call it under `torch.no_grad`), ValueError for a layer with
+        sequence=True, and the errors of `all_reduce_norm`."""
+        what = f"{type(self).__name__}.forward_norm"
+        if self.sequence:
+            agreement.refuse(what, self.group, ValueError(f"{what}: the layer has sequence=True; a row must be whole on each rank"))
+        flat = self._flat(x, True)
+        if torch.is_grad_enabled() and any(isinstance(t, Tensor) and t.requires_grad for t in (x, residual, weight, self.weight)):
+            agreement.refuse(what, self.group, RuntimeError(f"{what}: no gradient flows through it; call it under torch.no_grad()"))
+        rows, w, bias = self.cast(flat, self.weight, self.bias)
+        product = (rows @ w.t()).view(*x.shape[:-1], self.out_features)
+        if bias is not None:  # once, not of each rank
+            residual = bias.expand_as(product) if residual is None else residual + bias
+        return norm.all_reduce_norm(product, residual, weight, eps, self.group, wire=self.wire or "bf16", **options)
 
     def forward(self, x: Tensor) -> Tensor:
         rows, weight, bias = self.cast(self._flat(x, True), self.weight, self.bias)

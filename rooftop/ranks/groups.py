@@ -43,6 +43,8 @@ class State:
     rooms: dict[Any, Any] = field(default_factory=dict)
     unable: dict[str, str] = field(default_factory=dict)  # path -> why this group has none
     hosts: Any = UNKNOWN  # rooftop.ranks.hierarchy.Hosts, or None where it is of one host
+    ready: dict[Any, Any] = field(default_factory=dict)  # calls that are prepared: rooftop/ranks/again.py
+    latest: Any = None  # symmetric.Latest
     broken: str = ""  # why no call of this group can be made any more
 
 

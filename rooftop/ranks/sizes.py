@@ -14,6 +14,7 @@ from rooftop.core import settings
 from rooftop.core.devices import slug
 
 ALL_REDUCE = "all_reduce"
+saved = 0  # tables, in this process
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,8 @@ def save(device: str, ranks: int, rows: Sequence[Mapping[str, Any]]) -> Path:
     table[str(ranks)] = [dict(row) for row in rows]
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(table, indent=1) + "\n", encoding="utf-8")
+    global saved
+    saved += 1
     _table.cache_clear()
     _decided.cache_clear()
     return path

@@ -9,8 +9,10 @@ with NCCL: on another stream than the last, a call waits for that one."""
 
 from __future__ import annotations
 
+import ctypes
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from datetime import timedelta
 from math import prod
@@ -31,7 +33,7 @@ from rooftop.ranks.steps import Options
 PATIENCE = 600.0  # seconds
 LEAST = 1 << 20  # bytes of a room
 FAULTS = {1: "a rank did not come in time: it has died, is late, or called something else", 2: "the ranks were given different arguments"}
-NAMES = ("x", "out", "table", "epochs", "fault", "seed")
+ROOM = ("table", "epochs", "fault")  # what a kernel gets of a room
 
 
 @dataclass
@@ -43,6 +45,23 @@ class Room:
     fault: Tensor  # int32 [4], of the host, which the kernel writes
     capacity: int  # bytes behind the flags
     prepared: dict[Any, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.failed = ctypes.c_int.from_address(self.fault.data_ptr())  # read in each call, without torch
+        self.addresses = tuple(t.data_ptr() for t in (self.table, self.epochs, self.fault))
+
+
+@dataclass(frozen=True)
+class Latest:
+    """A launch in a room, of which only the tensors change."""
+
+    key: Any  # of the room
+    room: Room
+    prepared: Any
+
+    def launch(self, index: int, values: tuple[int, ...]) -> None:
+        with nullcontext() if torch.cuda.current_device() == index else torch.cuda.device(index):
+            self.prepared(follow(index).cuda_stream, (*values, *self.room.addresses))
 
 
 def unable(x: Tensor, group: Any, limit: Limit | None = None) -> str | None:
@@ -173,7 +192,7 @@ def raise_faults(group: Any, what: str = "rooftop.comm") -> None:
     """Raise what a kernel has left for the host."""
     rooms = groups.state(group).rooms
     for room in (*(r for k, r in rooms.items() if k != "outgrown"), *rooms.get("outgrown", ())):
-        if code := int(room.fault[0]):
+        if code := room.failed.value:
             where = f"rank {dist.get_rank(group)} of {dist.get_world_size(group)}, symmetric memory"
             error = groups.Disagreement if code == 2 else groups.CommError
             raise error(f"{what} ({where}): {FAULTS[code]}. The group cannot be used on")
@@ -195,7 +214,8 @@ def all_reduce(x: Tensor, group: Any, o: Options, shots: int, limit: Limit | Non
             room=launches.FLAGS + room.capacity, call=call, patience=patience,
         )
 
-    _launched("one_shot" if shots == 1 else "two_shot", shots, whole, (call, count, x.dtype, o, blocks), make, x, out, group, o.seed, limit)
+    given = {"x": x, "out": out, "seed": o.seed}
+    launched("one_shot" if shots == 1 else "two_shot", shots, whole, (call, count, x.dtype, o, blocks), make, given, x.device, group, limit)
     return out
 
 
@@ -215,27 +235,28 @@ def exchange(kind: str, x: Tensor, group: Any, o: Options, limit: Limit | None =
             room=launches.FLAGS + room.capacity, call=call, patience=patience,
         )
 
-    _launched("exchange", "exchange", whole, (call, count, x.dtype, o), make, x, out, group, o.seed, limit)
+    given = {"x": x, "out": out, "seed": o.seed}
+    launched("exchange", "exchange", whole, (call, count, x.dtype, o), make, given, x.device, group, limit)
     return out
 
 
-def _launched(
-    stem: str, room_key: Any, whole: int, key: tuple[Any, ...], make: Callable[[Room, int, int], Launch], x: Tensor, out: Tensor,
-    group: Any, seed: int, limit: Limit | None,
+def launched(
+    stem: str, room_key: Any, whole: int, key: tuple[Any, ...], make: Callable[[Room, int, int], Launch], given: Mapping[str, Tensor | int],
+    device: torch.device, group: Any, limit: Limit | None,
 ) -> None:
-    """Launch a kernel in which the ranks meet, in the group's room of that key. `make(room, multiprocessors, patience)` is asked once for
-    each `key`."""
-    index = x.device.index
+    """Launch a kernel in which the ranks meet, in the group's room of that key, of at least `whole` bytes. `make(room, multiprocessors,
+    patience)` is asked once for each `key`. `given`: tensors and runtime numbers by the launch's names, beside the room's."""
+    index = device.index
     with torch.cuda.device(index):
-        room = room_of(room_key, whole, x.device, group, limit)
+        room = room_of(room_key, whole, device, group, limit)
         patience = patience_of(limit)
         prepared = room.prepared.get((*key, patience))
         if prepared is None:
-            prepared = room.prepared[*key, patience] = kernels.prepared(stem, make(room, kernels.facts(index).sms, patience), NAMES, index)
-        stream = follow(index)
-        prepared(
-            stream.cuda_stream, (x.data_ptr(), out.data_ptr(), room.table.data_ptr(), room.epochs.data_ptr(), room.fault.data_ptr(), seed)
-        )
+            prepared = room.prepared[*key, patience] = kernels.prepared(
+                stem, make(room, kernels.facts(index).sms, patience), (*given, *ROOM), index
+            )
+        latest = groups.state(group).latest = Latest(room_key, room, prepared)
+        latest.launch(index, tuple(t if isinstance(t, int) else t.data_ptr() for t in given.values()))
 
 
 def patience_of(limit: Limit | None) -> int:

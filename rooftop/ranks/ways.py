@@ -57,7 +57,7 @@ def plan(
     if kind != "all_reduce":
         if shots is not None:
             raise ValueError(f"plan: shots is {shots!r}; of {kind} it must be None")
-        return _exchanged_by("plan", x, group, path, wire, Limit(), kind)
+        return exchanged_by("plan", x, group, path, wire, Limit(), kind)
     return planned("plan", x, group, wire, shots, path, Limit())
 
 
@@ -108,10 +108,10 @@ def _way(what: str, x: Tensor, group: Any, path: str | None, accepted: tuple[str
 
 
 def paths_of(what: str) -> tuple[str, ...]:
-    return ("portable", "symmetric", "plain") if what == "all_to_all" else PATHS
+    return {"all_to_all": ("portable", "symmetric", "plain"), "all_reduce_norm": ("portable", "symmetric")}.get(what, PATHS)
 
 
-def _exchanged_by(what: str, x: Tensor, group: Any, path: str | None, wire: str, limit: Limit, kind: str = "") -> Plan:
+def exchanged_by(what: str, x: Tensor, group: Any, path: str | None, wire: str, limit: Limit, kind: str = "") -> Plan:
     """The path of a reduce_scatter, all_gather or all_to_all, which is `kind` or else `what`: see `plan`."""
     from rooftop.ranks import sizes
 
@@ -179,7 +179,7 @@ def reduce_scatter(x: Tensor, group: Any, o: Options, path: str | None, limit: L
     ranks, rank = dist.get_world_size(group), dist.get_rank(group)
     shape = (x.shape[0] // ranks, *x.shape[1:])
     count = prod(shape)
-    way = _exchanged_by(what, x, group, path, o.wire.name, limit).path
+    way = exchanged_by(what, x, group, path, o.wire.name, limit).path
     if x.numel() == 0 or ranks == 1:
         return x.clone()[: shape[0]]
     if way == "plain":
@@ -206,7 +206,7 @@ def all_gather(x: Tensor, group: Any, o: Options, path: str | None, limit: Limit
     what = "all_gather"
     ranks, rank, count = dist.get_world_size(group), dist.get_rank(group), x.numel()
     shape = (x.shape[0] * ranks, *x.shape[1:])
-    way = _exchanged_by(what, x, group, path, o.wire.name, limit).path
+    way = exchanged_by(what, x, group, path, o.wire.name, limit).path
     if count == 0 or ranks == 1:
         return x.new_empty(shape) if count == 0 else x.clone()
     if way == "plain":
@@ -233,7 +233,7 @@ def all_to_all(x: Tensor, group: Any, o: Options, path: str | None, limit: Limit
 
     what = "all_to_all"
     ranks, rank = dist.get_world_size(group), dist.get_rank(group)
-    way = _exchanged_by(what, x, group, path, o.wire.name, limit).path
+    way = exchanged_by(what, x, group, path, o.wire.name, limit).path
     if x.numel() == 0 or ranks == 1:
         return x.clone(), False
     count = x.numel() // ranks

@@ -191,31 +191,6 @@ def test_error_feedback_gives_back_what_the_wire_lost(long: None) -> None:
         assert kept < plain / 5
 
 
-def sharded(rank: int, ranks: int) -> dict[str, Any]:
-    from torch.distributed.fsdp import fully_shard
-
-    found: dict[str, Any] = {}
-    for wire in (None, "int8"):
-        torch.manual_seed(0)
-        model = nn.Sequential(nn.Linear(16, 32), nn.Tanh(), nn.Linear(32, 4))
-        from torch.distributed.device_mesh import init_device_mesh
-
-        model = fully_shard(model, mesh=init_device_mesh("cpu", (ranks,)))
-        if wire is not None:
-            comm.fsdp_hook(model, gradients=wire, weights=wire)
-        torch.manual_seed(rank)
-        model(torch.randn(32, 16)).square().mean().backward()
-        found[str(wire)] = [p.grad.full_tensor() for p in model.parameters()]
-    return found
-
-
-def test_fsdp_sends_gradients_and_weights_quantised(long: None) -> None:
-    for f in run(sharded, 2):
-        for got, want in zip(f["int8"], f["None"], strict=True):
-            assert not torch.equal(got, want)
-            torch.testing.assert_close(got, want, atol=0.05 * float(want.abs().max()), rtol=0)
-
-
 def plain(rank: int, ranks: int) -> list[bool]:
     feedback, x = comm.ErrorFeedback(), torch.linspace(-1, 1, 640) ** 3 * (rank + 1)
     found = feedback.all_reduce(x, wire="int4", path="plain")
