@@ -76,7 +76,10 @@ def _side_by_side(do: Callable[[tuple[str, safetensors.Entry]], T], of: dict[str
         return not here or item[1].last - item[1].first >= 2 * BATCH * workers()
 
     for large, some in groupby(of.items(), alone):
-        yield from map(do, some) if large else each(do, some)
+        if large:
+            yield from map(do, some)
+        else:
+            yield from each(do, some)
 
 
 def compress_model(source: str | Path, target: str | Path, *, device: Any = "cpu", progress: Told | None = None) -> float:

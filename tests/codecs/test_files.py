@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import struct
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -69,7 +70,7 @@ def test_many_weights_side_by_side_have_the_bytes_of_one_after_the_other(tmp_pat
         codecs.decompress_model(tmp_path / "c.safetensors", tmp_path / "o.safetensors", progress=seen.append)
         assert len(seen) == 2 * len(sizes) and seen[-1].written == 2 * sum(sizes)
         ends = sorted(tuple(t["data_offsets"]) for name, t in json.loads(made[-1][8 : 8 + length]).items() if name != "__metadata__")
-        assert ends[0][0] == 0 and ends[-1][1] == len(made[-1]) - 8 - length and all(a[1] == b[0] for a, b in zip(ends, ends[1:], strict=False))
+        assert ends[0][0] == 0 and ends[-1][1] == len(made[-1]) - 8 - length and all(a[1] == b[0] for a, b in pairwise(ends))
     assert made[0] == made[1] == made[2]
     for path in (tmp_path / "c.safetensors", tmp_path / "o.safetensors"):
         assert all(torch.equal(t.view(torch.int16), held[name][1].view(torch.int16)) for name, t in codecs.weights(path))

@@ -215,6 +215,10 @@ _FACTS = _keys(
     {"m": _count, "k": _count, "size": _count, "nnz": _whole, "blocks": _table(_whole), "semi": _flag}, {"pace": _positive}
 )
 ROWS: dict[str, dict[str, Check]] = {  # of records of kind `clock` that a table of docs/ shows, by subject
+    "codec peers": {
+        "values": _name, "codec": _name, "on": _name, "rel": _number, "ratio": _positive, "share": _number,
+        **dict.fromkeys(("in_kernel", "in_call", "out_kernel", "out_call"), _number),
+    },
     "learn": {"what": _name, "of": _name, "seconds": _positive},
     "models": {"what": _name, "of": _name, "variant": _name, "figures": _table(_number)},
     "naive timing": {"how": _name, "mib": _count, "seconds": _positive, "gb_per_s": _number, "says": _text},
@@ -231,6 +235,8 @@ _BESIDE: dict[str, dict[str, Check]] = {  # the rows
 def _clock(value: Any, at: str) -> None:
     _keys({"subject": _name, "device": _DEVICE}, {**_OFTEN, "rows": _list(_keys({}))})(value, at)
     subject = value["subject"]
+    if subject.startswith("cost of invariance of "):
+        _keys({"rows": _list(_keys({"group": _name, "case": _name, "free": _positive, "mode": _positive}))})(value, at)
     if subject not in ROWS:
         return
     _keys({"rows": _list(_keys(ROWS[subject]), 1), **_BESIDE.get(subject, {})})(value, at)

@@ -12,7 +12,7 @@ from rooftop.core import registry, settings, whole_file
 from rooftop.core.texts import markdown
 from rooftop.lab.records import store, trials
 from rooftop.lab.records.store import Record
-from rooftop.lab.report import comm_page, expected_page, language_page, learn_page, models_page, precision, profiling_page
+from rooftop.lab.report import codec_peers, comm_page, expected_page, language_page, learn_page, models_page, precision, profiling_page
 from rooftop.lab.report.data import Digests, gather
 from rooftop.lab.report.linear_page import front
 from rooftop.lab.report.model import SiteData
@@ -242,6 +242,7 @@ TABLES: Mapping[tuple[str, str], Callable[[list[Record], SiteData], str]] = {  #
     ("docs/invariance.md", "costs"): invariant_costs.table,
     ("docs/targets.md", "targets"): targets,
     ("docs/trust.md", "trials"): trials.table,
+    ("docs/codecs.md", "peers"): codec_peers.table,
     ("docs/predictions.md", "judged"): expected_page.judged,
     ("docs/predictions.md", "expected"): expected_page.cards,
 }
