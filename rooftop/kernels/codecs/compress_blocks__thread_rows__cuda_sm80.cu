@@ -4,7 +4,7 @@ idea    = """As compress_blocks__cuda_sm80, but a thread has a whole row of 32 v
   shuffle, a vote or a reduction of a warp then serves 32 rows, not one. The values come in by rows of lanes and change sides in shared \
   memory, whose rows are swizzled by 16 bytes. The words are put together there too, while the chunks before publish their sizes, and are \
   written as one range."""
-predict = { registers = 96 }
+predict = { registers = 72 }
 limit   = """instructions: about 75 per row of 32 values (quantise and verify 25, differences of all candidates 20, of the chosen one and \
   zigzag 12, transpose 2 to 13, words and checksums 5), half of those of a lane a value"""
 args    = ["bound: f64[1]?"]
@@ -12,53 +12,15 @@ python  = ["supports", "launches", "scratch", "zeroed"]
 demands = { spills = 0 }
 */
 #include "pdl.cuh"
-#include "_chunks.cuh"
 #include "_look_back.cuh"
-
-constexpr int LINES = 128;  // threads of a block: each has one row
-
-/// Where a chunk of 128 rows of 32 values lies in x [B, Z, Y, X]: as Place, with 4 warps of 32 rows.
-template <int RANK>
-struct Box {
-    long long first, Y, X;  // element of value 0
-    int vz, vy, vx;         // extents within the array
-
-    __device__ Box(long long chunk, long long Z, long long Y, long long X, unsigned nz, unsigned ny, unsigned nx) : Y(Y), X(X) {
-        if (RANK == 1) {
-            first = chunk * 4096, vz = vy = 1, vx = static_cast<int>(min(4096ll, X - first));
-        } else {
-            const unsigned row = static_cast<unsigned>(chunk) / nx, plane = row / ny, b = plane / nz;  // chunks are fewer than 2^31
-            const long long x0 = (static_cast<unsigned>(chunk) - row * nx) * 32ll, y0 = (row - plane * ny) * (RANK == 2 ? 128ll : 16ll),
-                z0 = (plane - b * nz) * 8ll;
-            vx = static_cast<int>(min(32ll, X - x0)), vy = static_cast<int>(min(RANK == 2 ? 128ll : 16ll, Y - y0));
-            vz = RANK == 2 ? 1 : static_cast<int>(min(8ll, Z - z0));
-            first = (((RANK == 2 ? static_cast<long long>(b) : b * Z + z0)) * Y + y0) * X + x0;
-        }
-    }
-    __device__ int values() const { return vz * vy * vx; }
-    __device__ bool whole() const { return values() == 4096; }
-    /// How many values of a row are inside the array: those from its first on.
-    __device__ int inside(int row) const {
-        if (RANK == 1) return max(0, min(32, vx - 32 * row));
-        return (RANK == 2 ? row < vy : row % 16 < vy && row / 16 < vz) ? vx : 0;
-    }
-    __device__ long long at(int row) const {
-        return first + (RANK == 1 ? 32ll * row : RANK == 2 ? row * X : ((row / 16) * Y + row % 16) * X);
-    }
-    /// The index of a row's first value among the chunk's.
-    __device__ int number_of(int row) const { return RANK == 1 ? 32 * row : RANK == 2 ? row * vx : ((row / 16) * vy + row % 16) * vx; }
-};
-
-/// Rows of 32 words in shared memory. 16 bytes of a row stand where its number turns them: neither a row of lanes nor eight rows' same
-/// 16 bytes meet in a bank.
-__device__ inline int granule(int row, int g) { return row * 8 + (g ^ row % 8); }
-__device__ inline int place_of(int row, int column) { return 4 * granule(row, column / 4) + column % 4; }
+#include "_thread_rows.cuh"
 
 /// Calls visit(column, u, plane, space) for the values of a row: as they are, less those above (RANK 2 and 3), and along Z too (RANK 3).
-template <int RANK, typename Visit>
+/// AT_ONCE: 16-byte pieces of the row that are loaded ahead.
+template <int RANK, int AT_ONCE, typename Visit>
 __device__ void over_row(const uint4* held, int row, Visit visit) {
     const bool up = RANK == 2 ? row > 0 : RANK == 3 && row % 16, back = RANK == 3 && row >= 16;
-#pragma unroll
+#pragma unroll AT_ONCE
     for (int g = 0; g < 8; ++g) {
         const uint4 none = make_uint4(0, 0, 0, 0), own = held[granule(row, g)];
         const uint4 above = up ? held[granule(row - 1, g)] : none, below = back ? held[granule(row - 16, g)] : none;
@@ -73,17 +35,6 @@ __device__ void over_row(const uint4* held, int row, Visit visit) {
     }
 }
 
-/// One step of the transpose of a matrix of bits, a row a register: the halves of J bits and J rows change places.
-template <int N, int J>
-__device__ void exchanged(unsigned (&a)[32]) {
-    constexpr unsigned MASK = J == 16 ? 0x0000FFFFu : J == 8 ? 0x00FF00FFu : J == 4 ? 0x0F0F0F0Fu : J == 2 ? 0x33333333u : 0x55555555u;
-#pragma unroll
-    for (int k = 0; k < N; ++k) {
-        if (k & J) continue;
-        const unsigned t = ((a[k] >> J) ^ a[k + J]) & MASK;
-        a[k + J] ^= t, a[k] ^= t << J;
-    }
-}
 /// The bit planes of 32 numbers of at most N bits: word k holds bit k of all. What the steps above N would exchange is 0.
 template <int N>
 __device__ void transposed_rows(unsigned (&a)[32]) {
@@ -108,7 +59,7 @@ __device__ void put(unsigned (&a)[32], int width, unsigned* to) {
 }
 
 template <int F, int RANK, bool LOSSY>
-__global__ void __launch_bounds__(LINES, 5)
+__global__ void __launch_bounds__(LINES, 6)
 compress_blocks(const typename Element<F>::Bits* __restrict__ x, const double* __restrict__ bound, long long Z, long long Y, long long X,
     int nz, int ny, int nx,
                 long long chunks, unsigned* __restrict__ words, unsigned* __restrict__ table, long long* __restrict__ total,
@@ -138,21 +89,28 @@ compress_blocks(const typename Element<F>::Bits* __restrict__ x, const double* _
     unsigned base;
     code_of(x[box.first], base);
     bool any = false;
-#pragma unroll
+#pragma unroll 1
     for (int half = 0; half < 2; ++half) {
-        Bits bits[16];
+        const auto strip = box.strip(2 * warp + half);
+        Bits bits[MINE];
 #pragma unroll
-        for (int i = 0; i < 16; ++i) {
-            const int r = warp * 32 + half * 16 + i;
-            bits[i] = whole || lane < box.inside(r) ? x[box.at(r) + lane] : 0;
+        for (int i = 0; i < MINE; ++i) bits[i] = 0;
+        const Bits* from = x + strip.first;
+        if (whole) {
+#pragma unroll
+            for (int i = 0; i < MINE; ++i, from += strip.step) bits[i] = *from;
+        } else {
+#pragma unroll
+            for (int i = 0; i < MINE; ++i, from += strip.step)
+                if (i < strip.mine) bits[i] = *from;
         }
 #pragma unroll
-        for (int i = 0; i < 16; ++i) {
-            const int r = warp * 32 + half * 16 + i;
+        for (int i = 0; i < MINE; ++i) {
+            const int r = warp * 32 + half * MINE + i;
             unsigned v;
             const bool out = code_of(bits[i], v);
             if constexpr (LOSSY && E::FLOATING) {
-                const unsigned bad = __ballot_sync(~0u, out && (whole || lane < box.inside(r)));
+                const unsigned bad = __ballot_sync(~0u, out && i < strip.mine);
                 if (bad) {  // an exception has the code of its nearest neighbour to the left
                     const unsigned left = ~bad & ((1u << lane) - 1);
                     const unsigned other = __shfl_sync(~0u, v, left ? bit_length(left) - 1 : 0);
@@ -172,7 +130,7 @@ compress_blocks(const typename Element<F>::Bits* __restrict__ x, const double* _
     const unsigned line = RANK == 1 && row ? held[place_of(row - 1, 31)] : 0;  // what stands before the row
     {
         unsigned of[4] = {0, 0, 0, 0}, before_u = line, before_plane = 0, before_space = 0;
-        over_row<RANK>(rows, row, [&](int j, unsigned u, unsigned plane, unsigned space) {
+        over_row<RANK, 2>(rows, row, [&](int j, unsigned u, unsigned plane, unsigned space) {
             const unsigned keep = whole || j < inside ? ~0u : 0u;
             of[0] |= zigzag(u) & keep;
             of[1] |= zigzag(RANK > 1 && j == 0 ? space : u - before_u) & keep;
@@ -229,7 +187,7 @@ compress_blocks(const typename Element<F>::Bits* __restrict__ x, const double* _
 
     if (!raw) {  // the bit planes, put together in shared memory
         unsigned z[32], before = predictor ? line : 0;
-        over_row<RANK>(rows, row, [&](int j, unsigned u, unsigned plane, unsigned space) {
+        over_row<RANK, 8>(rows, row, [&](int j, unsigned u, unsigned plane, unsigned space) {
             const unsigned v = RANK == 1 || predictor < 2 ? u : RANK == 2 || predictor == 2 ? plane : space;
             unsigned d = v - before;
             if (RANK > 1 && j == 0 && predictor) d = predictor == 2 && !lower ? plane : space;
@@ -268,9 +226,11 @@ compress_blocks(const typename Element<F>::Bits* __restrict__ x, const double* _
     if (raw) {
         if (threadIdx.x == 0) held[raw_words - 2] = 0, write(0, 0);
         __syncthreads();
-        for (int i = 0; i < 32; ++i) {
-            const int r = warp * 32 + i;
-            if (lane < box.inside(r)) staged[box.number_of(r) + lane] = x[box.at(r) + lane];
+        for (int half = 0; half < 2; ++half) {
+            const auto strip = box.strip(2 * warp + half);
+#pragma unroll 4
+            for (int i = 0; i < strip.mine; ++i)
+                staged[box.number_of(warp * 32 + half * MINE + i) + lane] = x[strip.first + i * strip.step];
         }
         __syncthreads();
         flush(1, raw_words - 1);
@@ -306,11 +266,14 @@ compress_blocks(const typename Element<F>::Bits* __restrict__ x, const double* _
             __syncthreads();
             if (threadIdx.x == 0) held[exact_words - 1] = 0;
             __syncthreads();
+            for (int half = 0; half < 2; ++half) {
+                const auto strip = box.strip(2 * warp + half);
 #pragma unroll 4
-            for (int i = 0; i < 32; ++i) {
-                const unsigned bad = exceptions_of[warp * 32 + i];
-                const int at = found.offset(2 * warp, i) + __popc(bad & ((1u << lane) - 1));
-                if (bad >> lane & 1) staged[at] = x[box.at(warp * 32 + i) + lane];
+                for (int i = 0; i < MINE; ++i) {
+                    const unsigned bad = exceptions_of[warp * 32 + half * MINE + i];
+                    const int at = found.offset(2 * warp + half, i) + __popc(bad & ((1u << lane) - 1));
+                    if (bad >> lane & 1) staged[at] = x[strip.first + i * strip.step];
+                }
             }
             __syncthreads();
             flush(front + widths.total, exact_words);
