@@ -12,8 +12,8 @@ python  = ["supports", "launches", "scratch", "zeroed"]
 demands = { spills = 0 }
 */
 #include "pdl.cuh"
+#include "_chunks.cuh"
 #include "_look_back.cuh"
-#include "_thread_rows.cuh"
 
 /// Calls visit(column, u, plane, space) for the values of a row: as they are, less those above (RANK 2 and 3), and along Z too (RANK 3).
 /// AT_ONCE: 16-byte pieces of the row that are loaded ahead.

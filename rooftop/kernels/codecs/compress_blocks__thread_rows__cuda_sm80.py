@@ -1,22 +1,24 @@
-"""Launch and scratch memory of compress_blocks__thread_rows__cuda_sm80.cu: those of compress_blocks__cuda_sm80, in blocks of 128."""
+"""Launch and scratch memory of compress_blocks__thread_rows__cuda_sm80.cu."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
-from rooftop.core.spec import Launch, Problem
-from rooftop.formats.elements import ELEMENTS
-from rooftop.kernels.codecs import compress_blocks__cuda_sm80 as lanes
-
-scratch, zeroed = lanes.scratch, lanes.zeroed
+from rooftop.core.spec import Launch, Meta, Problem
+from rooftop.kernels.codecs._chunk_grid import chunks_taken, compressing, header, narrow
 
 
 def supports(p: Problem, head: Any) -> str | None:
-    if ELEMENTS[str(p.option("element"))].wide:
-        return f"the codes of {p.option('element')} have 64 bits; a row of them does not fit a thread's registers"
-    return lanes.supports(p, head)
+    return narrow(p) or chunks_taken(header(p).chunks)
+
+
+def scratch(p: Problem, config: Any, head: Any) -> dict[str, Meta]:
+    return {"ticket": Meta((1,), "u32"), "states": Meta((header(p).chunks,), "u64")}
+
+
+def zeroed(p: Problem, config: Any, head: Any) -> tuple[str, ...]:
+    return ("ticket", "states")
 
 
 def launches(p: Problem, config: Any, head: Any) -> list[Launch]:
-    return [replace(launch, block=(128,)) for launch in lanes.launches(p, config, head)]
+    return compressing(p, 128)

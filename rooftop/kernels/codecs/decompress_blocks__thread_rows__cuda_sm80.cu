@@ -11,7 +11,7 @@ python  = ["supports", "launches"]
 demands = { spills = 0 }
 */
 #include "pdl.cuh"
-#include "_thread_rows.cuh"
+#include "_chunks.cuh"
 
 template <int F>
 constexpr int MOST = 1 + 1024 * Element<F>::BYTES;  // words of a chunk that is stored raw: the longest
