@@ -7,14 +7,18 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rooftop.codecs.api import Compressed, Statistics, compress, decompress, decompress_chunk, measured
-    from rooftop.codecs.model import compress_model, weights
+    from rooftop.codecs.model import Progress, compress_model, decompress_model, weight, weights
     from rooftop.formats.container import FormatError
 
 _FROM = {
     **dict.fromkeys(("Compressed", "Statistics", "compress", "decompress", "decompress_chunk", "measured"), "codecs.api"),
-    "FormatError": "formats.container", "compress_model": "codecs.model", "weights": "codecs.model",
+    "FormatError": "formats.container",
+    **dict.fromkeys(("Progress", "compress_model", "decompress_model", "weight", "weights"), "codecs.model"),
 }
-__all__ = ["Compressed", "FormatError", "Statistics", "compress", "compress_model", "decompress", "decompress_chunk", "measured", "weights"]
+__all__ = [
+    "Compressed", "FormatError", "Progress", "Statistics", "compress", "compress_model", "decompress", "decompress_chunk",
+    "decompress_model", "measured", "weight", "weights",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sized
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from os import cpu_count
+from threading import local
 from typing import TypeVar
 
 import numpy as np
@@ -15,6 +17,8 @@ from rooftop.formats.container import Header
 LIMIT = 1 << 18  # values at a time: what is worked out of them stays in a core's cache
 
 THREADS = 16  # at most: each holds some hundred bytes a value
+
+_thread = local()  # `pooled` in the threads of a pool
 
 P = TypeVar("P")
 R = TypeVar("R")
@@ -110,9 +114,30 @@ def parts(h: Header, first: int = 0, last: int | None = None, limit: int = LIMIT
 
 def mapped(do: Callable[[P], R], found: Iterable[P]) -> list[R]:
     """What `do` makes of each part, in order. A thread a core: NumPy's loops run side by side."""
-    listed = list(found)
-    workers = min(len(listed), cpu_count() or 1, THREADS)
-    if workers < 2:
-        return [do(part) for part in listed]
-    with ThreadPoolExecutor(workers) as pool:
-        return list(pool.map(do, listed))
+    return list(each(do, list(found)))
+
+
+def workers() -> int:
+    """How many threads work side by side."""
+    return min(cpu_count() or 1, THREADS)
+
+
+def each(do: Callable[[P], R], found: Iterable[P]) -> Iterator[R]:
+    """The same one after the other, as they are asked for: threads are at most two parts each ahead, so that few results are held. In a
+    thread of such a pool it is all done by that thread: threads do not multiply."""
+    count = min(workers(), len(found) if isinstance(found, Sized) else THREADS)
+    if count < 2 or getattr(_thread, "pooled", False):
+        yield from map(do, found)
+        return
+    with ThreadPoolExecutor(count, initializer=setattr, initargs=(_thread, "pooled", True)) as pool:
+        ahead: deque[Future[R]] = deque()
+        try:
+            for part in found:
+                ahead.append(pool.submit(do, part))
+                if len(ahead) > 2 * count:
+                    yield ahead.popleft().result()
+            while ahead:
+                yield ahead.popleft().result()
+        finally:
+            for one in ahead:  # after an error nothing more is begun
+                one.cancel()

@@ -116,9 +116,25 @@ def test_every_bit_counts() -> None:
             codecs.decompress(bytes(changed))
 
 
-def test_changed_streams_are_refused_or_right(request: pytest.FixtureRequest) -> None:
-    kinds, findings = fuzz.run(100_000 if request.config.getoption("--all") else 500, seed=5)
+@pytest.mark.parametrize("piece", range(10))
+def test_changed_streams_are_refused_or_right(request: pytest.FixtureRequest, piece: int) -> None:
+    """With --all a million, in ten pieces."""
+    kinds, findings = fuzz.run(100_000 if request.config.getoption("--all") else 50, seed=5 + piece)
     assert findings == [] and kinds["refused"] > kinds.total() // 2 and kinds["decoded"] > 0
+
+
+def test_changed_models_are_refused_or_read(request: pytest.FixtureRequest) -> None:
+    kinds, findings = fuzz.run(10_000 if request.config.getoption("--all") else 120, seed=7, of_models=True)
+    assert findings == [] and kinds["refused"] > kinds.total() // 2 and kinds["decoded"] > 0
+
+
+def test_the_fuzz_of_models_sees_an_error_that_is_none_of_a_format(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*args: object) -> None:
+        raise KeyError("shape")
+
+    monkeypatch.setattr("rooftop.codecs.model.Compressed.read", broken)
+    _, findings = fuzz.run(40, seed=7, of_models=True)
+    assert any("KeyError: 'shape'" in f for f in findings)
 
 
 def test_the_fuzz_sees_a_decoder_that_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:

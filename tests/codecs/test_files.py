@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import struct
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -48,6 +49,125 @@ def test_models_come_back(tmp_path: Path) -> None:
         for name, (_, t) in model().items():
             assert found[name].dtype == t.dtype and found[name].shape == t.shape
             assert torch.equal(found[name].reshape(-1).view(torch.uint8), t.reshape(-1).view(torch.uint8))
+
+
+def test_many_weights_side_by_side_have_the_bytes_of_one_after_the_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the number of threads, with large weights (a thread a part) among small ones; the file is one of the format."""
+    monkeypatch.setattr("rooftop.codecs.model.BATCH", 9000)  # a weight of 2 * 9000 bytes a thread is large
+    g = torch.Generator().manual_seed(1)
+    sizes = (100, 3, 200_000, 700, 0, 90_000, 8192, 5)
+    held = {f'layer "{i}" é': ("BF16", torch.randn(n, generator=g).mul(0.02).bfloat16()) for i, n in enumerate(sizes)}
+    source, made = tmp_path / "m.safetensors", []
+    write(source, held)
+    for threads in (1, 2, 5):
+        monkeypatch.setattr("rooftop.formats.array_chunks.cpu_count", lambda threads=threads: threads)
+        seen: list[codecs.Progress] = []
+        codecs.compress_model(source, tmp_path / "c.safetensors", progress=seen.append)
+        made.append((tmp_path / "c.safetensors").read_bytes())
+        assert [now.name for now in seen] == list(held) and seen[-1].done == seen[-1].of == 2 * sum(sizes)
+        length = struct.unpack("<Q", made[-1][:8])[0]
+        assert length % 8 == 0 and seen[-1].written == len(made[-1]) - 8 - length
+        codecs.decompress_model(tmp_path / "c.safetensors", tmp_path / "o.safetensors", progress=seen.append)
+        assert len(seen) == 2 * len(sizes) and seen[-1].written == 2 * sum(sizes)
+        ends = sorted(tuple(t["data_offsets"]) for name, t in json.loads(made[-1][8 : 8 + length]).items() if name != "__metadata__")
+        assert ends[0][0] == 0 and ends[-1][1] == len(made[-1]) - 8 - length and all(a[1] == b[0] for a, b in pairwise(ends))
+    assert made[0] == made[1] == made[2]
+    for path in (tmp_path / "c.safetensors", tmp_path / "o.safetensors"):
+        assert all(torch.equal(t.view(torch.int16), held[name][1].view(torch.int16)) for name, t in codecs.weights(path))
+
+
+def test_few_weights_are_held_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While a weight is written at most two a thread are ahead of it."""
+    monkeypatch.setattr("rooftop.formats.array_chunks.cpu_count", lambda: 2)
+    begun: list[int] = []
+    from rooftop.formats.array_chunks import each
+
+    for at, found in enumerate(each(lambda i: begun.append(i) or i, iter(range(100)))):
+        assert found == at and len(begun) <= at + 1 + 2 * 16
+    assert sorted(begun) == list(range(100))
+    with pytest.raises(ZeroDivisionError):
+        list(each(lambda i: 1 // (i - 3), range(1000)))
+
+
+def test_one_weight_without_the_rest(tmp_path: Path) -> None:
+    """It comes back where every other one is damaged, and what is damaged names weight and chunk."""
+    source, target = tmp_path / "m.safetensors", tmp_path / "c.safetensors"
+    write(source, model())
+    codecs.compress_model(source, target)
+    data = target.read_bytes()
+    length = struct.unpack("<Q", data[:8])[0]
+    header = json.loads(data[8 : 8 + length])
+    first, last = header["d.codes"]["data_offsets"]
+    begin = 8 + length
+    target.write_bytes(data[:begin] + bytes(first) + data[begin + first : begin + last] + bytes(len(data) - begin - last))
+    want = model()["d.codes"][1]
+    assert torch.equal(codecs.weight(target, "d.codes").view(torch.uint8), want.view(torch.uint8))
+    with pytest.raises(codecs.FormatError, match=r"weight 'a\.weight': not a container of rooftop"):
+        codecs.weight(target, "a.weight")
+    with pytest.raises(ValueError, match=r"has no weight 'd\.code' among its 5; near are 'd\.codes'"):
+        codecs.weight(target, "d.code")
+    with pytest.raises(codecs.FormatError, match=r"weight 'a\.weight'"):
+        codecs.decompress_model(target, tmp_path / "o.safetensors")
+    with pytest.raises(codecs.FormatError, match="holds no compressed weights"):
+        codecs.decompress_model(source, tmp_path / "o.safetensors")
+    assert not (tmp_path / "o.safetensors").exists()
+
+
+def test_models_on_the_command_line(tmp_path: Path) -> None:
+    cli.commands()
+    run = CliRunner().invoke
+    source, target, out = (str(tmp_path / f"{n}.safetensors") for n in ("m", "m-compressed", "o"))
+    write(Path(source), model())
+    found = run(app, ["compress", source])
+    assert found.exit_code == 0 and " bytes, ratio 1." in found.output and found.output.endswith(" GB/s\n")
+    assert run(app, ["decompress", target, out]).exit_code == 0
+    assert all(torch.equal(t.reshape(-1).view(torch.uint8), model()[name][1].reshape(-1).view(torch.uint8)) for name, t in codecs.weights(out))
+    npy = str(tmp_path / "w.npy")
+    assert run(app, ["decompress", target, npy, "--weight", "b.weight"]).exit_code == 0
+    assert (np.load(npy) == model()["b.weight"][1].numpy()).all()
+    assert run(app, ["decompress", target, npy, "--weight", "a.weight", "--force"]).exit_code == 0
+    assert (np.load(npy).view(np.int16) == model()["a.weight"][1].view(torch.int16).numpy()).all()
+    assert "is a model: name the file to write" in said("decompress", target)
+    assert "--weight x: it is of models" in said("decompress", npy, "--weight", "x")
+    assert "has no weight 'x'" in said("decompress", target, tmp_path / "x.npy", "--weight", "x") and not (tmp_path / "x.npy").exists()
+    assert "--device" in run(app, ["compress", source, "--device", "sofa"]).output
+
+
+def test_a_header_that_names_more_than_the_file_holds_takes_no_memory(tmp_path: Path) -> None:
+    """Of the file itself, of a container in it, and of its metadata."""
+    import tracemalloc
+
+    source, target = tmp_path / "m.safetensors", tmp_path / "c.safetensors"
+    write(source, model())
+    codecs.compress_model(source, target)
+    data = target.read_bytes()
+    length = struct.unpack("<Q", data[:8])[0]
+    header = json.loads(data[8 : 8 + length])
+    offsets = header["a.weight"]["data_offsets"]
+
+    def changed(of: dict[str, object], rest: bytes = data[8 + length :]) -> None:
+        text = json.dumps(of).encode()
+        target.write_bytes(struct.pack("<Q", len(text)) + text + rest)
+
+    huge = 1 << 50
+    meta = {**header["__metadata__"], "rooftop.codecs.shape:a.weight": json.dumps(["BF16", [huge]])}
+    container = bytearray(data[8 + length :])
+    container[offsets[0] + 32 : offsets[0] + 40] = struct.pack("<Q", huge)  # its shape
+    cases = (
+        ({**header, "a.weight": {"dtype": "U8", "shape": [huge], "data_offsets": [0, huge]}}, None), ({**header, "__metadata__": meta}, None),
+        ({**header, "__metadata__": meta}, bytes(container)), (None, None),
+    )
+    for of, rest in cases:
+        if of is None:
+            target.write_bytes(struct.pack("<Q", 99_000_000) + data[8:])
+        else:
+            changed(of, data[8 + length :] if rest is None else rest)
+        tracemalloc.start()
+        for read in (lambda: dict(codecs.weights(target)), lambda: codecs.weight(target, "a.weight"), lambda: codecs.decompress_model(target, source)):
+            with pytest.raises(codecs.FormatError):
+                read()
+        assert tracemalloc.get_traced_memory()[1] < 4 << 20
+        tracemalloc.stop()
 
 
 def test_bad_models(tmp_path: Path) -> None:

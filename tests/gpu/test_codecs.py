@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,6 +22,21 @@ def test_a_gpu_writes_what_the_cpu_writes(dtype: torch.dtype) -> None:
         assert bytes(here) == bytes(there)
         want = codecs.decompress(here)
         assert torch.equal(want, codecs.decompress(there).cpu()) and torch.equal(want, codecs.decompress(bytes(there), to="cuda").cpu())
+
+
+def test_a_model_has_the_same_bytes_from_a_gpu(tmp_path: Path) -> None:
+    from rooftop.lab.fuzz import containers
+
+    compressed, plain = tmp_path / "c.safetensors", tmp_path / "m.safetensors"
+    compressed.write_bytes(containers.model())
+    codecs.decompress_model(compressed, plain)
+    for device_of_it in ("cpu", "cuda"):
+        codecs.compress_model(plain, tmp_path / device_of_it, device=device_of_it)
+        codecs.decompress_model(tmp_path / device_of_it, tmp_path / f"{device_of_it}.safetensors", device=device_of_it)
+    assert (tmp_path / "cpu").read_bytes() == (tmp_path / "cuda").read_bytes()
+    assert (tmp_path / "cpu.safetensors").read_bytes() == (tmp_path / "cuda.safetensors").read_bytes()
+    for name, t in codecs.weights(compressed, device="cuda"):
+        assert t.is_cuda and torch.equal(t.cpu().reshape(-1).view(torch.uint8), codecs.weight(plain, name).reshape(-1).view(torch.uint8))
 
 
 def test_compression_is_captured_into_a_graph() -> None:

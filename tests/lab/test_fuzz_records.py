@@ -119,10 +119,11 @@ def test_a_run_writes_texts_as_they_may_be_shown(tmp_path: Path) -> None:
 
 def test_the_subjects_that_have_rows_of_their_own_are_those_of_the_pages() -> None:
     from rooftop.lab.records import trials
-    from rooftop.lab.report import models_page, perplexity, tables
+    from rooftop.lab.report import codec_peers, models_page, perplexity, tables
     from rooftop.lab.timing import sparse_auto
 
-    assert set(record.ROWS) == {"naive timing", tables.LEARN, trials.SUBJECT, models_page.SUBJECT, perplexity.SUBJECT, sparse_auto.SUBJECT}
+    pages = (trials, models_page, perplexity, sparse_auto, codec_peers)
+    assert set(record.ROWS) == {"naive timing", tables.LEARN, *(page.SUBJECT for page in pages)}
 
 
 def test_a_sweep_of_a_dtype_that_is_none_is_refused(tmp_path: Path) -> None:

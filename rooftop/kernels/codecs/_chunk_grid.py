@@ -1,8 +1,11 @@
-"""Shared by the kernels of rooftop/kernels/codecs: the grid of chunks of a problem, and the container's codes of element types."""
+"""Shared by the kernels of rooftop/kernels/codecs: the grid of chunks of a problem, the container's codes of element types, and the
+launches of kernels of chunks, which differ in their threads."""
 
 from __future__ import annotations
 
-from rooftop.core.spec import Problem
+from typing import Any
+
+from rooftop.core.spec import Launch, Problem
 from rooftop.formats.container import Header
 from rooftop.formats.elements import ELEMENTS
 
@@ -22,3 +25,40 @@ def chunks_taken(chunks: int) -> str | None:
     if not chunks:
         return "there are no values"
     return f"{chunks} chunks; at most 2^31 - 1" if chunks >= 2**31 else None
+
+
+def narrow(p: Problem) -> str | None:
+    """Why a thread cannot hold a row, or None."""
+    element = str(p.option("element"))
+    return f"the codes of {element} have 64 bits; a row of them does not fit a thread's registers" if ELEMENTS[element].wide else None
+
+
+def compressing(p: Problem, threads: int) -> list[Launch]:
+    h = header(p)
+    _, z, y, x = p["x"].shape
+    _, nz, ny, nx = h.tiles
+    args: dict[str, tuple[str, Any]] = {
+        "x": ("ptr", "x"), "bound": ("ptr", "bound" if p.get("bound") is not None else None), "Z": ("i64", z), "Y": ("i64", y),
+        "X": ("i64", x), "nz": ("i32", nz), "ny": ("i32", ny), "nx": ("i32", nx), "chunks": ("i64", h.chunks), "words": ("ptr", "words"),
+        "table": ("ptr", "table"), "total": ("ptr", "total"), "ticket": ("ptr", "ticket"), "states": ("ptr", "states"),
+    }
+    return [_launch(instance("compress_blocks", p), h.chunks, args, threads, p)]
+
+
+def decompressing(p: Problem, threads: int) -> list[Launch]:
+    h = header(p, "y")
+    _, z, y, x = p["y"].shape
+    _, nz, ny, nx = h.tiles
+    args: dict[str, tuple[str, Any]] = {
+        "words": ("ptr", "words"), "count": ("i64", p["words"].numel), "starts": ("ptr", "starts"), "checks": ("ptr", "checks"),
+        "bound": ("ptr", "bound" if p.get("bound") is not None else None), "Z": ("i64", z), "Y": ("i64", y), "X": ("i64", x),
+        "nz": ("i32", nz), "ny": ("i32", ny), "nx": ("i32", nx), "y": ("ptr", "y"), "damaged": ("ptr", "damaged"),
+    }
+    return [_launch(instance("decompress_blocks", p), h.chunks, args, threads, p)]
+
+
+def _launch(kernel: str, chunks: int, args: dict[str, tuple[str, Any]], threads: int, p: Problem) -> Launch:
+    return Launch(
+        kernel, (chunks,), {n: v for n, (_, v) in args.items()}, types=tuple(t for t, _ in args.values()), block=(threads,),
+        chained=p.device.arch >= 90,
+    )

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
+import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,7 +16,23 @@ from rooftop.lab.cli.app import app, echo
 if TYPE_CHECKING:
     import numpy as np
 
+    from rooftop.codecs import Progress
+
 FILES = "Compress"
+
+
+def _device(text: str) -> str:
+    from argparse import ArgumentTypeError
+
+    from rooftop.lab import ending
+
+    try:
+        return text if text == "cpu" else ending.device(text)
+    except ArgumentTypeError as error:
+        raise ValueError(str(error)) from None
+
+
+Device = Annotated[str, typer.Option(help="Where the weights of a model are worked on: cpu, cuda.", parser=_device, metavar="DEVICE")]
 Force = Annotated[bool, typer.Option("--force", help="Replace a target that exists.")]
 
 
@@ -33,6 +51,7 @@ def compress(
     dtype: Annotated[
         str | None, typer.Option(help="dtype of a .npy file, if NumPy does not have it: bf16, f8e4m3, f8e5m2.", show_default=False)
     ] = None,
+    device: Device = "cpu",
     force: Force = False,
 ) -> None:
     """Compress an array or a model; each value stays within the given error bound.
@@ -51,9 +70,12 @@ def compress(
         }
         if said := ", ".join(f"{name} {value}" for name, value in given.items() if value is not None):
             raise ValueError(f"{said}: the weights of {source} are compressed without loss, by codec planes; leave it out")
-        ratio = codecs.compress_model(source, target)
-        echo(f"{target}: {target.stat().st_size:,} bytes, ratio {ratio:.3f}, lossless")
+        with _Shown(source) as shown:
+            ratio = codecs.compress_model(source, target, device=device, progress=shown)
+        echo(f"{target}: {target.stat().st_size:,} bytes, ratio {ratio:.3f}, lossless, {shown.speed()}")
         return
+    if device != "cpu":
+        raise ValueError(f"--device {device}: it is of models; {source} is compressed on the CPU")
     x = _read(source, dtype)
     try:
         c = codecs.compress(x, abs=abs, rel=rel, psnr=psnr, lossless=lossless, codec=codec, rank=rank, statistics=True)
@@ -71,20 +93,83 @@ def compress(
 
 @app.command(rich_help_panel=FILES)
 def decompress(
-    source: Annotated[Path, typer.Argument(help="A file that rooftop compress wrote from a .npy file.")],
-    target: Annotated[Path | None, typer.Argument(help="Default: the source's name with .npy.", show_default=False)] = None,
+    source: Annotated[Path, typer.Argument(help="A file that rooftop compress wrote.")],
+    target: Annotated[
+        Path | None, typer.Argument(help="Default: the source's name with .npy; of a model it must be said.", show_default=False)
+    ] = None,
+    weight: Annotated[
+        str | None, typer.Option(help="Of a model: this weight alone, as a .npy file; no other is read.", show_default=False)
+    ] = None,
+    device: Device = "cpu",
     force: Force = False,
 ) -> None:
-    """Decompress to a .npy file. For a damaged file the error names the chunk.
+    """Decompress to a .npy file, a model to a .safetensors file. For a damaged file the error names the chunk, and nothing is written.
 
-    The uncompressed in.npy is usually in the same folder as in.rft: it is not replaced."""
+    The uncompressed in.npy is usually in the same folder as in.rft: it is not replaced.
+
+    Examples: [bold]rooftop decompress in.rft[/bold] · [bold]rooftop decompress m-compressed.safetensors m.safetensors[/bold] ·
+    [bold]rooftop decompress m-compressed.safetensors head.npy --weight lm_head.weight[/bold]"""
     from rooftop import codecs
     from rooftop.core import whole_file
 
+    model = source.suffix == ".safetensors"
+    if model and target is None:
+        raise ValueError(f"{source} is a model: name the file to write, model.safetensors, or weight.npy with --weight NAME")
+    if not model and (weight is not None or device != "cpu"):
+        given = f"--device {device}" if weight is None else f"--weight {weight[:80]}"
+        raise ValueError(f"{given}: it is of models (.safetensors); {source} is none")
     target = _target(source, target or source.with_suffix(".npy"), force)
-    x = codecs.decompress(source.read_bytes())
+    if model and weight is None:
+        with _Shown(source) as shown:
+            codecs.decompress_model(source, target, device=device, progress=shown)
+        echo(f"{target}: {target.stat().st_size:,} bytes, {shown.speed()}")
+        return
+    x = codecs.decompress(source.read_bytes()) if weight is None else _array(source, weight, device)
     whole_file.save_array(target, x)  # by its own name: np.save would add .npy to another one
     echo(f"{target}: {x.dtype} {x.shape}")
+
+
+def _array(source: Path, name: str, device: str) -> np.ndarray:
+    """One weight of a model."""
+    from rooftop.codecs import weight
+    from rooftop.formats.elements import bits_of, to_numpy
+
+    found = weight(source, name, device=device).cpu()
+    try:
+        return to_numpy(*bits_of(found))
+    except TypeError:
+        raise ValueError(f"{source}: weight {name!r} is of {found.dtype}, which a .npy file does not hold") from None
+
+
+class _Shown:
+    """Progress of a model: a line that is rewritten on a terminal, nothing elsewhere."""
+
+    def __init__(self, source: Path) -> None:
+        self.size, self.started, self.seconds, self.last = source.stat().st_size, time.monotonic(), 0.0, 0.0
+
+    def __enter__(self) -> _Shown:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.seconds = max(time.monotonic() - self.started, 1e-9)
+        if self.last:
+            sys.stderr.write("\r\x1b[K")
+            sys.stderr.flush()
+
+    def __call__(self, now: Progress) -> None:
+        at = time.monotonic()
+        if not sys.stderr.isatty() or at - self.last < 0.1:
+            return
+        self.last = at
+        ratio = f", ratio {now.done / now.written:.3f}" if now.written else ""
+        rate = now.done / max(at - self.started, 1e-9) / 1e9
+        name = "".join(c if c.isprintable() else "?" for c in now.name[-40:])
+        sys.stderr.write(f"\r\x1b[K{now.done / max(now.of, 1):.0%} of {now.of / 1e9:.2f} GB, {rate:.2f} GB/s{ratio}, {name}")
+        sys.stderr.flush()
+
+    def speed(self) -> str:
+        """Of the whole, by the clock: bytes of the source a second."""
+        return f"{self.seconds:.1f} s, {self.size / self.seconds / 1e9:.3f} GB/s"
 
 
 def _target(source: Path, target: Path, force: bool) -> Path:

@@ -2,23 +2,30 @@
 without a word.
 
     python -m rooftop.lab.fuzz.containers --streams 100000
+    python -m rooftop.lab.fuzz.containers --streams 10000 --models
     compute-sanitizer --tool memcheck python -m rooftop.lab.fuzz.containers --streams 10000 --to cuda
 
 Half of the streams are changed anywhere. Of the other half the checksums are made to fit again, so that the changes reach the decoders
 behind them; what these give then cannot be told from data, so of them only a refusal or an array of the shape that the header says is
-asked."""
+asked. With --models the files are compressed models (safetensors), of which every weight is read, and each alone: what is not refused must
+have the dtype and shape that the file says, since names and copied weights have no checksum."""
 
 from __future__ import annotations
 
+import json
+import struct
 import time
 import zlib
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 
 from rooftop.codecs.api import compress, decompress
+from rooftop.codecs.model import compress_model, weight, weights
 from rooftop.formats.container import HEADER, FormatError, checksums, from_bytes
 from rooftop.formats.elements import ELEMENTS
 from rooftop.lab.ending import Parser, device, ended, positive
@@ -149,12 +156,62 @@ def judged(data: bytes, x: np.ndarray | None, to: str | None = None) -> tuple[st
     return kind, what
 
 
-def run(count: int, seed: int, to: str | None = None) -> tuple[Counter[str], list[str]]:
+def model() -> bytes:
+    """A compressed model: weights that are containers, and some that are copied."""
+    rng = np.random.default_rng(3)
+    held = {
+        "a.weight": ("BF16", (rng.normal(size=9000) * 0.02).astype(ELEMENTS["bf16"].numpy)), "b.ids": ("I64", np.arange(5)),
+        "c.weight": ("F32", rng.normal(size=(3, 700)).astype(np.float32)), "d.none": ("F16", np.empty((0, 3), np.float16)),
+    }
+    entries, data = {}, b""
+    for name, (dtype, x) in held.items():
+        entries[name] = {"dtype": dtype, "shape": list(x.shape), "data_offsets": [len(data), len(data) + x.nbytes]}
+        data += x.tobytes()
+    text = json.dumps({"__metadata__": {"format": "pt"}, **entries}).encode()
+    with TemporaryDirectory() as folder:
+        source, target = Path(folder) / "m.safetensors", Path(folder) / "c.safetensors"
+        source.write_bytes(struct.pack("<Q", len(text)) + text + data)
+        compress_model(source, target)
+        return target.read_bytes()
+
+
+def models(count: int, seed: int) -> Iterator[tuple[bytes, None]]:
+    """Changed files of a model; half of the changes are in the header."""
+    rng = np.random.default_rng(seed)
+    data = model()
+    end = 8 + int.from_bytes(data[:8], "little")
+    for i in range(count):
+        yield (mutated(data[:end], rng) + data[end:] if i % 2 else mutated(data, rng)), None
+
+
+def judged_model(data: bytes, _: None, to: str | None = None) -> tuple[str, str]:
+    """What reading the weights of a file did: "refused", "decoded", or "finding" and what."""
+    started = time.process_time()
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "m.safetensors"
+        path.write_bytes(data)
+        try:
+            found = dict(weights(path, device=to or "cpu"))
+            kind, what = "decoded", ""
+            for name, values in found.items():
+                if _contents(weight(path, name, device=to or "cpu")) != _contents(values):
+                    kind, what = "finding", f"weight {name[:40]!r} alone has other values"
+        except FormatError as error:
+            kind, what = "refused", str(error).split(":")[0][:40]
+        except Exception as error:
+            kind, what = "finding", f"{type(error).__name__}: {error}"
+    if (took := time.process_time() - started) > PATIENCE:
+        return "finding", f"took {took:.0f} s"
+    return kind, what
+
+
+def run(count: int, seed: int, to: str | None = None, of_models: bool = False) -> tuple[Counter[str], list[str]]:
     """How many streams did what, and the findings."""
     kinds: Counter[str] = Counter()
     findings = []
-    for i, (data, x) in enumerate(streams(count, seed)):
-        kind, what = judged(data, x, to)
+    made: Iterator[tuple[bytes, Any]] = models(count, seed) if of_models else streams(count, seed)
+    for i, (data, x) in enumerate(made):
+        kind, what = judged_model(data, x, to) if of_models else judged(data, x, to)
         kinds[kind] += 1
         if kind == "finding":
             findings.append(f"stream {i} of seed {seed}: {what}")
@@ -166,8 +223,10 @@ def main() -> None:
     parser.add_argument("--streams", type=positive, default=100_000)
     trials.options(parser)
     parser.add_argument("--to", type=device, help="decompress to tensors on this device: cpu, cuda")
+    parser.add_argument("--models", action="store_true", help="files of compressed models, instead of containers")
     given = parser.parse_args()
-    trials.ended("mutated containers", given, lambda: run(given.streams, given.seed, given.to))
+    what = "mutated models" if given.models else "mutated containers"
+    trials.ended(what, given, lambda: run(given.streams, given.seed, given.to, given.models))
 
 
 if __name__ == "__main__":

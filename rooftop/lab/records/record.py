@@ -254,6 +254,10 @@ _FACTS = v.keys(
     {"m": v.count, "k": v.count, "size": v.count, "nnz": v.whole, "blocks": v.table_of(v.whole), "semi": v.flag}, {"pace": v.positive}
 )
 ROWS: dict[str, dict[str, Check]] = {  # of records of kind `clock` that a table of docs/ shows, by subject
+    "codec peers": {
+        "values": v.name, "codec": v.name, "on": v.name, "rel": v.number, "ratio": v.positive, "share": v.number,
+        **dict.fromkeys(("in_kernel", "in_call", "out_kernel", "out_call"), v.number),
+    },
     "learn": {"what": v.name, "of": v.name, "seconds": v.positive},
     "models": {"what": v.name, "of": v.name, "variant": v.name, "figures": v.table_of(v.number)},
     "naive timing": {"how": v.name, "mib": v.count, "seconds": v.positive, "gb_per_s": v.number, "says": v.text},
@@ -270,6 +274,8 @@ _BESIDE: dict[str, dict[str, Check]] = {  # the rows
 def _clock(value: Any, at: str) -> None:
     v.keys({"subject": v.name, "device": _DEVICE}, {**_OFTEN, "rows": v.list_of(v.keys({}))})(value, at)
     subject = value["subject"]
+    if subject.startswith("cost of invariance of "):
+        v.keys({"rows": v.list_of(v.keys({"group": v.name, "case": v.name, "free": v.positive, "mode": v.positive}))})(value, at)
     if subject not in ROWS:
         return
     v.keys({"rows": v.list_of(v.keys(ROWS[subject]), 1), **_BESIDE.get(subject, {})})(value, at)

@@ -16,7 +16,7 @@ PEERS = (  # what contracts name as peers, and what these stand on
     "liger-kernel", "quack-kernels", "cut-cross-entropy", "torchao", "gemlite", "humming-kernels", "flashinfer-python", "flashinfer-cubin",
     "flash-attn", "flash-attn-4", "flash-linear-attention", "fla-core", "bitsandbytes", "transformer-engine", "deep-gemm", "xformers",
     "cupy-cuda13x", "cupy-cuda12x", "nvidia-nvcomp-cu13", "nvidia-nvcomp-cu12", "nvidia-libnvcomp-cu13", "nvidia-libnvcomp-cu12",
-    "nvidia-cutlass-dsl", "apache-tvm-ffi", "tilelang",
+    "nvidia-cutlass-dsl", "apache-tvm-ffi", "tilelang", "zfpy", "hdf5plugin", "h5py",
 )
 # then perhaps -cu12, -cu13
 LIBRARIES = ("nvidia-cublas", "nvidia-cudnn", "nvidia-nccl", "nvidia-nvshmem", "nvidia-cusparselt", "nvidia-cusparse")

@@ -1,0 +1,51 @@
+"""Other codecs beside ours: what is timed is right, what is not here is said."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from rooftop.lab.records import store
+from rooftop.lab.report import codec_peers
+from rooftop.lab.report.codec_peers import Way
+
+
+def test_a_run_without_a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ours on the CPU; what is not installed, or needs a GPU, is named once, and the record builds the table."""
+    monkeypatch.setattr(codec_peers, "FIELDS", ("seismic",))
+    said: list[str] = []
+    rows, left = codec_peers.run(16, "cpu", said.append)
+    ours = [r for r in rows if r["codec"].startswith("rooftop")]
+    assert [(r["values"], r["codec"], r["rel"]) for r in ours] == [
+        ("weights", "rooftop planes", 0.0), ("weights", "rooftop shuffle", 0.0),
+        *(("seismic", f"rooftop {codec}", rel) for rel in (0.01, 0.001) for codec in ("fast", "ratio")),
+    ]
+    assert all(0 <= r["share"] <= 1 and r["in_kernel"] == 0 for r in ours)
+    assert sum("it needs a GPU" in text for text in left) == 6 and all(f"left out: {text}" in said for text in left)
+    codec_peers.keep(tmp_path, rows, left, "cpu")
+    found = store.read(tmp_path)
+    table = codec_peers.table(found, None)
+    assert "| CPU | weights | lossless | rooftop planes | " in table and table.count("\n") == 1 + len(rows)
+    assert codec_peers.table([], None) == "Nothing has been measured yet."
+
+
+def test_a_codec_that_loses_bits_is_not_measured_as_lossless() -> None:
+    x = torch.arange(100.0)
+    way = Way(lambda: x + 1e-3, lambda made: made, lambda made: 400)
+    with pytest.raises(RuntimeError, match="is lossless and gives other values"):
+        codec_peers.measured("a", way, x, None)
+    assert codec_peers.measured("a", way, x, 1e-2)["share"] == pytest.approx(0.1, rel=0.01)
+    with pytest.raises(RuntimeError, match=r"gives torch\.float32"):
+        codec_peers.measured("a", Way(lambda: x, lambda made: made[1:], len), x, None)
+
+
+def test_codecs_of_other_packages() -> None:
+    """zfp and SZ3 keep the bound that they are given, and their size is theirs alone."""
+    pytest.importorskip("zfpy", reason="zfpy is not installed: pip install zfpy")
+    pytest.importorskip("hdf5plugin", reason="hdf5plugin is not installed: pip install hdf5plugin h5py")
+    x = codec_peers.values_of("seismic", 24, "cpu")
+    for make in (codec_peers.zfp_way, codec_peers.sz3_way):
+        row = codec_peers.measured("a", make(x, 0.01), x, 0.01)
+        assert 0 < row["share"] <= 1 and 1 < row["ratio"] < 100
