@@ -90,6 +90,8 @@ def stand_in(op: Contract, problem: Problem) -> Problem:
 
 
 def _aligned(m: Meta, dims: Mapping[int, int], strides: tuple[int, ...]) -> Meta:
-    """As aligned as any row is; of a single one, as if others lay behind it without a gap."""
-    steps = [contiguous_strides(m.shape)[dim] if m.shape[dim] == 1 else strides[dim] for dim in dims]
-    return Meta(m.shape, m.dtype, m.strides, gcd(m.align, 16, *(step * m.itemsize for step in steps)))
+    """As aligned as any row is; of a single one, as if others lay behind it without a gap, in its strides too: compilers read those."""
+    whole = contiguous_strides(m.shape)
+    steps = {dim: whole[dim] if m.shape[dim] == 1 else strides[dim] for dim in dims}
+    apart = tuple(steps[dim] if dim in steps and n == 1 else s for dim, (n, s) in enumerate(zip(m.shape, m.strides, strict=True)))
+    return Meta(m.shape, m.dtype, apart, gcd(m.align, 16, *(step * m.itemsize for step in steps.values())))

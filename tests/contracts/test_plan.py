@@ -14,6 +14,7 @@ from contracts import plan
 from rooftop.core.spec import TARGETS, Case
 from rooftop.lab.candidates import Subject
 from rooftop.lab.records.identity import Identity
+from rooftop.lab.records.record import Record
 
 EVERY = plan.every()
 FOLDER = Path(__file__).parent.parent
@@ -77,10 +78,10 @@ def test_what_has_changed_runs_within_a_budget_of_its_own(monkeypatch: pytest.Mo
         assert len({s.name for s in many.subjects if many.cases(s)}) == len(many.subjects), "every kernel has its turn"
 
 
-def check_record(s: Subject, case: Case, made: Identity, ok: bool = True) -> dict[str, object]:
+def check_record(s: Subject, case: Case, made: Identity, ok: bool = True) -> Record:
     device = TARGETS[90]
-    return {"kind": "check", "op": s.op.name, "subject": s.name, "case": case.id, **made.facts, "error": {"ok": ok},
-            "device": {"name": device.name, "arch": device.arch, "sms": device.sms}}
+    return Record({"kind": "check", "op": s.op.name, "subject": s.name, "case": case.id, **made.facts, "error": {"ok": ok},
+                   "device": {"name": device.name, "arch": device.arch, "sms": device.sms}})
 
 
 def test_a_record_stands_for_the_kernel_as_it_is_alone(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -26,6 +25,7 @@ from rooftop.lab.check import checker
 from rooftop.lab.check.unproven import unproven
 from rooftop.lab.inspect import inspector
 from rooftop.lab.records.identity import Identity
+from rooftop.lab.records.record import Record
 
 PLACES = {"triton": "interpreter", "cuda": "simt", "gluon": "none", "torch": "torch"}
 TMA_ONLY = "a: the outer strides are [66] bytes; TMA takes multiples of 16 below 2^40"
@@ -324,12 +324,12 @@ def test_kernels_for_a_gpu_only_are_listed_until_each_case_has_a_check_record_of
     card = TARGETS["h200"]
     about = {"name": card.name, "arch": 90, "sms": 132, "shared_per_block": card.shared_per_block, "l2_bytes": card.l2_bytes}
 
-    def record(case: str, ok: bool = True, digest: str | None = None) -> dict[str, Any]:
+    def record(case: str, ok: bool = True, digest: str | None = None) -> Record:
         one = subject("tma__cuda_sm90")
-        return {"kind": "check", "op": "mmt", "subject": one.name, "case": case, "error": {"ok": ok}, "device": about,
-                **one.identity(one.op.case(case), card).facts, **({} if digest is None else {"digest": digest})}
+        return Record({"kind": "check", "op": "mmt", "subject": one.name, "case": case, "error": {"ok": ok}, "device": about,
+                       **one.identity(one.op.case(case), card).facts, **({} if digest is None else {"digest": digest})})
 
-    def left(*records: dict[str, Any]) -> tuple[str, ...]:
+    def left(*records: Record) -> tuple[str, ...]:
         return next((u.cases for u in unproven(records, HOUSE) if u.name == "mmt__tma__cuda_sm90"), ())
 
     every = [record(f"{name} bf16") for name in ("tile", "tiles", "ragged", "one")]

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 import rooftop
+from rooftop.lab.records.record import Record
 from rooftop.lab.report.perplexity import WAYS, Trained, table
 from rooftop.quant import (
     PackedWeight,
@@ -466,9 +467,10 @@ def test_perplexity(request: pytest.FixtureRequest) -> None:
 
 
 def test_the_page_shows_the_newest_perplexities() -> None:
-    def record(at: str, value: float) -> dict[str, Any]:
+    def record(at: str, value: float) -> Record:
         rows = [{"way": "float16", "perplexity": value, "over_float16": 1.0}, {"way": "int4 g64", "perplexity": value * 1.01, "over_float16": 1.01}]
-        return {"kind": "clock", "subject": "perplexity", "at": at, "device": {"name": "a CPU"}, "versions": {}, "steps": 9, "parameters": 7, "rows": rows}
+        about = {"device": {"name": "a CPU"}, "versions": {}, "steps": 9, "parameters": 7}
+        return Record({"kind": "clock", "subject": "perplexity", "at": at, **about, "rows": rows})
 
     text = table([record("2026-01-02", 5.0), record("2026-01-01", 6.0)], None)
     assert "| int4 g64 | 5.050 | 1.0100 |" in text and "6.000" not in text and "7 parameters after 9 steps" in text

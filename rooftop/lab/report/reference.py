@@ -176,6 +176,8 @@ BY_HAND: Mapping[str, str] = {  # of ops that no case calls as one would, with p
     "adamw_8bit": """param, grad = torch.randn(4096), torch.randn(4096)
 first, second = rooftop.quant.adamw_8bit_states(param)
 rooftop.adamw_8bit(param, grad, first, second, step=1, lr=3e-4)""",
+    "all_reduce_norm_ranks": """x, residual, weight = torch.randn(4, 16, 256), torch.randn(4, 16, 256), torch.ones(4, 256)  # of four ranks
+y, s = rooftop.all_reduce_norm_ranks(x, residual, weight)""",
     "append_kv": """k_cache, v_cache = torch.zeros(2, 64, 8, 128), torch.zeros(2, 64, 8, 128)
 k, v = torch.randn(2, 1, 8, 128), torch.randn(2, 1, 8, 128)
 rooftop.append_kv(k_cache, v_cache, k, v, lengths=torch.tensor([5, 17], dtype=torch.int32))""",
