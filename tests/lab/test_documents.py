@@ -16,6 +16,7 @@ from rooftop.core.texts import markdown
 from rooftop.lab.check.proofs import device_of
 from rooftop.lab.cli import app, commands
 from rooftop.lab.records import store
+from rooftop.lab.records.record import Record
 from rooftop.lab.report import documents
 from rooftop.lab.report.charts import number
 from rooftop.lab.report.data import Gatherer, gather
@@ -35,7 +36,7 @@ def committed() -> list[store.Record]:
 @cache
 def marked() -> list[store.Record]:
     """As `documents.pages` joins them."""
-    return [markdown(r) for r in committed()]
+    return [Record(markdown(r.table)) for r in committed()]
 
 
 @cache

@@ -163,6 +163,9 @@ class Record(Mapping[str, Any]):
     def __len__(self) -> int:
         return len(self.table)
 
+    def __eq__(self, other: object) -> bool:
+        return bool(self.table == (other.table if isinstance(other, Record) else other))
+
     @property
     def card(self) -> str:
         """The name of the device."""
