@@ -104,10 +104,18 @@ def run(draft: Draft, device: str) -> Outcome:
     except Exception as error:  # whatever a call does is a finding
         if isinstance(error, RuntimeError) and any(said in str(error) for said in ("can't allocate memory", "out of memory")):
             return Outcome("skipped", ["out of memory"])
+        if isinstance(error, IndexError) and _out_of_range(draft, device):
+            return Outcome("refused")
         outcome.messages.append(f"{type(error).__name__}: {error}")
     if outcome.messages:
         outcome.status = "finding"
     return outcome
+
+
+def _out_of_range(draft: Draft, device: str) -> bool:
+    """Whether the contract finds indices that are none, as of a target drawn for more classes than there are now: such a call raises."""
+    tensors, options, _ = draft.make(device)
+    return draft.contract.faults is not None and draft.contract.faults(*draft.contract.arguments(tensors, options)) is not None
 
 
 def _judged(draft: Draft, device: str, runner: Run) -> tuple[list[str], list[str]]:
