@@ -332,8 +332,9 @@ def public(s: Setting) -> tuple[dict[str, Any], dict[str, Any], list[str]]:
 
 
 def _has_strides(t: Any, meta: Meta) -> bool:
-    """Whether a tensor has the strides of `meta`, dimensions of one element aside."""
-    return all(n == 1 or found == asked for n, found, asked in zip(t.shape, t.stride(), meta.strides, strict=True))
+    """Whether a tensor has the strides of `meta`, dimensions of one element aside: a public function may drop one (`keepdim=False`)."""
+    asked = [s for n, s in zip(meta.shape, meta.strides, strict=True) if n != 1]
+    return asked == [s for n, s in zip(t.shape, t.stride(), strict=True) if n != 1]
 
 
 def kernels(s: Setting) -> tuple[dict[str, Any], dict[str, Any], list[str]]:
