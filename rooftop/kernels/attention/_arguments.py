@@ -76,6 +76,12 @@ def pow2(n: int) -> int:
     return 1 << (n - 1).bit_length()
 
 
+def split_cost(blocks: int, slots: int, tiles: int, parts: int) -> float:
+    """Predicted time, in units of a block's time for a tile when all multiprocessors read: waves of blocks, each with the latency of its
+    first tiles, and the second launch. `blocks`: with one part; `slots`: resident blocks of the card; `tiles`: of the keys."""
+    return -(-blocks * parts // slots) * (-(-tiles // parts) + 1.5) + (1.0 + parts / 64 if parts > 1 else 0.0)
+
+
 def packed(p: Problem) -> bool:
     return p.get("cu_seqlens_q") is not None
 

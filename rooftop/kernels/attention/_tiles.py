@@ -56,6 +56,17 @@ def tanh(x):  # type: ignore[no-untyped-def]
 
 
 @triton.jit
+def page_of(table, start, end, BN: tl.constexpr, PAGE: tl.constexpr):  # type: ignore[no-untyped-def]
+    """The entries of the page table for the tile of keys from `start`: one if pages are whole tiles, else one a key."""
+    if PAGE % BN == 0:
+        page = tl.load(table + start // PAGE, mask=start < end, other=0)
+    else:
+        columns = start + tl.arange(0, BN)
+        page = tl.load(table + columns // PAGE, mask=columns < end, other=0)
+    return page.to(tl.int64)
+
+
+@triton.jit
 def seen(rows, columns, position, keys, LEFT: tl.constexpr, RIGHT: tl.constexpr):  # type: ignore[no-untyped-def]
     """The mask of causal order and window. `position`: keys - queries."""
     inside = columns < keys

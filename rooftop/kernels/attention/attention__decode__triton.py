@@ -16,23 +16,12 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from rooftop.core.spec import Launch, Meta, Problem
 from rooftop.kernels.attention import _arguments as shared
-from rooftop.kernels.attention._tiles import LOG2E, scored, seen, softcap
+from rooftop.kernels.attention._tiles import LOG2E, page_of, scored, seen, softcap
 
 TILE = 32 * 1024  # bytes of keys and values loaded in an iteration
 MOST = 16  # queries
 ROWS = 128  # queries times the heads that share a key head
 SPLITS = 256
-
-
-@triton.jit
-def _page(table, start, end, BN: tl.constexpr, PAGE: tl.constexpr):  # type: ignore[no-untyped-def]
-    """The entries of the page table for the tile of keys from `start`: one if pages are whole tiles, else one a key."""
-    if PAGE % BN == 0:
-        page = tl.load(table + start // PAGE, mask=start < end, other=0)
-    else:
-        columns = start + tl.arange(0, BN)
-        page = tl.load(table + columns // PAGE, mask=columns < end, other=0)
-    return page.to(tl.int64)
 
 
 @triton.jit
@@ -132,14 +121,14 @@ def _part(q, k, v, slopes, sinks, table, lengths, q_scale, k_scale, v_scale, out
         total = tl.where(top == float("-inf"), 0.0, 32768.0 if EIGHT else 1.0)
     coming = 0
     if PAGE:
-        coming = _page(table, begin, end, BN, PAGE)
+        coming = page_of(table, begin, end, BN, PAGE)
     for start in range(begin, end, BN):
         columns = start + tl.arange(0, BN)
         columns_in = columns < keys
         real = columns_in
         if PAGE:
             page = coming
-            coming = _page(table, start + BN, end, BN, PAGE)  # loaded one iteration ahead: keys and values then wait for no other load
+            coming = page_of(table, start + BN, end, BN, PAGE)  # loaded one iteration ahead: keys and values then wait for no other load
             exists = (page >= 0) & (page < PAGES)
             real = columns_in & exists
             page = tl.where(exists, page, 0)
@@ -268,12 +257,6 @@ def _resident(p: Problem, bn: int, stages: int) -> int:
     return max(1, (p.device.shared_per_block + 1024) // (_held(p, bn, stages) + 1024))
 
 
-def _cost(blocks: int, slots: int, tiles: int, parts: int) -> float:
-    """Predicted time, in units of a block's time for a tile when all multiprocessors read: waves of blocks, each with the latency of its
-    first tiles, and the second launch. `blocks`: with one part; `slots`: resident blocks of the card; `tiles`: of the keys."""
-    return -(-blocks * parts // slots) * (-(-tiles // parts) + 1.5) + (1.0 + parts / 64 if parts > 1 else 0.0)
-
-
 def choose(p: Problem) -> Config:
     size, size_v = _sizes(p)
     keys = shared.room(p)
@@ -285,7 +268,7 @@ def choose(p: Problem) -> Config:
         stages -= 1
     most = max(1, min(SPLITS, -(-keys // (2 * bn))))
     blocks, slots, tiles = p["q"].shape[0] * p["k"].shape[2], p.device.sms * _resident(p, bn, stages), -(-keys // bn)
-    parts = min(range(1, most + 1), key=lambda n: (_cost(blocks, slots, tiles, n), n))
+    parts = min(range(1, most + 1), key=lambda n: (shared.split_cost(blocks, slots, tiles, n), n))
     return Config(parts, bn, 8 if shared.pow2(_rows(p)) >= 64 else 4, stages)
 
 

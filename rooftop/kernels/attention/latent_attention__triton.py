@@ -16,22 +16,11 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from rooftop.core.spec import Launch, Meta, Problem
 from rooftop.kernels.attention import _arguments as shared
-from rooftop.kernels.attention._tiles import LOG2E
+from rooftop.kernels.attention._tiles import LOG2E, page_of
 from rooftop.ops._attention import UNBOUNDED
 
 FEW, MANY = 16, 64  # rows of a tile
 SPLITS = 128
-
-
-@triton.jit
-def _tokens(table, start, end, BN: tl.constexpr, PAGE: tl.constexpr):  # type: ignore[no-untyped-def]
-    """The pages of the tokens from `start`: one if pages are whole tiles, else one a token."""
-    if PAGE % BN == 0:
-        page = tl.load(table + start // PAGE, mask=start < end, other=0)
-    else:
-        columns = start + tl.arange(0, BN)
-        page = tl.load(table + columns // PAGE, mask=columns < end, other=0)
-    return page.to(tl.int64)
 
 
 @triton.jit(do_not_specialize=["SQ", "SK", "PAGES"])
@@ -86,14 +75,14 @@ def _part(q, kv, table, lengths, kv_scale, out, lse, parts, norms, scale, SQ, SK
     total = tl.zeros((M,), tl.float32)
     coming = 0
     if PAGE:
-        coming = _tokens(table, begin, end, BN, PAGE)
+        coming = page_of(table, begin, end, BN, PAGE)
     for start in range(begin, end, BN):
         columns = start + tl.arange(0, BN)
         columns_in = columns < keys
         real = columns_in
         if PAGE:
             page = coming
-            coming = _tokens(table, start + BN, end, BN, PAGE)  # one iteration ahead: the cache then waits for no other load
+            coming = page_of(table, start + BN, end, BN, PAGE)  # one iteration ahead: the cache then waits for no other load
             exists = (page >= 0) & (page < PAGES)
             real = columns_in & exists
             at = kv + tl.where(exists, page, 0) * kb + (columns % PAGE).to(tl.int64) * ks
@@ -214,11 +203,6 @@ def _resident(p: Problem, m: int, bn: int, stages: int) -> int:
     return max(1, (p.device.shared_per_block + 1024) // (_held(p, m, bn, stages) + 1024))
 
 
-def _cost(blocks: int, slots: int, tiles: int, parts: int) -> float:
-    """Predicted time in units of a program's tile of tokens, as in attention__decode__triton.py."""
-    return -(-blocks * parts // slots) * (-(-tiles // parts) + 1.5) + (1.0 + parts / 64 if parts > 1 else 0.0)
-
-
 def choose(p: Problem) -> Config:
     """Tiles of 16 rows where that is all, else of 64; of 8 bits always of 64, as wgmma reads what was converted from shared memory. The longest
     tile of tokens of which two fit into shared memory, and as many stages as fit."""
@@ -231,7 +215,7 @@ def choose(p: Problem) -> Config:
     slots = p.device.sms * _resident(p, m, bn, stages)
     most = max(1, min(SPLITS, tiles // 2))
     whole = {min(most, max(1, slots * waves // blocks)) for waves in range(1, 9)}  # parts that fill the card so many times
-    parts = min({1, *whole}, key=lambda n: (_cost(blocks, slots, tiles, n), n))
+    parts = min({1, *whole}, key=lambda n: (shared.split_cost(blocks, slots, tiles, n), n))
     return Config(m, bn, warps, stages, parts)
 
 
