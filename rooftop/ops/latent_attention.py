@@ -237,7 +237,7 @@ def _cases() -> list[Case]:
         "heads first in memory": {"b": 2, "sq": 3, "h": 4, "sk": 20, "layout": "padded"},
         "address misaligned": {"b": 1, "sq": 3, "h": 4, "sk": 20, "layout": "offset"},
         "no batch": {"b": 0, "sq": 1, "h": 4, "sk": 5}, "no queries": {"b": 2, "sq": 0, "h": 4, "sk": 5}, "no tokens": {"b": 2, "sq": 2, "h": 4, "sk": 0},
-        "NaN": {"b": 1, "sq": 2, "h": 4, "sk": 20, "fill": "nan"}, "large": {"b": 1, "sq": 2, "h": 4, "sk": 40, "fill": "large"},
+        "NaN": {"b": 1, "sq": 2, "h": 4, "sk": 20, "fill": "nan"},  # not huge values: whether products overflow to NaN follows the order of sums
         "cache lengths": {"b": 3, "sq": 2, "h": 4, "sk": 60, "cache_lengths": Input((3,), "i32")},
     }
     found = bench + [case(name, tags="edge", **call(d, **how)) for d in ("f32", "f16", "bf16") for name, how in edges.items()]
