@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -50,24 +50,36 @@ def words(args: str | None, scale: float | None) -> tuple[list[str] | None, str]
     return made, f"--args '{shlex.join(made)}' in place of '{args}'"
 
 
-def simulate(source: Source, *given: Any) -> int:
-    """The exit code: 0, 1 where a fault was found, 3 where the program could not be run to its end."""
+def simulate(source: Source, assumed: str, *given: Any, alone: Callable[[], tuple[Source, str]] | None = None) -> int:
+    """The exit code: 0, 1 where a fault was found, 3 where the program could not be run to its end. `alone`: the file's kernels without
+    its host code, which are judged where that cannot be run."""
     from rooftop.core.compile import CompileError
     from rooftop.lab.simt import SimulatedCrash
 
     try:
-        code = _simulated(source, *given)
+        code, why = _simulated(source, assumed, *given)
         if source.missing:
             echo(f"{', '.join(source.missing[:3])}: not found, and left out; -I names the folder of headers", err=True)
-        return code
+        if not why or source.device or alone is None:
+            return code
     except CompileError as error:
         if not source.missing and not UNKNOWN.search(str(error)):
             raise
         is_, its = ("are", "their") if len(source.missing) > 1 else ("is", "its")
         absent = f"{', '.join(source.missing[:3])} {is_} not found: name {its} folder by -I. " if source.missing else ""
-        echo(f"rooftop: {absent}{error}\nits kernels can be launched without its host code: --kernel, --grid, --block and --arg", err=True)
+        code, why = OK, f"{absent}{error}"
     except SimulatedCrash as error:
-        echo(f"rooftop: {error}; smaller sizes (--args, where the program takes them) may do", err=True)
+        code, why = ENVIRONMENT, f"{error}; smaller sizes (--args, where the program takes them) may do"
+    if alone is not None and not source.device:
+        try:
+            kernels, assumed = alone()
+            echo(f"its kernels alone are judged, since the program does not come to a launch here: {why}", err=True)
+            return max(code, _simulated(kernels, assumed, *given)[0])
+        except (CompileError, ValueError) as error:
+            if code != OK:
+                return code
+            why += f"\nnor can its kernels be launched as assumed: {error}"
+    echo(f"rooftop: {why}\nits kernels can be launched without its host code: --kernel, --grid, --block and --arg", err=True)
     return ENVIRONMENT
 
 
@@ -75,7 +87,8 @@ def _simulated(
     source: Source, assumed: str, given_words: Sequence[str] | None, kernel: str | None, seed: int, schedules: int, repeat: int,
     blocks: int | None,
     budget: float, check: bool, html: Path | None, as_json: bool, files: Sequence[Path] = (), input: Path | None = None,
-) -> int:
+) -> tuple[int, str]:
+    """The exit code, and why no kernel of the program's was launched; empty where one was."""
     from rooftop.core import whole_file
     from rooftop.lab.cli import noted
     from rooftop.lab.simt import annotate, build, process, program, verdict
@@ -146,13 +159,13 @@ def _simulated(
             "unfinished": why, "assumed": assumed, "at_other_sizes": refused,
             "verdict": [asdict(s) for s in remarks], **report.to_json(),
         }, indent=2))
-        return code
+        return code, ""
     if assumed:
         echo(f"called as assumed ({TRUE.get(source.guessed, '--arg gives')} others): {assumed}")
     if refused:
         echo(f"the same with sizes that its tiles may not divide, {refused}")
     _show(first, source, report, remarks, why, checked is not None)
-    return code
+    return code, why if "__global__" in source.whole and not first.launches else ""
 
 
 def _faults(runs: Sequence[Run | None]) -> list[Any]:

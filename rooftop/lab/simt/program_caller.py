@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from rooftop.lab.simt import host
+from rooftop.lab.simt import host, ordinary
 from rooftop.lab.simt.ordinary import Kernel, Parameter, parameters
 from rooftop.lab.simt.tokens import Token, tokenise
 
@@ -290,6 +290,7 @@ template <class T> void fill(T* p, size_t n, int seed) {      // small whole num
 FLOATS = {"f32": "float", "f64": "double", "f16": "__half", "bf16": "__nv_bfloat16"}
 ARRAYS = {"half": "f16", "nv_bfloat16": "bf16", "int": "i32", "unsigned int": "u32", "unsigned": "u32", "char": "i8", "unsigned char": "u8", "long long": "i64",
           "size_t": "u64", "short": "i16", "uint": "u32"}
+VECTOR = re.compile(r"(float|double|int|uint|short|ushort|char|uchar)([1-4])")  # CUDA's types of several numbers
 CTYPES = {**FLOATS, "bool": "bool", **{f"{s}{b}": f"{'u' if s == 'u' else ''}int{b}_t" for s in "iu" for b in (8, 16, 32, 64)}}
 
 
@@ -309,17 +310,17 @@ def _launch(entry: str, grid: Sequence[int], block: Sequence[int], shared: int, 
     for i, (name, text) in enumerate(given.items()):
         kind, colon, rest = text.partition(":")
         sizes, _, contents = rest.partition(":")
-        if colon and kind in CTYPES and re.fullmatch(r"\d+(x\d+)*", sizes):
-            count = 1
-            for n in sizes.split("x"):
-                count *= int(n)
-            fill = {"": f"simt_made::fill({name}, {count}, {i});", "random": f"simt_made::fill({name}, {count}, {i});", "empty": "",
-                    "zeros": f"cudaMemset({name}, 0, {count} * sizeof *{name});"}.get(contents)
+        if colon and re.fullmatch(r"\w+", kind) and re.fullmatch(r"\d+(x\d+)*", sizes):
+            count = math.prod(map(int, sizes.split("x")))
+            vector = VECTOR.fullmatch(kind)
+            random = f"simt_made::fill(({vector[1]}*){name}, {count} * {vector[2]}, {i});" if vector else f"simt_made::fill({name}, {count}, {i});"
+            fill = {"": random, "random": random, "empty": "", "zeros": f"cudaMemset({name}, 0, {count} * sizeof *{name});"}.get(contents)
             if fill is None:
                 raise ValueError(f"--arg {name}={text}: of this kernel the contents may be random, zeros or empty")
-            lines.append(f"    {CTYPES[kind]}* {name}; cudaMalloc(&{name}, {count} * sizeof({CTYPES[kind]})); {fill}")
+            own = CTYPES.get(kind, kind)
+            lines.append(f"    {own}* {name}; cudaMalloc(&{name}, {count} * sizeof({own})); {fill}")
             names.append(name)
-            arrays.append((name, sizes))
+            arrays += [(name, sizes)] * (kind in CTYPES)
         elif text.endswith(".npy"):
             raise ValueError(f"--arg {name}={text}: of this kernel tensors are given as TYPE:SIZE")
         else:
@@ -343,26 +344,29 @@ def call_of_kernels(source_text: str, instances: Sequence[tuple[Kernel, str]]) -
     Raises Unknown where none can be launched."""
     lines = source_text.split("\n")
     starts = sorted({k.line for k, _ in instances} | {n for n, line in enumerate(lines, 1) if "__global__" in line})
-    launches, said, unknown = [], [], ""
+    launches, said, unknown = [], [], []
     for kernel, entry in instances:
         end = next((n for n in starts if n > kernel.line), len(lines) + 1)
         try:
-            grid, block, given = _assumed(kernel, entry, "\n".join(lines[kernel.line - 1 : end - 1]), source_text)
+            grid, block, shared, given = _assumed(kernel, entry, "\n".join(lines[kernel.line - 1 : end - 1]), source_text)
         except Unknown as error:
-            unknown = str(error)
+            unknown.append(str(error))
             continue
-        launches.append(_launch(entry, grid, block, 0, False, given))
+        launches.append(_launch(entry, grid, block, shared, False, given))
         shown = ", ".join(f"{n}={v}" for n, v in given.items())
-        said.append(f"{entry}<<<{'x'.join(map(str, grid))}, {'x'.join(map(str, block))}>>>({shown})")
+        more = f", {shared} B shared" if shared else ""
+        said.append(f"{entry}<<<{'x'.join(map(str, grid))}, {'x'.join(map(str, block))}{more}>>>({shown})")
     if not launches:
-        raise Unknown(unknown or "its kernels")
+        raise Unknown("; ".join(unknown) or "its kernels")
+    said += [f"not launched, as no caller can be made for {'; '.join(unknown)}"] * bool(unknown)
     return _main_of(launches), "; ".join(said)
 
 
-def _assumed(kernel: Kernel, entry: str, body: str, source_text: str) -> tuple[list[int], list[int], dict[str, str]]:
-    """Grid, block and arguments of a kernel whose launch nothing says: sizes that blocks divide, and a thread an element or, where blocks
-    are rows, a row."""
-    if re.search(r"\bextern\s+(?:\w+\s+)*__shared__", body):
+def _assumed(kernel: Kernel, entry: str, body: str, source_text: str) -> tuple[list[int], list[int], int, dict[str, str]]:
+    """Grid, block, dynamic shared memory and arguments of a kernel: block and shared memory as a launch in the source has them, else sizes
+    that blocks divide, and a thread an element or, where blocks are rows, a row."""
+    stated, shared = ordinary.stated(kernel, source_text)
+    if shared is None and re.search(r"\bextern\s+(?:\w+\s+)*__shared__", body):
         raise Unknown(f"{kernel.name}, whose dynamic shared memory nothing says the size of")
     whole = [p.name for p in kernel.parameters if not p.pointer and _WHOLE.fullmatch(p.text.replace(" ", ""))]
     large = [n for n in whole if not SMALL.search(n) or len(whole) == 1]
@@ -371,9 +375,10 @@ def _assumed(kernel: Kernel, entry: str, body: str, source_text: str) -> tuple[l
     bound = re.search(r"__launch_bounds__\s*\(\s*(\d+)", body)
     if "threadIdx.y" in body:
         side = next((n for n in sides if 1 < n <= 32), 16)
-        block, grid = [side, side], [-(-SIDE // side)] * 2
+        block = stated if len(stated) > 1 else [side, side]
+        grid = [-(-SIDE // n) for n in block[:2]]
     else:
-        block = [next((n for n in ([int(bound[1])] if bound else []) + sides if 32 <= n <= 1024), 256)]
+        block = stated or [next((n for n in ([int(bound[1])] if bound else []) + sides if 32 <= n <= 1024), 256)]
         whole_block = "|".join([r"blockDim\.x", *(re.escape(name) for name, _ in _SIDE.findall(source_text)), r"\d+"])
         elements = re.search(rf"blockIdx\.x\s*\*\s*\(?(?:{whole_block})\b|\b(?:{whole_block})\s*\*\s*blockIdx\.x", body) is not None
         grid = [-(-(SIDE * SIDE if len(large) > 1 else 16 * SIDE) // block[0]) if elements else SIDE]
@@ -392,6 +397,10 @@ def _assumed(kernel: Kernel, entry: str, body: str, source_text: str) -> tuple[l
             kind = (alias[1] or alias[2]).strip()
         if p.pointer and p.text.count("*") < 2 and kind in names:
             given[p.name] = f"{names[kind]}:{max(SIDE * SIDE * (SIDE if len(large) > 2 else 1), 16 * SIDE)}"
+        elif p.pointer and p.text.count("*") < 2 and (VECTOR.fullmatch(kind) or _numbers_alone(kind, source_text)):
+            given[p.name] = f"{kind}:{SIDE * SIDE}"
+        elif not p.pointer and (vector := VECTOR.fullmatch(kind)):
+            given[p.name] = f"{kind}{{{', '.join(['1'] * int(vector[2]))}}}"
         elif p.name in sizes:
             given[p.name] = str(sizes[p.name])
         elif not p.pointer and _REAL.fullmatch(kind.replace(" ", "")):
@@ -402,7 +411,13 @@ def _assumed(kernel: Kernel, entry: str, body: str, source_text: str) -> tuple[l
             given[p.name] = "1"
         else:
             raise Unknown(f"the parameter {p.text} {p.name} of {kernel.name}")
-    return grid, block, given
+    return grid, block, shared or 0, given
+
+
+def _numbers_alone(kind: str, text: str) -> bool:
+    """Whether a text defines a struct of this name that holds neither pointers nor functions: zeros may stand for it."""
+    found = re.search(rf"\bstruct\s+(?:\w+\([^)]*\)\s*)?{re.escape(kind)}\s*\{{([^}}]*)\}}|\bstruct\s*\{{([^}}]*)\}}\s*{re.escape(kind)}\s*;", text)
+    return found is not None and not re.search(r"[*(&]", found[1] or found[2] or "")
 
 
 def module(text: str) -> str | None:
