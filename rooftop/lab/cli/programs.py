@@ -23,6 +23,7 @@ ASSUMED = (8, 64, 128)  # numbers for the arguments of a program that says how m
 USAGE = re.compile(r"^\s*usage:?\s+\S+((?:[ \t]+(?:[<\[(][^<>\[\]()\n]+[>\])]|\w+)){1,4})[ \t]*$", re.I | re.M)
 # what it calls its arguments
 MAIN = re.compile(r"\bmain\s*\(\s*(?:const\s+)?int\s+\w+\s*,\s*(?:const\s+)?char\s*(?:const\s*)?\*\s*(?:const\s*)?\*?\s*(\w+)")
+LISTED = 60  # launches that are shown
 PRINTED = 40  # lines of what the program prints that are shown
 
 
@@ -52,10 +53,11 @@ def words(args: str | None, scale: float | None) -> tuple[list[str] | None, str]
 
 def simulate(source: Source, assumed: str, *given: Any, alone: Callable[[], tuple[Source, str]] | None = None) -> int:
     """The exit code: 0, 1 where a fault was found, 3 where the program could not be run to its end. `alone`: the file's kernels without
-    its host code, which are judged where that cannot be run."""
+    its host code, which are judged too where it comes to no launch."""
     from rooftop.core.compile import CompileError
     from rooftop.lab.simt import SimulatedCrash
 
+    code = OK
     try:
         code, why = _simulated(source, assumed, *given)
         if source.missing:
@@ -67,19 +69,19 @@ def simulate(source: Source, assumed: str, *given: Any, alone: Callable[[], tupl
             raise
         is_, its = ("are", "their") if len(source.missing) > 1 else ("is", "its")
         absent = f"{', '.join(source.missing[:3])} {is_} not found: name {its} folder by -I. " if source.missing else ""
-        code, why = OK, f"{absent}{error}"
+        why = f"{absent}{error}"
     except SimulatedCrash as error:
-        code, why = ENVIRONMENT, f"{error}; smaller sizes (--args, where the program takes them) may do"
+        why = f"{error}; smaller sizes (--args, where the program takes them) may do"
     if alone is not None and not source.device:
         try:
             kernels, assumed = alone()
-            echo(f"its kernels alone are judged, since the program does not come to a launch here: {why}", err=True)
-            return max(code, _simulated(kernels, assumed, *given)[0])
-        except (CompileError, ValueError) as error:
-            if code != OK:
-                return code
-            why += f"\nnor can its kernels be launched as assumed: {error}"
-    echo(f"rooftop: {why}\nits kernels can be launched without its host code: --kernel, --grid, --block and --arg", err=True)
+            echo(f"its kernels alone are judged, since the program cannot be run: {why}", err=True)
+            _simulated(kernels, assumed, *given)
+            return ENVIRONMENT
+        except (CompileError, SimulatedCrash, ValueError) as error:
+            why += f"\nnor can its kernels be launched as is assumed: {error}"
+    if code == OK:
+        echo(f"rooftop: {why}\nits kernels can be launched without its host code: --kernel, --grid, --block and --arg", err=True)
     return ENVIRONMENT
 
 
@@ -180,8 +182,10 @@ def _show(first: Run, source: Source, report: Any, remarks: Sequence[Any], why: 
     from rooftop.lab.simt import annotate, verdict
 
     console = Console()
-    for x in first.launches:
+    for x in first.launches[:LISTED]:
         echo(str(x))
+    if len(first.launches) > LISTED:
+        echo(f"... and {len(first.launches) - LISTED:,} launches more")
     if first.report.printed.strip():
         lines = first.report.printed.splitlines()
         echo("it prints (times are simulated and say nothing):")
