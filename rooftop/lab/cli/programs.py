@@ -64,6 +64,7 @@ def simulate(source: Source, assumed: str, *given: Any, alone: Callable[[], tupl
             echo(f"{', '.join(source.missing[:3])}: not found, and left out; -I names the folder of headers", err=True)
         if not why or source.device or alone is None:
             return code
+        why = why.partition("; ")[0]
     except CompileError as error:
         if not source.missing and not UNKNOWN.search(str(error)):
             raise
@@ -72,16 +73,18 @@ def simulate(source: Source, assumed: str, *given: Any, alone: Callable[[], tupl
         why = f"{absent}{error}"
     except SimulatedCrash as error:
         why = f"{error}; smaller sizes (--args, where the program takes them) may do"
-    if alone is not None and not source.device:
+    if alone is not None:
         try:
             kernels, assumed = alone()
             echo(f"its kernels alone are judged, since the program cannot be run: {why}", err=True)
             _simulated(kernels, assumed, *given)
             return ENVIRONMENT
         except (CompileError, SimulatedCrash, ValueError) as error:
-            why += f"\nnor can its kernels be launched as is assumed: {error}"
-    if code == OK:
-        echo(f"rooftop: {why}\nits kernels can be launched without its host code: --kernel, --grid, --block and --arg", err=True)
+            more = f"nor can its kernels be launched as is assumed: {error}"
+            why = more if code != OK else f"rooftop: {why}\n{more}"
+    else:
+        why = f"rooftop: {why}"
+    echo(f"{why}\nits kernels can be launched without its host code: --kernel, --grid, --block and --arg", err=True)
     return ENVIRONMENT
 
 
@@ -226,7 +229,7 @@ def _wanted(run: Run, source: Source) -> list[str]:
     if run.ended in ("exit", "returned") and (said := USAGE.search(run.report.printed)):
         names = re.findall(r"[<\[(][^<>\[\]()]+[>\])]|\w+", said[1])
         return [] if any(re.search("file|path|name|input|output|mode|type", n, re.I) for n in names) else names
-    if run.ended in ("crash", "abort") and (main := MAIN.search(source.whole)):
+    if (run.ended in ("crash", "abort") or run.status) and (main := MAIN.search(source.whole)):
         read = [int(n) for n in re.findall(rf"\b{main[1]}\s*\[\s*([1-9])\s*\]", source.whole)]
         return [f"{main[1]}[{n}]" for n in range(1, max(read, default=0) + 1)]
     return []

@@ -31,7 +31,7 @@ TYPES = {
 TESTED = re.compile(r"^[ \t]*#[ \t]*include[ \t]*[<\"]gtest/gtest\.h", re.M)
 TESTS = "SIMT_MAIN int main() { return RUN_ALL_TESTS(); }\n"  # of a file of tests without a main()
 _TENSOR = re.compile(r"(?:torch|at)::Tensor")
-_WHOLE = re.compile(r"(?:const)?(?:unsigned|signed|int|long|short|size_t|std::size_t|u?int\d+_t|uint|ulong)(?:int|long|unsigned)*&?")
+_WHOLE = re.compile(r"(?:const)?(?:unsigned|signed|int|long|short|size_t|std::size_t|u?int\d+_t|uint|ulong|clock_t|ptrdiff_t)(?:int|long|unsigned)*&?")
 _REAL = re.compile(r"(?:const)?(?:float|double|half|__half)&?")
 
 
@@ -357,7 +357,7 @@ def call_of_kernels(source_text: str, instances: Sequence[tuple[Kernel, str]]) -
         more = f", {shared} B shared" if shared else ""
         said.append(f"{entry}<<<{'x'.join(map(str, grid))}, {'x'.join(map(str, block))}{more}>>>({shown})")
     if not launches:
-        raise Unknown("; ".join(unknown) or "its kernels")
+        raise Unknown("; ".join(unknown) or "a kernel: it has none of its own")
     said += [f"not launched, as no caller can be made for {'; '.join(unknown)}"] * bool(unknown)
     return _main_of(launches), "; ".join(said)
 
