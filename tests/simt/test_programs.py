@@ -292,15 +292,28 @@ def test_kernels_alone_are_judged_where_the_host_cannot_be_run(tmp_path: Path, m
         done = CliRunner().invoke(app, ["simt", "own.cu"])
         assert done.exit_code == 3, done.output
         assert "its kernels alone are judged, since the program cannot be run: own.cu:1: <GL/gl.h> is not found" in done.output
-        assert "shift<<<8, 128, 2048 B shared>>>(p=float4:4096, cells=Cell:4096, n=1024)" in done.output
+        assert "shift<<<8, 128, 2048 B shared>>>(p=float4:4096, cells=Cell:4096:zeros, n=1024)" in done.output
         assert "left out, as it does not compile: own.cu:4" in done.output and "looked_up<<<" not in done.output, done.output
         assert ("own.cu:8: out-of-bounds" in done.output) == bool(fault)
         assert f"checked: {'1 fault' if fault else 'no fault'}" in done.output, done.output
 
 
+def test_a_fault_of_one_function_keeps_no_other_from_being_judged(tmp_path: Path) -> None:
+    one = "__global__ void k{0}(float* x, int n) {{ const int i = blockIdx.x * 32 + threadIdx.x; if (i {1} n) x[i] = {0}; }}\n"
+    each = 'extern "C" void f{0}(float* x, int n) {{ k{0}<<<(n + 32) / 32, 32>>>(x, n); }}\n'
+    path = tmp_path / "own.cu"
+    path.write_text("".join((one + each).format(i, "<=" if i in (1, 3) else "<") for i in (1, 2, 3)))
+    run = program.run(program.source_of(path)[0])
+    assert [x.kernel for x in run.launches] == ["k1", "k2", "k3"] and {(f.line, f.kind) for f in run.report.findings} == {
+        (1, "out-of-bounds"), (5, "out-of-bounds")
+    }
+
+
 def test_the_macros_of_a_file_are_its_own(tmp_path: Path) -> None:
     (tmp_path / "own.cuh").write_text("void check(int code, int line);\nint answer();\n")
-    (tmp_path / "other.cu").write_text('#include "own.cuh"\n#include <cstdio>\nvoid check(int code, int line) { printf("%d at %d\\n", code, line); }\nint answer() { return 42; }\n')
+    (tmp_path / "other.cu").write_text(
+        '#include "own.cuh"\n#include <cstdio>\nvoid check(int code, int line) { printf("%d at %d\\n", code, line); }\nint answer() { return 42; }\n'
+    )
     (tmp_path / "own.cu").write_text(
         '#include "own.cuh"\n#define check(code) (check(code, __LINE__))\n__global__ void k(int* p) { *p = 1; }\n'
         "int main() { int* p; cudaMalloc(&p, 4); k<<<1, 1>>>(p); cudaFree(p); check(answer()); }\n"

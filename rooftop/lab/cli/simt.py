@@ -130,7 +130,7 @@ def simt(
         raise typer.Exit(
             programs.simulate(
                 source, assumed, words, kernel, seed, schedules, repeat, blocks, budget, check, html, as_json, file or [], input_,
-                alone=None if kernel else lambda: program.kernels_alone(path, include or [])
+                alone=None if kernel else lambda: program.kernels_alone(path, include or [], own.args)
             )
         )
     if plain and own.launches:

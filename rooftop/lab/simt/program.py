@@ -92,7 +92,7 @@ def kernel_of(path: Path, folders: Sequence[Path], entry: str, given: Sequence[s
     from rooftop.lab.simt import program_caller
 
     source = program_build.read(path, folders)
-    code, _ = program_caller.call_of_kernel(entry, given={n.strip(): v.strip() for n, _, v in (g.partition("=") for g in given)}, **launch)
+    code, _ = program_caller.call_of_kernel(entry, given=_named_values(given), **launch)
     return replace(source, added=code, device=True)
 
 
@@ -112,7 +112,7 @@ def source_of(path: Path, folders: Sequence[Path] = (), given: Sequence[str] = (
         return source, ""
     if program_caller.TESTED.search(source.whole):
         return replace(source, added=program_caller.TESTS), ""
-    texts = {n.strip(): v.strip() for n, _, v in (g.partition("=") for g in given)}
+    texts = _named_values(given)
     text = _code(source)
     try:
         offered = program_caller.module(source.whole)
@@ -129,11 +129,15 @@ def source_of(path: Path, folders: Sequence[Path] = (), given: Sequence[str] = (
         if other is not None:
             return other, ""
         if _instances(text):
-            return _kernels_of(source)
+            return _kernels_of(source, texts)
     except program_caller.Unknown as unknown:
         raise NoCallerError(f"{path} has no main(), and no caller can be made for {unknown}: {BY_HAND}") from None
     have = "; ".join(str(k) for t in source.texts.values() for k in ordinary.kernels(t)) or "none"
     raise NoCallerError(f"{path} has no main(), solve() or function of torch's tensors: {BY_HAND}; it has {have}")
+
+
+def _named_values(given: Sequence[str]) -> dict[str, str]:
+    return {n.strip(): v.strip() for n, _, v in (g.partition("=") for g in given)}
 
 
 def _code(source: Source) -> str:
@@ -141,22 +145,22 @@ def _code(source: Source) -> str:
     return text if "__global__" in (text := source.texts[source.shown]) or program_text.launches(text) else source.whole
 
 
-def _kernels_of(source: Source) -> tuple[Source, str]:
+def _kernels_of(source: Source, given: Mapping[str, str]) -> tuple[Source, str]:
     from rooftop.lab.simt import program_caller
 
     text = _code(source)
-    code, assumed = program_caller.call_of_kernels(text, _instances(text))
+    code, assumed = program_caller.call_of_kernels(text, _instances(text), given)
     return replace(source, added=code, device=True, guessed="its launches are assumed"), assumed
 
 
-def kernels_alone(path: Path, folders: Sequence[Path] = ()) -> tuple[Source, str]:
+def kernels_alone(path: Path, folders: Sequence[Path] = (), given: Sequence[str] = ()) -> tuple[Source, str]:
     """A file's own kernels without its host code, each launched as is assumed, and what is assumed; what keeps the others from compiling is
     left out, and said.
 
     Raises ValueError where none of them can be launched, CompileError where none compiles."""
     source, gone = program_build.read(path, folders), list[str]()
     for again in reversed(range(ROUNDS)):
-        made, assumed = _kernels_of(source)
+        made, assumed = _kernels_of(source, _named_values(given))
         try:
             program_build.built(made, "check")
             break

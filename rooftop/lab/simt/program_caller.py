@@ -188,8 +188,7 @@ def call_of_arrays(every: Sequence[Function], given: Mapping[str, str], text: st
             unknown = error
     if unknown is not None and not calls:
         raise unknown
-    body = "".join(f"    {{\n{code}\n    }}\n" for code, _ in calls)
-    return f"{_FILL}SIMT_MAIN int main() {{\n{body}    return 0;\n}}\n", "; ".join(said for _, said in calls)
+    return _main_of([code for code, _ in calls], "return 0"), "; ".join(said for _, said in calls)
 
 
 def _call(function: Function, given: Mapping[str, str], text: str) -> tuple[str, str]:
@@ -290,7 +289,9 @@ template <class T> void fill(T* p, size_t n, int seed) {      // small whole num
 FLOATS = {"f32": "float", "f64": "double", "f16": "__half", "bf16": "__nv_bfloat16"}
 ARRAYS = {"half": "f16", "nv_bfloat16": "bf16", "int": "i32", "unsigned int": "u32", "unsigned": "u32", "char": "i8", "unsigned char": "u8", "long long": "i64",
           "size_t": "u64", "short": "i16", "uint": "u32"}
-VECTOR = re.compile(r"(float|double|int|uint|short|ushort|char|uchar)([1-4])")  # CUDA's types of several numbers
+VECTOR = re.compile(r"(float|double|u?int|u?short|u?char|half|__half|__nv_bfloat16)([1-4])")  # CUDA's types of several numbers
+ZEROS = re.compile(r"curandState\w*|cu\w*Complex")  # of its libraries: zeros stand for them
+DYNAMIC = 48 << 10  # bytes of dynamic shared memory where nothing says them: what a launch may have without asking for more
 CTYPES = {**FLOATS, "bool": "bool", **{f"{s}{b}": f"{'u' if s == 'u' else ''}int{b}_t" for s in "iu" for b in (8, 16, 32, 64)}}
 
 
@@ -301,8 +302,10 @@ def call_of_kernel(
     return _main_of([_launch(entry, grid, block, shared, cooperative, given)]), ""
 
 
-def _main_of(launches: Sequence[str]) -> str:
-    return f"{_FILL}SIMT_MAIN int main() {{\n" + "".join(f"    {{\n{code}\n    }}\n" for code in launches) + "    exit(0);\n}\n"
+def _main_of(calls: Sequence[str], end: str = "exit(0)") -> str:
+    """A main() of some calls, of which none suffers from the faults of another."""
+    body = "".join(f"    {{\n    simt_fresh();\n{code}\n    }}\n" for code in calls)
+    return f"{_FILL}SIMT_MAIN int main() {{\n{body}    {end};\n}}\n"
 
 
 def _launch(entry: str, grid: Sequence[int], block: Sequence[int], shared: int, cooperative: bool, given: Mapping[str, str]) -> str:
@@ -338,8 +341,9 @@ _SIDE = re.compile(
 SIDE = 64  # of an array of assumed size, in a kernel of which nothing says how it is launched
 
 
-def call_of_kernels(source_text: str, instances: Sequence[tuple[Kernel, str]]) -> tuple[str, str]:
-    """C++ with a main() that launches each kernel (its name expression beside it) as is assumed from its code, and what is assumed.
+def call_of_kernels(source_text: str, instances: Sequence[tuple[Kernel, str]], own: Mapping[str, str]) -> tuple[str, str]:
+    """C++ with a main() that launches each kernel (its name expression beside it) as is assumed from its code, and what is assumed. `own`:
+    arguments that `--arg` gives, by their names.
 
     Raises Unknown where none can be launched."""
     lines = source_text.split("\n")
@@ -348,7 +352,7 @@ def call_of_kernels(source_text: str, instances: Sequence[tuple[Kernel, str]]) -
     for kernel, entry in instances:
         end = next((n for n in starts if n > kernel.line), len(lines) + 1)
         try:
-            grid, block, shared, given = _assumed(kernel, entry, "\n".join(lines[kernel.line - 1 : end - 1]), source_text)
+            grid, block, shared, given = _assumed(kernel, entry, "\n".join(lines[kernel.line - 1 : end - 1]), source_text, own)
         except Unknown as error:
             unknown.append(str(error))
             continue
@@ -362,12 +366,14 @@ def call_of_kernels(source_text: str, instances: Sequence[tuple[Kernel, str]]) -
     return _main_of(launches), "; ".join(said)
 
 
-def _assumed(kernel: Kernel, entry: str, body: str, source_text: str) -> tuple[list[int], list[int], int, dict[str, str]]:
+def _assumed(
+    kernel: Kernel, entry: str, body: str, source_text: str, own: Mapping[str, str]
+) -> tuple[list[int], list[int], int, dict[str, str]]:
     """Grid, block, dynamic shared memory and arguments of a kernel: block and shared memory as a launch in the source has them, else sizes
     that blocks divide, and a thread an element or, where blocks are rows, a row."""
     stated, shared = ordinary.stated(kernel, source_text)
     if shared is None and re.search(r"\bextern\s+(?:\w+\s+)*__shared__", body):
-        raise Unknown(f"{kernel.name}, whose dynamic shared memory nothing says the size of")
+        shared = DYNAMIC
     whole = [p.name for p in kernel.parameters if not p.pointer and _WHOLE.fullmatch(p.text.replace(" ", ""))]
     large = [n for n in whole if not SMALL.search(n) or len(whole) == 1]
     sizes = {**dict.fromkeys(whole, 3), **dict.fromkeys(large, SIDE if len(large) > 1 or "threadIdx.y" in body else 16 * SIDE)}
@@ -395,10 +401,12 @@ def _assumed(kernel: Kernel, entry: str, body: str, source_text: str) -> tuple[l
         kind = types.get(kind, kind)
         if alias := re.search(rf"\busing\s+{re.escape(kind)}\s*=\s*([\w ]+);|\btypedef\s+([\w ]+?)\s+{re.escape(kind)}\s*;", source_text):
             kind = (alias[1] or alias[2]).strip()
-        if p.pointer and p.text.count("*") < 2 and kind in names:
+        if p.name in own:
+            given[p.name] = own[p.name]
+        elif p.pointer and p.text.count("*") < 2 and kind in names:
             given[p.name] = f"{names[kind]}:{max(SIDE * SIDE * (SIDE if len(large) > 2 else 1), 16 * SIDE)}"
-        elif p.pointer and p.text.count("*") < 2 and (VECTOR.fullmatch(kind) or _numbers_alone(kind, source_text)):
-            given[p.name] = f"{kind}:{SIDE * SIDE}"
+        elif p.pointer and p.text.count("*") < 2 and (VECTOR.fullmatch(kind) or ZEROS.fullmatch(kind) or _numbers_alone(kind, source_text)):
+            given[p.name] = f"{kind}:{SIDE * SIDE}" + ":zeros" * (VECTOR.fullmatch(kind) is None)
         elif not p.pointer and (vector := VECTOR.fullmatch(kind)):
             given[p.name] = f"{kind}{{{', '.join(['1'] * int(vector[2]))}}}"
         elif p.name in sizes:
