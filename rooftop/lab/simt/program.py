@@ -27,6 +27,7 @@ COUNTED = 15.0  # seconds of the counted run of a program that did not end in it
 MOST = 3  # times the budget of one launch: what all of a program's launches may take
 LONGEST = 2.5  # times that: what the program may take with its host code
 ROUNDS = 8  # times that declarations are left out that do not compile, of a file whose kernels are launched without its host code
+NAMED = 4  # of these that are shown
 ARENA = 32 << 30  # bytes: as runtime/program.cpp has them
 
 
@@ -89,10 +90,10 @@ class Run:
 
 def kernel_of(path: Path, folders: Sequence[Path], entry: str, given: Sequence[str], **launch: Any) -> Source:
     """A file whose kernel `entry` a main() of ours launches; its own main() is called by another name."""
-    from rooftop.lab.simt import program_caller
+    from rooftop.lab.simt import kernel_caller
 
     source = program_build.read(path, folders)
-    code, _ = program_caller.call_of_kernel(entry, given=_named_values(given), **launch)
+    code, _ = kernel_caller.call_of_kernel(entry, given=_named_values(given), **launch)
     return replace(source, added=code, device=True)
 
 
@@ -146,10 +147,10 @@ def _code(source: Source) -> str:
 
 
 def _kernels_of(source: Source, given: Mapping[str, str]) -> tuple[Source, str]:
-    from rooftop.lab.simt import program_caller
+    from rooftop.lab.simt import kernel_caller
 
     text = _code(source)
-    code, assumed = program_caller.call_of_kernels(text, _instances(text), given)
+    code, assumed = kernel_caller.call_of_kernels(text, _instances(text), given)
     return replace(source, added=code, device=True, guessed="its launches are assumed"), assumed
 
 
@@ -169,7 +170,8 @@ def kernels_alone(path: Path, folders: Sequence[Path] = (), given: Sequence[str]
             gone += names
             if not names or not again or not _instances(_code(source)):
                 raise
-    return made, assumed + (f"; left out, as it does not compile: {'; '.join(dict.fromkeys(gone))}" if gone else "")
+    named = "; ".join(list(dict.fromkeys(gone))[:NAMED]) + (f" and {len(gone) - NAMED} more" if len(gone) > NAMED else "")
+    return made, assumed + (f"; left out, as it does not compile: {named}" if gone else "")
 
 
 def _instances(text: str) -> list[tuple[Any, str]]:
