@@ -245,6 +245,10 @@ def test_a_file_that_only_offers_kernels_says_how_to_launch_one(tmp_path: Path) 
             ("own.cu:2: 'cudaChannelFormatDesc' is declared neither", "(textures and surfaces are not simulated)"),
         ),
         (
+            "__global__ void k() {}\nint main() { cudaDeviceProp p; k<<<1, p.noSuchThing>>>(); }\n",
+            ("own.cu:2", "no member named", "noSuchThing", "checked: no fault"),
+        ),
+        (
             "#include <cuda.h>\n__global__ void k() {}\nint main() { CUmodule m; cuModuleLoad(&m, \"k.cubin\"); k<<<1, 1>>>(); }\n",
             ("own.cu:3: 'CUmodule' is declared neither", "(the driver API is not simulated)"),
         ),
@@ -282,6 +286,17 @@ __global__ void shift(float4* p, const Cell* cells, int n) {
 __global__ void looked_up(float* o) { o[threadIdx.x] = tex1Dfetch(table, threadIdx.x); }
 int main() { Window w; glGenBuffers(1, &w.id); shift<<<8, 128, 128 * sizeof(float4)>>>(nullptr, nullptr, 1024); }
 """
+
+
+def test_kernels_are_launched_where_no_caller_can_be_made_for_the_functions_that_do(tmp_path: Path) -> None:
+    path = tmp_path / "own.cu"
+    path.write_text(
+        "#define real float\nstruct Net { real* w; };\n__global__ void scale(real* w, int n) { if (threadIdx.x < n) w[threadIdx.x] *= 2; }\n"
+        "void forward(Net net, float* x) { scale<<<1, 64>>>(net.w, 64); }\n"
+    )
+    source, assumed = program.source_of(path, given=["n=40"])
+    run = program.run(source)
+    assert assumed == "scale<<<1, 64>>>(w=f32:4096, n=40)" and not run.report.faults and len(run.launches) == 1
 
 
 def test_kernels_alone_are_judged_where_the_host_cannot_be_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

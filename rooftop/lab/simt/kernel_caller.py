@@ -79,8 +79,8 @@ def call_of_kernels(source_text: str, instances: Sequence[tuple[Kernel, str]], o
         more = f", {shared} B shared" if shared else ""
         said.append(f"{entry}<<<{'x'.join(map(str, grid))}, {'x'.join(map(str, block))}{more}>>>({words})")
     if not launches:
-        raise Unknown("; ".join(unknown) or "a kernel: it has none of its own")
-    said += [f"not launched, as no caller can be made for {'; '.join(unknown)}"] * bool(unknown)
+        raise Unknown("; ".join(dict.fromkeys(unknown)) or "a kernel: it has none of its own")
+    said += [f"not launched, as no caller can be made for {'; '.join(dict.fromkeys(unknown))}"] * bool(unknown)
     return main_of(launches), "; ".join(said)
 
 
@@ -107,6 +107,8 @@ def _assumed(
         elements = re.search(rf"blockIdx\.x\s*\*\s*\(?(?:{whole_block})\b|\b(?:{whole_block})\s*\*\s*blockIdx\.x", body) is not None
         grid = [-(-(SIDE * SIDE if len(large) > 1 else 16 * SIDE) // block[0]) if elements else SIDE]
         grid += [SIDE] if "blockIdx.y" in body else []
+    if "blockIdx" not in body:  # of one block
+        grid = [1]
     given: dict[str, str] = {}
     names = {v: n for n, v in CTYPES.items()} | ARRAYS
     head = re.search(rf"template\s*<([^;{{}}]*)>[^;{{}}]*\b{re.escape(kernel.name.rpartition('::')[2])}\s*\(", source_text)
@@ -117,8 +119,10 @@ def _assumed(
     for p in kernel.parameters:
         kind = re.sub(r"\bconst\b|\b__restrict(?:__)?\b|[*&]|\[\d*\]", "", p.text).strip()
         kind = types.get(kind, kind)
-        if alias := re.search(rf"\busing\s+{re.escape(kind)}\s*=\s*([\w ]+);|\btypedef\s+([\w ]+?)\s+{re.escape(kind)}\s*;", source_text):
-            kind = (alias[1] or alias[2]).strip()
+        own_name = re.escape(kind)
+        ways = rf"\busing\s+{own_name}\s*=\s*([\w ]+);|\btypedef\s+([\w ]+?)\s+{own_name}\s*;|#[ \t]*define[ \t]+{own_name}[ \t]+([\w ]+)"
+        if alias := re.search(ways, source_text):
+            kind = (alias[1] or alias[2] or alias[3]).strip()
         if p.name in own:
             given[p.name] = own[p.name]
         elif p.pointer and p.text.count("*") < 2 and kind in names:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -132,6 +133,8 @@ def source_of(path: Path, folders: Sequence[Path] = (), given: Sequence[str] = (
         if _instances(text):
             return _kernels_of(source, texts)
     except program_caller.Unknown as unknown:
+        with contextlib.suppress(program_caller.Unknown):
+            return _kernels_of(source, texts)
         raise NoCallerError(f"{path} has no main(), and no caller can be made for {unknown}: {BY_HAND}") from None
     have = "; ".join(str(k) for t in source.texts.values() for k in ordinary.kernels(t)) or "none"
     raise NoCallerError(f"{path} has no main(), solve() or function of torch's tensors: {BY_HAND}; it has {have}")
