@@ -20,12 +20,12 @@ ROUND = 1 << 15  # elements that are hashed together on the CPU; divides 2^32
 FACTORS = (0x9E3779B9, 0x85EBCA6B, 0xC2B2AE35, 0x7FEB352D)
 
 
-def bits(seed: Any, count: int, device: Any = "cpu", start: int = 0) -> Tensor:
+def bits(seed: int, count: int, device: Any = "cpu", start: int = 0) -> Tensor:
     """The 32 random bits of elements `start` to `start + count`, as int64 of 0 to 2^32 - 1. `seed`: any whole number, its low 32 bits
-    count; or an int64 tensor [R, 1] of them, for [R, count] bits."""
+    count."""
     import torch
 
-    seed = seed & LOW
+    seed &= LOW
     index = torch.arange(start, start + count, dtype=torch.int64, device=device)
     first = _mix((index & LOW) ^ (seed * 0x9E3779B9 & LOW))
     return _mix(first ^ ((seed + (index >> 32) * 0x7FEB352D) & LOW))
@@ -49,7 +49,7 @@ def halves(seed: int, count: int, device: Any = "cpu", start: int = 0) -> Tensor
     mixes."""
     import torch
 
-    seed = seed & LOW
+    seed &= LOW
     index = torch.arange(start, start + count, dtype=torch.int64, device=device)
     block = index >> 3
     state = _mix((block & LOW) ^ (seed * 0x9E3779B9 & LOW)) ^ ((seed + (block >> 32) * 0x7FEB352D) & LOW)

@@ -122,7 +122,10 @@ def _validate(logits: Tensor, temperature: float, top_k: int | None, top_p: floa
 
 def uniform(seed: int, seeds: Tensor | None, rows: int, device: Any) -> Tensor:
     """u of each row, float64: 53 of its 64 bits."""
-    words = random_bits.bits(seed, 2 * rows, device).view(rows, 2) if seeds is None else random_bits.bits(seeds.reshape(-1, 1).long(), 2, device)
+    import torch
+
+    own: Any = seed if seeds is None else seeds.reshape(-1, 1).to(torch.int64, copy=True)
+    words = random_bits.bits(own, 2 * rows if seeds is None else 2, device).view(rows, 2)
     return (words[:, 0] * 2**21 + (words[:, 1] >> 11)).double() * 2.0**-53
 
 
