@@ -960,7 +960,7 @@ def rope_(q: Tensor, k: Tensor | None=None, cos: Tensor | None=None, sin: Tensor
     for a tensor that has several elements at one memory address (an expanded one, say), or for one tensor as both. `q` and `k` must not
     overlap."""
 
-def sample(logits: Tensor, temperature: float=1.0, top_k: int | None=None, top_p: float=1.0, min_p: float=0.0, seed: int | None=None, *, generator: torch.Generator | None=None, implementation: str | None=None) -> Tensor:
+def sample(logits: Tensor, temperature: float=1.0, top_k: int | None=None, top_p: float=1.0, min_p: float=0.0, seed: int | Tensor | None=None, *, generator: torch.Generator | None=None, implementation: str | None=None) -> Tensor:
     """One index drawn from each row of `logits`, along the last dimension; each call draws anew, as `torch.multinomial` does, unless it is
     given a seed.
 
@@ -972,8 +972,9 @@ def sample(logits: Tensor, temperature: float=1.0, top_k: int | None=None, top_p
         top_p: above 0, at most 1: of those, only the largest that together have this share of the probability.
         min_p: 0 to 1: of those, only the ones whose probability is at least `min_p` times that of the most probable one.
         seed: any whole number, of which the low 32 bits count: equal calls give equal draws. Row r (counted row-major) uses the random bits
-        of elements 2 r and
-            2 r + 1. None: drawn from `generator`. A call in a CUDA graph that is captured needs one; every replay uses it.
+        of elements 2 r and 2 r + 1. An int32 or int64 tensor of the shape of the result: a seed for each row, which uses elements 0 and 1 of
+        it, so that a draw does not depend on its place in the call. None: drawn from `generator`. A call in a CUDA graph that is captured
+        needs one; every replay uses it.
         generator: a `torch.Generator` of the device of `logits` that draws the seed; None: torch's default one, which `torch.manual_seed`
         sets.
         implementation: name of a kernel, which runs or raises. None selects the best one that supports `logits`.
