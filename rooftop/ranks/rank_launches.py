@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import sqrt
 from typing import Any
 
 from rooftop.core.spec import DTYPES, Launch, Meta, Problem
@@ -15,11 +16,19 @@ WARPS = 4  # warps of a block that have a chunk before another block is used: sm
 FLAGS = BLOCKS * RANKS * 8  # bytes
 PATIENCE = 20_000_000_000  # nanoseconds
 KINDS = {"bf16": 0, "fp8": 1, "int8": 2, "int4": 3}
+# of two shots: microseconds that a slab's flag costs, and that a warp's chunk of every stripe takes where the link is full
+FLAG_US, ROUND_US = 2.0, 11.0
 
 
 def blocks(count: int, most: int) -> int:
     """Blocks: so many that WARPS of each have a chunk, at most `most`."""
     return max(1, min(most, -(-count // (CHUNK * WARPS))))
+
+
+def slab(size: int, blocks: int) -> int:
+    """Chunks of a warp in each slab of two shots. The pipeline's first and last slab leave the link idle, each slab costs a flag: of R
+    chunks a warp in R / n slabs that is least with n = sqrt(R FLAG_US / ROUND_US)."""
+    return max(1, round(sqrt(size / (CHUNK * blocks * (THREADS // 32)) * FLAG_US / ROUND_US)))
 
 
 def kernel(name: str, dtype: str, wire: str, group: int, rotated: bool, stochastic: bool, here: bool) -> str:
@@ -36,20 +45,21 @@ def sizes(count: int, ranks: int, wire: str, group: int, shots: int) -> tuple[in
 
 def launch(
     shots: int, count: int, ranks: int, dtype: str, wire: str, group: int, rotated: bool, stochastic: bool, most: int, *,
-    rank: int | None = None, second: int = 0, room: int = 0, call: int = 1, seed: Any = "seed", patience: int = PATIENCE,
+    rank: int | None = None, second: int = 0, room: int = 0, call: int = 1, seed: Any = "seed", patience: int = PATIENCE, each: int = 0,
 ) -> Launch:
     """`rank`: for several GPUs, whose rooms are in `table`; None: this device plays all ranks. `second`, `room`: of a larger room than
-    `sizes` gives."""
+    `sizes` gives. `each`: chunks of a warp in a slab of two shots; 0: as `slab`."""
     message, after, whole = sizes(count, ranks, wire, group, shots)
     here = rank is None
+    grid = (min(BLOCKS, blocks(message, most)), ranks if here else 1)
     args: dict[str, tuple[str, Any]] = {
-        "ranks": ("i32", ranks), "first": ("i32", rank or 0), "count": ("i64", count), "message": ("i64", message), "x": ("ptr", "x"),
-        "out": ("ptr", "out"), "room": ("ptr", "room" if here else None), "table": ("ptr", None if here else "table"),
+        "ranks": ("i32", ranks), "first": ("i32", rank or 0), "count": ("i64", count), "message": ("i64", message),
+        **({"each": ("i32", each or slab(message, grid[0]))} if shots == 2 else {}), "x": ("ptr", "x"), "out": ("ptr", "out"),
+        "room": ("ptr", "room" if here else None), "table": ("ptr", None if here else "table"),
         "bytes": ("i64", room or FLAGS + whole), "second": ("i64", second or (after if shots == 1 else FLAGS + after)),
         "epochs": ("ptr", "epochs"), "fault": ("ptr", "fault"), "call": ("u32", call), "seed": ("i32", seed), "patience": ("i64", patience),
     }
     name = kernel("one_shot" if shots == 1 else "two_shot", dtype, wire, group, rotated, stochastic, here)
-    grid = (min(BLOCKS, blocks(message, most)), ranks if here else 1)
     types = tuple(t for t, _ in args.values())
     return Launch(name, grid, {n: v for n, (_, v) in args.items()}, types=types, block=(THREADS,), cooperative=True)
 

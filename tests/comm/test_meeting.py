@@ -93,6 +93,29 @@ def test_a_rank_that_is_ahead_does_not_look_like_another_call() -> None:
     assert torch.equal(out, reference(given(), "int8", 128, False, False, 0, 1)[0]) and not fault.any()
 
 
+@pytest.mark.sampled("kernels", "all_reduce_ranks__two_shot__cuda_sm80")
+@pytest.mark.parametrize(("ranks", "each", "wire"), [(2, 1, "int8"), (3, 2, "int4"), (4, 1, "bf16"), (8, 4, "fp8")])
+def test_two_shots_by_slabs_are_the_sums_of_the_contract(ranks: int, each: int, wire: str) -> None:
+    """One block a rank: five chunks a warp at most, the last slab not full, twice in one room."""
+    stripe = (32 if ranks > 3 else 16 * (2 * each + 1)) * launches.CHUNK - 300
+    x = torch.randn(ranks, ranks * stripe - 77, generator=torch.Generator().manual_seed(ranks)).bfloat16()
+    launch = launches.launch(2, x.shape[1], ranks, "bf16", wire, 64, False, False, 1, seed=0, each=each)
+    whole = launches.FLAGS + launches.sizes(x.shape[1], ranks, wire, 64, 2)[2]
+    tensors = {
+        "x": x.clone(), "out": torch.zeros_like(x), "room": torch.zeros(ranks, whole, dtype=torch.uint8),
+        "epochs": torch.zeros(ranks, launches.BLOCKS, dtype=torch.int32), "fault": torch.zeros(4, dtype=torch.int32),
+    }
+    text, _, folders = kernels.source("two_shot")
+    arguments = [(0 if value is None else value, kind) for value, kind in zip(launch.args.values(), launch.types, strict=True)]
+    for _ in range(2):
+        report = simulate(text, launch.kernel, tensors, grid=launch.grid, block=launch.block, arguments=arguments, cooperative=True, folders=folders)
+        assert not report.findings, report.findings
+        assert torch.equal(tensors["out"], reference(x, wire, 64, False, False, 0, 2)) and not tensors["fault"].any()
+        tensors["out"].zero_()
+    slabs = -(-launches.sizes(x.shape[1], ranks, wire, 64, 2)[0] // (launches.CHUNK * 16 * each))
+    assert bool((tensors["epochs"] == 2 * (slabs + 1)).all())
+
+
 def by_address(key: tuple[Any, ...], make: Any, index: int, given: Any) -> None:
     """`kernels.run` in the simulator: of a tensor the kernel knows where it begins, and no strides."""
     launch = make(1)
