@@ -108,7 +108,9 @@ def _way(what: str, x: Tensor, group: Any, path: str | None, accepted: tuple[str
 
 
 def paths_of(what: str) -> tuple[str, ...]:
-    return {"all_to_all": ("portable", "symmetric", "plain"), "all_reduce_norm": ("portable", "symmetric")}.get(what, PATHS)
+    if what in ("all_reduce_norm", "dispatch_rows", "combine_rows"):
+        return "portable", "symmetric"
+    return ("portable", "symmetric", "plain") if what == "all_to_all" else PATHS
 
 
 def exchanged_by(what: str, x: Tensor, group: Any, path: str | None, wire: str, limit: Limit, kind: str = "") -> Plan:
