@@ -11,11 +11,11 @@ from rooftop.ranks.rank_launches import BLOCKS, CHUNK, FLAGS, KINDS, PATIENCE, T
 EXPERTS = 1024  # of all ranks, at most: their counts lie in shared memory
 
 
-def unable(ranks: int, tokens: int, columns: int, experts: int) -> str | None:
+def unable(ranks: int, tokens: int, columns: int, experts: int, capacity: int) -> str | None:
     """Why the kernel cannot take the rows, whose chunks it counts in 31 bits; or None."""
     if experts > EXPERTS:
         return f"{experts} experts; at most {EXPERTS}"
-    return "2^31 chunks of rows, or more" if ranks * tokens * -(-columns // CHUNK) >= 2**31 else None
+    return "2^31 chunks of rows, or more" if max(ranks * tokens, capacity) * -(-columns // CHUNK) >= 2**31 else None
 
 
 def grid_of(tokens: int, columns: int, most: int) -> int:

@@ -52,7 +52,7 @@ def dispatch_rows(
         counts: int32 [E] on the device of x, how many rows each expert gets; E, at most 1024, is a multiple of the number of ranks W, and
         rank r has the experts r E / W to (r + 1) E / W - 1. Rows of x after those that are counted do not travel. A count below 0 is 0,
         counts end with the rows of x.
-        capacity: rows of the result, 1 to W N; None: W N, which holds all whatever the counts are. Rows that do not fit are left out, those
+        capacity: rows of the result; None: W N, which holds all whatever the counts are. Rows that do not fit are left out, those
         of the last experts; `routes.received` tells.
         wire, group_size: as for `all_reduce`. "bf16" rounds float32 and float16. A rank's own rows are rounded too.
         path: "symmetric", "portable" or None: see `plan`. "portable" is torch.distributed's all-to-all, for which the host waits.
@@ -80,8 +80,8 @@ def dispatch_rows(
             )
         if capacity is not None:
             number(what, "capacity", capacity, "a whole number, or None", whole=True)
-            if not 1 <= capacity <= max(ranks * t.shape[0], 1):
-                raise ValueError(f"{what}: capacity is {capacity}; it must be 1 to {max(ranks * t.shape[0], 1)}, or None")
+            if not 0 <= capacity < 2**31:
+                raise ValueError(f"{what}: capacity is {capacity}; it must be at least 0 and below 2^31, or None")
 
     said = f", experts={counts.numel() if isinstance(counts, Tensor) else None}, capacity={capacity}"
     x, group, o, limit = collectives.begun(
@@ -91,7 +91,7 @@ def dispatch_rows(
     rows = ranks * len(x) if capacity is None else capacity
     way = ways.exchanged_by(what, x, group, path, o.wire.name, limit).path
     again.begin(group)
-    if ranks == 1 or x.numel() == 0 or way != "symmetric" or expert_launches.unable(ranks, *x.shape, counts.numel()):
+    if ranks == 1 or x.numel() == 0 or way != "symmetric" or expert_launches.unable(ranks, *x.shape, counts.numel(), rows):
         return _dispatch_by_messages(x, counts, rows, group, o, limit)
     given, out, routes = _dispatched(x, counts, rows, ranks)
     _launched(what, given, len(x), rows, group, o, limit)
@@ -129,11 +129,8 @@ def combine_rows(
         _counted(what, "routes.counts", routes.counts, t.device)
         _counted(what, "routes.received", routes.received, t.device)
         shape = tuple(routes.received.shape)
-        if shape != (ranks, routes.counts.numel() // ranks) or not 1 <= t.shape[0] <= max(ranks * routes.tokens, 1):
-            raise ValueError(
-                f"{what}: rows is {tuple(t.shape)} with routes of {shape[0]} ranks and {routes.tokens} tokens, in a group of {ranks}; they must "
-                f"be those of one dispatch_rows"
-            )
+        if shape != (ranks, routes.counts.numel() // ranks):
+            raise ValueError(f"{what}: routes.received is {shape} and the group has {ranks} ranks; they must be those of one dispatch_rows")
 
     said = f", experts={routes.counts.numel()}, tokens={tokens}" if isinstance(routes, Routes) else ""
     rows, group, o, limit = collectives.begun(
@@ -142,7 +139,7 @@ def combine_rows(
     rows, ranks = rows.contiguous(), dist.get_world_size(group)
     way = ways.exchanged_by(what, rows, group, path, o.wire.name, limit).path
     again.begin(group)
-    shape = (ranks, routes.tokens, rows.shape[1], routes.counts.numel())
+    shape = (ranks, routes.tokens, rows.shape[1], routes.counts.numel(), len(rows))
     if ranks == 1 or not rows.numel() * routes.tokens or way != "symmetric" or expert_launches.unable(*shape):
         return _combine_by_messages(rows, routes, group, o, limit)
     out = rows.new_empty(routes.tokens, rows.shape[1])

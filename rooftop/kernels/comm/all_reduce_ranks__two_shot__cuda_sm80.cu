@@ -18,12 +18,10 @@ blocks = 1
 #include "_ranks.cuh"
 #include "_wire.cuh"
 
-constexpr int THREADS = 512;
-
 /// share: elements of a stripe. each: chunks of a stripe that a warp has in a slab. A room has, behind its flags, the messages for its
 /// rank's stripe, one from each rank; and, `second` bytes from its start, the messages of the sums, one for each stripe.
 template <typename T, int WIRE, int GROUP, bool ROTATED, bool STOCHASTIC, bool HERE>
-__global__ void __launch_bounds__(THREADS, 1)
+__global__ void __launch_bounds__(512, 1)
 two_shot(int ranks, int first, long long count, long long share, int each, const T* __restrict__ x, T* __restrict__ out,
     unsigned char* room, const unsigned long long* table, long long bytes, long long second, unsigned* epochs, int* fault, unsigned call,
     int seed, long long patience) {
@@ -36,7 +34,7 @@ two_shot(int ranks, int first, long long count, long long share, int each, const
     const unsigned number = epochs[blockIdx.x];
     const long long message = M::bytes(share), chunks = (share + CHUNK - 1) / CHUNK;
     // a warp's chunks, of every stripe the same
-    const long long begin = threadIdx.x / 32 * gridDim.x + blockIdx.x, step = gridDim.x * (THREADS / 32), slab = each * step;
+    const long long begin = threadIdx.x / 32 * gridDim.x + blockIdx.x, step = gridDim.x * (blockDim.x / 32), slab = each * step;
     const int slabs = static_cast<int>((chunks + slab - 1) / slab);
     const auto part = [&](int owner, int source) { return M{rooms(owner) + FLAGS + source * message, share}; };
     const auto sum = [&](int reader, int owner) { return M{rooms(reader) + second + owner * message, share}; };
@@ -109,9 +107,12 @@ two_shot(int ranks, int first, long long count, long long share, int each, const
     const unsigned last = number + slabs + 1;
     if (met != MET) {  // nothing of the block's is a sum
         tell(rooms, rank, ranks, last, call, true);
-        spoil(v);
-        for (int s = 0; s < ranks; ++s)
-            for (long long c = begin; c < chunks; c += step) store(v, s, c);
+        for (int s = 0; s < ranks; ++s) {
+            for (long long c = begin; c < chunks; c += step) {
+                spoil(v);
+                store(v, s, c);
+            }
+        }
     }
     if (threadIdx.x == 0)
         for (int b = blockIdx.x; b < BLOCKS; b += gridDim.x) epochs[b] = last;

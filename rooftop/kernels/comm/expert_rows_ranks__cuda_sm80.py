@@ -13,7 +13,7 @@ def supports(p: Problem, head: Any) -> str | None:
     ranks, rows, columns = p["x"].shape
     if ranks == 1 or not rows * columns or not int(p.option("rows")):
         return "nothing to send"
-    return expert_launches.unable(*_said(p)[:4])
+    return expert_launches.unable(*_said(p)[:5])
 
 
 def _said(p: Problem) -> tuple[int, int, int, int, int, bool]:
