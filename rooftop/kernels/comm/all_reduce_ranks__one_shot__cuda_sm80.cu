@@ -31,11 +31,11 @@ one_shot(int ranks, int first, long long count, long long size, int each, const 
     const bool whole_x = on_16(x), whole_out = on_16(out);
     epochs += HERE ? rank * BLOCKS : 0;
     const unsigned number = epochs[blockIdx.x];
-    const long long chunks = (size + CHUNK - 1) / CHUNK;
+    const int chunks = static_cast<int>((size + CHUNK - 1) / CHUNK);
     // a warp's chunks
-    const long long begin = threadIdx.x / 32 * gridDim.x + blockIdx.x, step = gridDim.x * (blockDim.x / 32), slab = each * step;
-    const int slabs = static_cast<int>((chunks + slab - 1) / slab);
-    const long long held = min(slab * CHUNK, size), message = M::bytes(held);  // elements and bytes of a message
+    const int begin = threadIdx.x / 32 * gridDim.x + blockIdx.x, step = gridDim.x * (blockDim.x / 32), slab = each * step;
+    const int slabs = (chunks + slab - 1) / slab;
+    const long long held = min(static_cast<long long>(slab) * CHUNK, size), message = M::bytes(held);  // elements and bytes of a message
     const auto part = [&](int reader, int source, int t) {
         return M{rooms(reader) + FLAGS + ((number + t) & 3) * quarter + source * message, held};
     };
@@ -44,9 +44,9 @@ one_shot(int ranks, int first, long long count, long long size, int each, const 
 
     for (int t = 0; t <= slabs; ++t) {
         if (t < slabs) {
-            for (long long c = begin; c < min(slab, chunks - t * slab); c += step) {
+            for (int c = begin; c < min(slab, chunks - t * slab); c += step) {
                 load_chunk<GROUP, ROTATED>(v, x, t * slab + c, count, whole_x);
-                put_chunk<WIRE, GROUP, STOCHASTIC>(v, c, seed, static_cast<unsigned long long>(rank) * size + t * slab * CHUNK, ranks,
+                put_chunk<WIRE, GROUP, STOCHASTIC>(v, c, seed, static_cast<unsigned long long>(rank) * size + static_cast<long long>(t) * slab * CHUNK, ranks,
                     [&](int p) { return part((rank + p) % ranks, rank, t); });
             }
             tell(rooms, rank, ranks, number + t + 1, call, false);
@@ -54,7 +54,7 @@ one_shot(int ranks, int first, long long count, long long size, int each, const 
         if (t == 0) continue;
         met = hear(rooms, rank, ranks, number + t, call, false, patience, fault);
         if (met != MET) break;
-        for (long long c = begin; c < min(slab, chunks - (t - 1) * slab); c += step) {
+        for (int c = begin; c < min(slab, chunks - (t - 1) * slab); c += step) {
             sum_chunk<WIRE, GROUP>(v, ranks, c, [&](int p) { return part(rank, p, t - 1); });
             store_chunk<GROUP, ROTATED>(out, (t - 1) * slab + c, count, whole_out, v);
         }
@@ -62,7 +62,7 @@ one_shot(int ranks, int first, long long count, long long size, int each, const 
     const unsigned last = number + slabs;
     if (met != MET) {  // nothing of the block's is a sum
         tell(rooms, rank, ranks, last, call, true);
-        for (long long c = begin; c < chunks; c += step) {
+        for (int c = begin; c < chunks; c += step) {
             spoil(v);
             store_chunk<GROUP, ROTATED>(out, c, count, whole_out, v);
         }

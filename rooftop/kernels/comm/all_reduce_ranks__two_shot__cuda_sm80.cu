@@ -32,10 +32,11 @@ two_shot(int ranks, int first, long long count, long long share, int each, const
     const bool whole_x = on_16(x), whole_out = on_16(out);
     epochs += HERE ? rank * BLOCKS : 0;
     const unsigned number = epochs[blockIdx.x];
-    const long long message = M::bytes(share), chunks = (share + CHUNK - 1) / CHUNK;
+    const long long message = M::bytes(share);
+    const int chunks = static_cast<int>((share + CHUNK - 1) / CHUNK);
     // a warp's chunks, of every stripe the same
-    const long long begin = threadIdx.x / 32 * gridDim.x + blockIdx.x, step = gridDim.x * (blockDim.x / 32), slab = each * step;
-    const int slabs = static_cast<int>((chunks + slab - 1) / slab);
+    const int begin = threadIdx.x / 32 * gridDim.x + blockIdx.x, step = gridDim.x * (blockDim.x / 32), slab = each * step;
+    const int slabs = (chunks + slab - 1) / slab;
     const auto part = [&](int owner, int source) { return M{rooms(owner) + FLAGS + source * message, share}; };
     const auto sum = [&](int reader, int owner) { return M{rooms(reader) + second + owner * message, share}; };
     const auto load = [&](float (&v)[DEEP][PACK], int s, long long c) {
@@ -52,7 +53,7 @@ two_shot(int ranks, int first, long long count, long long share, int each, const
         if (t < slabs) {  // codes of slab t leave, to the next rank first
             for (int k = 1; k < ranks; ++k) {
                 const int s = (rank + k) % ranks;
-                for (long long c = begin + t * slab; c < min((t + 1) * slab, chunks); c += step) {
+                for (int c = begin + t * slab; c < min((t + 1) * slab, chunks); c += step) {
                     load(v, s, c);
                     put_chunk<WIRE, GROUP, STOCHASTIC>(v, c, seed, index(rank, s), 1, [&](int) { return part(s, rank); });
                 }
@@ -62,7 +63,7 @@ two_shot(int ranks, int first, long long count, long long share, int each, const
             met = hear(rooms, rank, ranks, number + t, call, false, patience, fault);
             if (met != MET) break;
             if (t <= slabs) {  // the sum of the slab before, whose codes have come
-                for (long long c = begin + (t - 1) * slab; c < min(t * slab, chunks); c += step) {
+                for (int c = begin + (t - 1) * slab; c < min(t * slab, chunks); c += step) {
                     unsigned in[DEEP][M::W::WORDS];
                     float scales;
                     int next = rank == 0;  // of the others, in their order
@@ -97,7 +98,7 @@ two_shot(int ranks, int first, long long count, long long share, int each, const
         if (t > 1) {  // the others' sums of the slab before that
             for (int k = 1; k < ranks; ++k) {
                 const int s = (rank + k) % ranks;
-                for (long long c = begin + (t - 2) * slab; c < min((t - 1) * slab, chunks); c += step) {
+                for (int c = begin + (t - 2) * slab; c < min((t - 1) * slab, chunks); c += step) {
                     sum_chunk<WIRE, GROUP>(v, 1, c, [&](int) { return sum(rank, s); });
                     store(v, s, c);
                 }
@@ -108,7 +109,7 @@ two_shot(int ranks, int first, long long count, long long share, int each, const
     if (met != MET) {  // nothing of the block's is a sum
         tell(rooms, rank, ranks, last, call, true);
         for (int s = 0; s < ranks; ++s) {
-            for (long long c = begin; c < chunks; c += step) {
+            for (int c = begin; c < chunks; c += step) {
                 spoil(v);
                 store(v, s, c);
             }
