@@ -46,7 +46,7 @@ def launch(
         "table": ("ptr", None if here else "table"), "bytes": ("i64", room or FLAGS + whole), "half": ("i64", half or least),
         "epochs": ("ptr", "epochs"), "fault": ("ptr", "fault"), "call": ("u32", call), "patience": ("i64", patience),
     }
-    name = f"expert_rows<{DTYPES[dtype].cuda}, {KINDS[wire]}, {group}, {str(here).lower()}, {str(back).lower()}>"
+    name = f"expert_rows<{DTYPES[dtype].cuda}, {KINDS[wire]}, {group}, {str(back).lower()}, {str(here).lower()}>"
     return Launch(
         name, (grid, ranks if here else 1), {n: v for n, (_, v) in args.items()}, types=tuple(t for t, _ in args.values()),
         block=(THREADS,), cooperative=True,

@@ -45,7 +45,7 @@ __device__ inline void running_totals(int* values, int n, int most) {
 /// x [tokens, columns], by experts, to out [capacity, columns], by experts, then by ranks; received and ends (of each expert's rows in
 /// out) are written. true: x [capacity, columns] to out [tokens, columns]. half: bytes of each of the two halves of a room behind its
 /// flags; a half has a slot for each rank: for each block the counts, `heads` bytes in all, then a message for each row.
-template <typename T, int WIRE, int GROUP, bool HERE, bool BACK>
+template <typename T, int WIRE, int GROUP, bool BACK, bool HERE>
 __global__ void __launch_bounds__(THREADS, 1)
 expert_rows(int ranks, int first, int tokens, int columns, int experts, int capacity, const int* __restrict__ counts, int* received,
     int* ends, const T* __restrict__ x, T* __restrict__ out, unsigned char* room, const unsigned long long* table, long long bytes,
