@@ -94,7 +94,7 @@ def no_call(h: Here, what: str) -> None:
     x, a = warm(h, group, "symmetric"), torch.ones(64 * h.ranks, 64, device=h.device)
     for name in PRODUCTS:
         getattr(comm, name)(a, a.t(), group, path="symmetric", verify=False)
-    functions: dict[str, Any] = {name: (x,) for name in (*FUNCTIONS, "all_reduce_norm")}
+    functions: dict[str, Any] = dict.fromkeys((*FUNCTIONS, "all_reduce_norm"), (x,))
     functions["dispatch_rows"] = a, torch.ones(h.ranks, dtype=torch.int32, device=h.device)
     if what in functions:  # the room of this kind of call; a rank that makes it alone hears of that at once: `no_first_call`
         getattr(comm, what)(*functions[what], group=group, path="symmetric", verify=False)

@@ -41,7 +41,8 @@ def launch(
     least, whole = sizes(tokens, columns, experts, ranks, wire, group, grid)
     args: dict[str, tuple[str, Any]] = {
         "ranks": ("i32", ranks), "first": ("i32", rank or 0), "tokens": ("i32", tokens), "columns": ("i32", columns),
-        "experts": ("i32", experts // ranks), "capacity": ("i32", capacity), "counts": ("ptr", "counts"), "received": ("ptr", "routes" if here and back else "received"),
+        "experts": ("i32", experts // ranks), "capacity": ("i32", capacity), "counts": ("ptr", "counts"),
+        "received": ("ptr", "routes" if here and back else "received"),
         "ends": ("ptr", None if back else "ends"), "x": ("ptr", "x"), "out": ("ptr", "out"), "room": ("ptr", "room" if here else None),
         "table": ("ptr", None if here else "table"), "bytes": ("i64", room or FLAGS + whole), "half": ("i64", half or least),
         "epochs": ("ptr", "epochs"), "fault": ("ptr", "fault"), "call": ("u32", call), "patience": ("i64", patience),
