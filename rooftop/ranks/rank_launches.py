@@ -44,12 +44,13 @@ class Geometry:
 
 
 def geometry(
-    shots: int, count: int, ranks: int, wire: str, group: int, most: int, each: int = 0, threads: int = THREADS
+    shots: int, count: int, ranks: int, wire: str, group: int, most: int, each: int = 0, threads: int = 0
 ) -> Geometry:
-    """`most`: blocks. `each` 0: by the pipeline's cost. Its first slab leaves the link idle (of two shots the last one too), each slab costs
+    """`most`: blocks. `threads` 0: as many warps as a block has chunks, at most THREADS. `each` 0: by the pipeline's cost. Its first slab leaves the link idle (of two shots the last one too), each slab costs
     a flag: of R chunks a warp, in R / n slabs, that is least with n = sqrt(R FLAG_US / time of a chunk on the link)."""
     size = stripe(count, ranks, group) * (ranks if shots == 1 else 1)
     grid = min(BLOCKS, blocks(size, most))
+    threads = threads or min(THREADS, 32 * -(-size // (CHUNK * grid)))
     round = grid * (threads // 32)  # chunks at a time
     if not each:
         sent = message_bytes(WIRES[wire], group, CHUNK) * round * (ranks - 1) * shots
@@ -62,7 +63,7 @@ def geometry(
 def launch(
     shots: int, count: int, ranks: int, dtype: str, wire: str, group: int, rotated: bool, stochastic: bool, most: int, *,
     rank: int | None = None, room: int = 0, call: int = 1, seed: Any = "seed", patience: int = PATIENCE, each: int = 0,
-    threads: int = THREADS,
+    threads: int = 0,
 ) -> Launch:
     """`rank`: for several GPUs, whose rooms are in `table`; None: this device plays all ranks. `room`: bytes behind the flags, if more than
     `geometry` has: where its parts begin follows from it alone."""
@@ -76,7 +77,7 @@ def launch(
     }
     name = kernel("one_shot" if shots == 1 else "two_shot", dtype, wire, group, rotated, stochastic, here)
     grid, types = (g.blocks, ranks if here else 1), tuple(t for t, _ in args.values())
-    return Launch(name, grid, {n: v for n, (_, v) in args.items()}, types=types, block=(threads,), cooperative=True)
+    return Launch(name, grid, {n: v for n, (_, v) in args.items()}, types=types, block=(g.threads,), cooperative=True)
 
 
 @dataclass(frozen=True)

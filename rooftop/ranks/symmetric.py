@@ -200,7 +200,7 @@ def raise_faults(group: Any, what: str = "rooftop.comm") -> None:
 
 def all_reduce(
     x: Tensor, group: Any, o: Options, shots: int, limit: Limit | None = None, blocks: int = 0, each: int = 0,
-    threads: int = launches.THREADS,
+    threads: int = 0,
 ) -> Tensor:
     """As `rooftop.comm.all_reduce`, of a CUDA tensor that is not empty, in a group of several ranks that `unable` has nothing against.
     `blocks`, `each`, `threads`: for measurements, see `rank_launches.geometry`."""
