@@ -91,7 +91,7 @@ def dispatch_rows(
     rows = ranks * len(x) if capacity is None else capacity
     way = ways.exchanged_by(what, x, group, path, o.wire.name, limit).path
     again.begin(group)
-    if ranks == 1 or x.numel() == 0 or way != "symmetric" or expert_launches.unable(ranks, *x.shape, counts.numel(), rows):
+    if ranks == 1 or x.numel() == 0 or way != "symmetric" or expert_launches.unable(ranks, len(x), x.shape[1], counts.numel(), rows):
         return _dispatch_by_messages(x, counts, rows, group, o, limit)
     given, out, routes = _dispatched(x, counts, rows, ranks)
     _launched(what, given, len(x), rows, group, o, limit)
@@ -139,7 +139,7 @@ def combine_rows(
     rows, ranks = rows.contiguous(), dist.get_world_size(group)
     way = ways.exchanged_by(what, rows, group, path, o.wire.name, limit).path
     again.begin(group)
-    shape = (ranks, routes.tokens, rows.shape[1], routes.counts.numel(), len(rows))
+    shape = ranks, routes.tokens, rows.shape[1], routes.counts.numel(), len(rows)
     if ranks == 1 or not rows.numel() * routes.tokens or way != "symmetric" or expert_launches.unable(*shape):
         return _combine_by_messages(rows, routes, group, o, limit)
     out = rows.new_empty(routes.tokens, rows.shape[1])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -44,27 +45,30 @@ def every(rank: int, ranks: int) -> dict[str, Any]:
     made = rooftop.grouped_matmul(rows, weights[2 * rank : 2 * rank + 2], routes.ends)
     found["product"] = comm.combine_rows(made, routes, wire="bf16")
     found["strided"] = torch.equal(comm.dispatch_rows(x[rank].t().contiguous().t(), counts[rank], wire="bf16")[0], rows)
-    for shape in ((0, 8), (3, 0)):
-        empty, no = comm.dispatch_rows(torch.ones(shape), torch.ones(ranks, dtype=torch.int32), capacity=2 if shape[1] == 0 else None)
-        found[f"empty {shape}"] = tuple(empty.shape), tuple(comm.combine_rows(empty, no).shape), no.received.tolist()
+    for shape, room in (((0, 8), None), ((3, 0), 2)):
+        empty, ways = comm.dispatch_rows(torch.ones(shape), torch.ones(ranks, dtype=torch.int32), capacity=room)
+        found[f"empty {shape}"] = tuple(empty.shape), tuple(comm.combine_rows(empty, ways).shape), ways.received.tolist()
     if ranks > 2:
         return found
-    said, p, n = {}, torch.ones(6, 8), torch.tensor([2, 3], dtype=torch.int32)
+    said: dict[str, str] = {}
+    p, n = torch.ones(6, 8), torch.tensor([2, 3], dtype=torch.int32)
     rows, routes = comm.dispatch_rows(p, n)
-    for name, call in {
+    no: Any = {"counts": [2, 3], "capacity": 2.5, "routes": routes.received}  # of other types
+    calls: dict[str, Callable[[], Any]] = {
         "columns": lambda: comm.dispatch_rows(p[:, : 8 - rank], n), "counts": lambda: comm.dispatch_rows(p, n[: 2 - rank]),
         "experts": lambda: comm.dispatch_rows(p, n.repeat(1 + rank)), "many": lambda: comm.dispatch_rows(p, n.repeat(600)),
-        "type": lambda: comm.dispatch_rows(p, n.long()), "list": lambda: comm.dispatch_rows(p, [2, 3]),  # type: ignore[arg-type]
+        "type": lambda: comm.dispatch_rows(p, n.long()), "list": lambda: comm.dispatch_rows(p, no["counts"]),
         "capacity": lambda: comm.dispatch_rows(p, n, capacity=5 + rank), "none": lambda: comm.dispatch_rows(p, n, capacity=-1),
-        "half": lambda: comm.dispatch_rows(p, n, capacity=2.5),  # type: ignore[arg-type]
+        "half": lambda: comm.dispatch_rows(p, n, capacity=no["capacity"]),
         "vector": lambda: comm.dispatch_rows(p[0], n), "wire": lambda: comm.dispatch_rows(p, n, wire="int8" if rank else "int4"),
         "path": lambda: comm.dispatch_rows(p, n, path="plain"), "symmetric": lambda: comm.dispatch_rows(p, n, path="symmetric"),
         "another": lambda: comm.dispatch_rows(p, n) if rank else comm.all_to_all(p),
-        "no routes": lambda: comm.combine_rows(rows, routes.received),  # type: ignore[arg-type]
+        "no routes": lambda: comm.combine_rows(rows, no["routes"]),
         "more rows": lambda: comm.combine_rows(torch.ones(12 + rank, 8), routes),
         "fewer ranks": lambda: comm.combine_rows(rows, replace(routes, received=routes.received[:1])),
         "other tokens": lambda: comm.combine_rows(rows, replace(routes, tokens=6 + rank)),
-    }.items():
+    }
+    for name, call in calls.items():
         said[name] = "nothing"
         try:
             call()
