@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +12,8 @@ import pytest
 from rooftop.core import registry
 from rooftop.core.backends.triton import GluonImplementation
 from rooftop.core.implementation import Where
-from rooftop.core.spec import TARGETS, Launch, Problem, Step, TorchCall
+from rooftop.core.spec import TARGETS, Input, Launch, Problem, Step, TorchCall
+from rooftop.core.spec import case as new_case
 from rooftop.kernels.attention import latent_attention__gluon_sm90 as kernel
 from rooftop.lab.candidates import Subject
 from rooftop.lab.check import checker
@@ -26,7 +28,8 @@ def clear_rows(tile: threads.Shared, there: Any, rows: int) -> None:
     tile.values[int(there) :] = 0
 
 
-PART = threads.functions(registry.implementation(NAME).path, clear_rows=clear_rows)["_part"]
+FILE = registry.implementation(NAME).path
+PART = threads.functions(FILE, clear_rows=clear_rows)["_part"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,6 +65,43 @@ CASES = [c for c in OP.cases if "bench" not in c.tags and kernel.supports(OP.ker
 @pytest.mark.sampled("kernels", NAME)
 @pytest.mark.parametrize("case", CASES, ids=lambda c: c.id)
 def test_its_warp_groups_in_threads(case: Any) -> None:
-    for config in ({"first": True}, {"first": False}, {"parts": 2}):
-        found = checker.check(subject(**config), case, backend="interpreter")
-        assert found.status == "ok", (config, found.message)
+    found = checker.check(subject(), case, backend="interpreter")
+    assert found.status == "ok", found.message
+
+
+def long(tokens: int) -> Any:
+    q, kv = Input((1, 3, 8, 192), "bf16"), Input((1, tokens, 1, 192), "bf16")
+    return new_case("long", q=q, kv=kv, value_size=128, right=0, scale=192**-0.5)
+
+
+@pytest.mark.sampled("kernels", NAME)
+@pytest.mark.parametrize("first", [False, True])
+@pytest.mark.parametrize("parts", [1, 2])
+@pytest.mark.parametrize("tokens", [384, 400])  # 6 tiles of 64 tokens, and 7
+def test_long_sequences_in_threads(tokens: int, parts: int, first: bool) -> None:
+    found = checker.check(subject(parts=parts, first=first), long(tokens), backend="interpreter")
+    assert found.status == "ok", found.message
+
+
+WAIT = "        acc = warpgroup_mma_wait(num_outstanding=0, deps=(acc,))\n"
+
+
+@pytest.mark.sampled("kernels", NAME)
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (f"{WAIT}        mbarrier.arrive(empty.index(0), count=1)\n", f"        mbarrier.arrive(empty.index(0), count=1)\n{WAIT}"),
+        (f"{WAIT}        mbarrier.arrive(empty.index(4), count=1)\n", f"        mbarrier.arrive(empty.index(4), count=1)\n{WAIT}"),
+        ("mbarrier.wait(free, phase ^ 1)", "mbarrier.wait(free, phase)"),
+        ("        mbarrier.wait(p_full.index(0), i & 1)\n", ""),
+    ],
+    ids=["a piece released before its product", "another", "a wait for the wrong phase", "weights that are not waited for"],
+)
+def test_a_fault_between_warp_groups_shows(before: str, after: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = FILE.read_text(encoding="utf-8")
+    assert before in text
+    wrong = tmp_path / "wrong.py"
+    wrong.write_text(text.replace(before, after), encoding="utf-8")
+    monkeypatch.setattr(threads, "SECONDS", 5.0)
+    monkeypatch.setitem(globals(), "PART", threads.functions(wrong, clear_rows=clear_rows)["_part"])
+    assert checker.check(subject(parts=1, first=False), long(400), backend="interpreter").status in ("wrong", "error")
