@@ -75,11 +75,10 @@ def long(tokens: int) -> Any:
 
 
 @pytest.mark.sampled("kernels", NAME)
-@pytest.mark.parametrize("first", [False, True])
 @pytest.mark.parametrize("parts", [1, 2])
 @pytest.mark.parametrize("tokens", [384, 400])  # 6 tiles of 64 tokens, and 7
-def test_long_sequences_in_threads(tokens: int, parts: int, first: bool) -> None:
-    found = checker.check(subject(parts=parts, first=first), long(tokens), backend="interpreter")
+def test_long_sequences_in_threads(tokens: int, parts: int) -> None:
+    found = checker.check(subject(parts=parts), long(tokens), backend="interpreter")
     assert found.status == "ok", found.message
 
 
@@ -104,4 +103,4 @@ def test_a_fault_between_warp_groups_shows(before: str, after: str, tmp_path: Pa
     wrong.write_text(text.replace(before, after), encoding="utf-8")
     monkeypatch.setattr(threads, "SECONDS", 5.0)
     monkeypatch.setitem(globals(), "PART", threads.functions(wrong, clear_rows=clear_rows)["_part"])
-    assert checker.check(subject(parts=1, first=False), long(400), backend="interpreter").status in ("wrong", "error")
+    assert checker.check(subject(parts=1), long(400), backend="interpreter").status in ("wrong", "error")

@@ -233,11 +233,9 @@ def _even(q_tiles, q_more, c_ring, r_ring, p_tile, tops, sums, full, empty, q_fu
 @gluon.jit
 def _odd(q_tiles, q_more, c_ring, r_ring, p_tile, tops, sums, full, empty, q_full, p_full, summed, q, table, out, lse, parts, norms, factor,
          first, rows, begin, end, keys, part, position, PAGES, GROUP, number, qs, qh, os, oh, V: gl.constexpr, R: gl.constexpr,
-         PAGE: gl.constexpr, BN: gl.constexpr, PARTS: gl.constexpr, CAUSAL: gl.constexpr, CLEARED: gl.constexpr,
-         FIRST: gl.constexpr):
+         PAGE: gl.constexpr, BN: gl.constexpr, PARTS: gl.constexpr, CAUSAL: gl.constexpr, CLEARED: gl.constexpr):
     """The second group: the scores of odd tiles, and the second half of the columns of the result. A turn has the scores of an odd tile, the
-    product of the even one before it, whose weights come from the other group, and the weights and product of the odd tile. FIRST: that product
-    comes before the scores, for which the odd tile must have arrived."""
+    product of the even one before it, whose weights come from the other group, and the weights and product of the odd tile."""
     M: gl.constexpr = q_tiles.shape[1]
     HALF: gl.constexpr = c_ring.shape[4]
     SCORES: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, BN, 16])
@@ -265,26 +263,20 @@ def _odd(q_tiles, q_more, c_ring, r_ring, p_tile, tops, sums, full, empty, q_ful
     for i in range(tiles // 2):
         token = begin + (2 * i + 1) * BN
         wrong = _missing(table, token, end, PAGES, PAGE, BN)
-        if not FIRST:
-            z = _scores(q_tiles, q_more, c_ring, r_ring, full, 1, i, R, BN)
+        z = _scores(q_tiles, q_more, c_ring, r_ring, full, 1, i, R, BN)
         mbarrier.wait(p_full.index(0), i & 1)
         new = tops.index(0).load(OF)
         shrink = gl.exp2(top - _base(new))
         total = total * shrink
         acc = acc * gl.convert_layout(shrink, TO, assert_trivial=True)[:, None]
         acc = warpgroup_mma(p_tile, _flat(c_ring.index(1)), acc, is_async=True)
-        if FIRST:
-            acc = warpgroup_mma_wait(num_outstanding=0, deps=(acc,))
-            mbarrier.arrive(empty.index(1), count=1)
-            z = _scores(q_tiles, q_more, c_ring, r_ring, full, 1, i, R, BN)
-        z = warpgroup_mma_wait(num_outstanding=0 if FIRST else 1, deps=(z,))
+        z = warpgroup_mma_wait(num_outstanding=1, deps=(z,))
         if R:
             mbarrier.arrive(empty.index(5), count=1)
         p, top = _weights(z, new, factor, token, end, sure, limit, wrong, table, PAGES, PAGE)
-        if not FIRST:
-            mbarrier.wait(full.index(4), i & 1)  # has been waited for: it ends a basic block, in which ptxas would move the exponentials down
-            acc = warpgroup_mma_wait(num_outstanding=0, deps=(acc,))
-            mbarrier.arrive(empty.index(1), count=1)
+        mbarrier.wait(full.index(4), i & 1)  # has been waited for: it ends a basic block, in which ptxas would move the exponentials down
+        acc = warpgroup_mma_wait(num_outstanding=0, deps=(acc,))
+        mbarrier.arrive(empty.index(1), count=1)
         _publish(p, top, p_tile, tops.index(1), p_full.index(1))
         shrink = gl.exp2(new - _base(top))
         total = total * shrink + gl.sum(p, 1)
@@ -343,7 +335,7 @@ def _finish(INDEX: gl.constexpr, acc, top, total, sums, summed, out, lse, parts,
 @gluon.jit(do_not_specialize=("SQ", "SK", "PAGES", "H", "GROUP"))
 def _part(q, c_desc, r_desc, table, lengths, out, lse, parts, norms, scale, SQ, SK, PAGES, H, GROUP, qb, qs, qh, ob, os, oh, tb,
           V: gl.constexpr, R: gl.constexpr, HALF: gl.constexpr, SIZE_R: gl.constexpr, M: gl.constexpr, BN: gl.constexpr, PAGE: gl.constexpr,
-          PARTS: gl.constexpr, CAUSAL: gl.constexpr, FIRST: gl.constexpr, C_TILE: gl.constexpr, R_TILE: gl.constexpr, Q_TILE: gl.constexpr,
+          PARTS: gl.constexpr, CAUSAL: gl.constexpr, C_TILE: gl.constexpr, R_TILE: gl.constexpr, Q_TILE: gl.constexpr,
           Q_MORE: gl.constexpr):
     """Part `program_id(0) % PARTS` of the tokens that a tile of rows sees, the last rows first: out and lse if there is one part, else
     parts [B, H, SQ, PARTS, V] and norms [B, H, SQ, PARTS], in base 2. Strides of batch, token and head: q and out."""
@@ -401,18 +393,16 @@ def _part(q, c_desc, r_desc, table, lengths, out, lse, parts, norms, scale, SQ, 
         (_even, (q_tiles, q_more, c_ring, r_ring, p_tile, tops, sums, full, empty, q_full, p_full, summed, q, table, out, lse, parts, norms, factor,
                  first, rows, begin, end, keys, part, position, PAGES, GROUP, number, qs, qh, os, oh, V, R, PAGE, BN, PARTS, CAUSAL, CLEARED)),
         (_odd, (q_tiles, q_more, c_ring, r_ring, p_tile, tops, sums, full, empty, q_full, p_full, summed, q, table, out, lse, parts, norms, factor,
-                first, rows, begin, end, keys, part, position, PAGES, GROUP, number, qs, qh, os, oh, V, R, PAGE, BN, PARTS, CAUSAL, CLEARED,
-                FIRST)),
+                first, rows, begin, end, keys, part, position, PAGES, GROUP, number, qs, qh, os, oh, V, R, PAGE, BN, PARTS, CAUSAL, CLEARED)),
         (_load, (c_desc, r_desc, c_ring, r_ring, full, empty, table, begin, end, batch, key_head, V, R, PAGE, BN)),
     ], [4, 1], [240, 24])
 
 
 @dataclass(frozen=True)
 class Config:
-    """Parts of the tokens of a sequence; whether the second group releases an even tile before it waits for the odd one."""
+    """Parts of the tokens of a sequence."""
 
     parts: int
-    first: bool
 
 
 def _half(p: Problem) -> int:
@@ -451,15 +441,14 @@ def supports(p: Problem) -> str | None:
 
 
 def choose(p: Problem) -> Config:
-    """One block on a multiprocessor. Where each tile is read by one block, the read bounds it, and tiles are released as early as possible; by
-    several blocks, of which one reads from memory, the products do, and they overlap with the weights."""
-    each, tiles = -(-_latent.rows(p) // ROWS), -(-_latent.room(p) // TOKENS)
-    return Config(_latent.parts(each * p["kv"].shape[2] * p["q"].shape[0], p.device.sms, tiles), each == 1)
+    """One block on a multiprocessor."""
+    blocks, tiles = -(-_latent.rows(p) // ROWS) * p["kv"].shape[2] * p["q"].shape[0], -(-_latent.room(p) // TOKENS)
+    return Config(_latent.parts(blocks, p.device.sms, tiles))
 
 
 def configs(p: Problem) -> list[Config]:
     n = choose(p).parts
-    return [Config(m, first) for m in sorted({max(1, n // 2), n, 2 * n}) for first in (False, True) if m <= _latent.SPLITS]
+    return [Config(m) for m in sorted({max(1, n // 2), n, 2 * n}) if m <= _latent.SPLITS]
 
 
 def for_any_rows(p: Problem) -> str:
@@ -498,7 +487,7 @@ def launches(p: Problem, config: Config) -> list[Launch]:
 
     args = {
         "c_desc": tiled(half, value), "r_desc": tiled(size_r or half, value + more), **_latent.arguments(p, config.parts), "HALF": half,
-        "SIZE_R": size_r, "M": ROWS, "BN": TOKENS, "FIRST": config.first, "C_TILE": laid(1, 1, TOKENS, half), "R_TILE": laid(1, 1, TOKENS, size_r or half),
+        "SIZE_R": size_r, "M": ROWS, "BN": TOKENS, "C_TILE": laid(1, 1, TOKENS, half), "R_TILE": laid(1, 1, TOKENS, size_r or half),
         "Q_TILE": laid(ROWS, half), "Q_MORE": laid(ROWS, size_r or half),
     }
     del args["kv_scale"], args["kg"]
