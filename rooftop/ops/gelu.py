@@ -52,8 +52,14 @@ def _eager(x: Tensor, approximate: str) -> Tensor:
 
 def cpu(x: Tensor, approximate: str) -> Any:
     """oneDNN, which computes the exact one of contiguous tensors, makes infinities of what is large and NaN of them, and zeros of
-    denormals of 16 bits."""
-    if approximate == "tanh" or not x.is_contiguous():
+    denormals of 16 bits. Gradients of the exact one err more than what is allowed."""
+    import torch
+
+    if approximate == "tanh":
+        return _eager(x, approximate)
+    if x.requires_grad and torch.is_grad_enabled():
+        return NotImplemented
+    if not x.is_contiguous():
         return _eager(x, approximate)
     short = x.element_size() == 2
     if short and x.dim() > 1 and x.shape[-1] > 1 and x.shape[-2] > 1:
