@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from rooftop.codecs import device, ratio
-from rooftop.codecs.symbols import plain_values
+from rooftop.codecs import device
 from rooftop.core import tensor_kinds, whole_file
-from rooftop.formats import codec_fast, codec_planes
+from rooftop.formats import codec_fast, codec_planes, codec_ratio
 from rooftop.formats.array_chunks import LIMIT, Part, mapped, parts
 from rooftop.formats.container import CODEC_NUMBERS, LOSSLESS, FormatError, Header, Stream, checksums, from_bytes, rank_of, to_bytes, verify
 from rooftop.formats.elements import bits_of, element_of, to_floats, to_numpy, to_torch
+from rooftop.formats.ratio_symbols import plain_values
 
 
 @dataclass(frozen=True)
@@ -244,12 +244,12 @@ def _compressed(bits: np.ndarray, h: Header) -> Stream:
 
 
 def _limit(h: Header) -> int:
-    return {"planes": codec_planes.BATCH, "ratio": ratio.BATCH}.get(h.codec, LIMIT)
+    return {"planes": codec_planes.BATCH, "ratio": codec_ratio.BATCH}.get(h.codec, LIMIT)
 
 
 def _encoded(grid: np.ndarray, part: Part, h: Header, parameters: bytes) -> tuple[np.ndarray, np.ndarray]:
     if h.codec == "ratio":
-        words = ratio.encode([np.ascontiguousarray(grid[h.place(c)]) for c in range(part.first, part.last)], h)
+        words = codec_ratio.encode([np.ascontiguousarray(grid[h.place(c)]) for c in range(part.first, part.last)], h)
         return np.concatenate(words), np.array([len(w) for w in words], np.uint32)
     cut = part.cut(grid)
     return codec_planes.encode(cut, part, h, np.frombuffer(parameters, "<u2")) if h.codec == "planes" else codec_fast.encode(cut, part, h)
@@ -262,7 +262,7 @@ def _decoded(s: Stream, starts: np.ndarray, part: Part, frequencies: np.ndarray 
     if h.codec == "ratio":
         places = [h.place(c) for c in range(part.first, part.last)]
         shapes = [(z.stop - z.start, y.stop - y.start, x.stop - x.start) for _, z, y, x in places]
-        found = ratio.decode([words[mine[i] : mine[i + 1]] for i in range(len(places))], shapes, h, part.first)
+        found = codec_ratio.decode([words[mine[i] : mine[i + 1]] for i in range(len(places))], shapes, h, part.first)
         for place, values in zip(places, found, strict=True):
             grid[place] = values
         return
@@ -317,7 +317,7 @@ def decompress(c: Compressed | bytes | bytearray | memoryview, *, out: Any = Non
 def _plausible(s: Stream) -> None:
     """Raises FormatError where a chunk has fewer words than any chunk of so many values: before memory is taken for them."""
     h = s.header
-    least = {"planes": codec_planes.least_words, "ratio": ratio.least_words}.get(h.codec, codec_fast.least_words)
+    least = {"planes": codec_planes.least_words, "ratio": codec_ratio.least_words}.get(h.codec, codec_fast.least_words)
     for part in parts(h, limit=1 << 32):
         counts = part.counts()
         short = np.flatnonzero(s.words[part.first : part.last] < np.minimum(least(counts, h), 1 + -(-counts * h.element.bytes // 4)))
@@ -374,7 +374,7 @@ def decompress_chunk(c: Compressed | bytes, chunk: int) -> tuple[tuple[int, slic
     grid = np.zeros(part.extents, h.element.bits)
     if h.codec == "ratio":
         _, z_n, y_n, x_n = part.extents
-        grid[0] = ratio.decode([s.payload[starts[chunk] : starts[chunk + 1]]], [(z_n, y_n, x_n)], h, chunk)[0]
+        grid[0] = codec_ratio.decode([s.payload[starts[chunk] : starts[chunk + 1]]], [(z_n, y_n, x_n)], h, chunk)[0]
     else:
         frequencies, mine = _frequencies(s), np.array([0, starts[chunk + 1] - starts[chunk]])
         words = s.payload[starts[chunk] : starts[chunk + 1]]

@@ -1,6 +1,6 @@
-"""The codec `ratio` on the CPU: each value is predicted, by interpolation (interpolation.py) or from those before it (causal.py), whichever
-makes the chunk smaller; the differences are quantised and coded by rANS. Slower than `fast`, and smaller on smooth fields. docs/codecs.md
-has a chunk word by word."""
+"""The codec `ratio` on the CPU: each value is predicted, by interpolation (ratio_interpolation.py) or from those before it (ratio_causal.py),
+whichever makes the chunk smaller; the differences are quantised and coded by rANS. Slower than `fast`, and smaller on smooth fields.
+docs/codecs.md has a chunk word by word."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from rooftop.codecs import causal, interpolation
-from rooftop.codecs.interpolation import AXES, Sets
-from rooftop.codecs.symbols import LAST, entropy_of, from_symbols, low_counts, unpack_low
 from rooftop.formats import rans
+from rooftop.formats import ratio_causal as causal
+from rooftop.formats import ratio_interpolation as interpolation
 from rooftop.formats.codec_fast import _put
 from rooftop.formats.container import FormatError, Header
+from rooftop.formats.ratio_interpolation import AXES, Sets
+from rooftop.formats.ratio_symbols import LAST, entropy_of, from_symbols, low_counts, unpack_low
 
 STREAM = 65536  # symbols of a stream
 BATCH = 1 << 23  # values at a time
@@ -155,14 +156,19 @@ def decode(words: list[np.ndarray], shapes: list[tuple[int, int, int]], h: Heade
         at += len(c.off)
         k, marked = _numbers(c, mine, shape), mine == 0
         if isinstance(c.sets, dict):
-            found.append(interpolation.decode(k, marked, c.exact, c.sets, shape, h))
+            values, finite = interpolation.decode(k, marked, c.exact, c.sets, shape, h)
+            _refuse(not finite, c.chunk, "a value is not finite")
+            found.append(values)
         else:
             alike.setdefault(shape, []).append((i, c, k, marked))
             found.append(np.empty(0, h.element.bits))
     for shape, some in alike.items():
         numbers, marks = (np.stack([one[part] for one in some], 1) for part in (2, 3))
-        made = causal.decode(shape, numbers, marks, [c.exact for _, c, _, _ in some], [c.sets for _, c, _, _ in some], h.eb, h.element)
-        for j, (i, *_) in enumerate(some):
+        made, finite_of = causal.decode(
+            shape, numbers, marks, [c.exact for _, c, _, _ in some], [c.sets for _, c, _, _ in some], h.eb, h.element
+        )
+        for j, (i, c, *_) in enumerate(some):
+            _refuse(not finite_of[j], c.chunk, "a value is not finite")
             found[i] = made[:, j].reshape(shape)
     return found
 

@@ -23,8 +23,8 @@ from math import prod
 
 import numpy as np
 
-from rooftop.codecs import least_squares
-from rooftop.codecs.symbols import (
+from rooftop.formats import least_squares
+from rooftop.formats.ratio_symbols import (
     EXACT,
     FARTHEST,
     pack_low,
@@ -214,11 +214,13 @@ def anchor_count(shape: tuple[int, int, int]) -> int:
     return prod(-(-m // LARGEST) for m in shape)
 
 
-def decode(k: np.ndarray, marked: np.ndarray, exact_values: np.ndarray, sets: Sets, shape: tuple[int, int, int], h: Header) -> np.ndarray:
+def decode(
+    k: np.ndarray, marked: np.ndarray, exact_values: np.ndarray, sets: Sets, shape: tuple[int, int, int], h: Header
+) -> tuple[np.ndarray, bool]:
     """The bits [z, y, x] of a chunk: its numbers `k` in the order of the levels, which of them are exact values, and these, the anchors
-    before."""
+    before. And whether all that was predicted is finite, as all that an encoder writes is."""
     e, anchors = h.element, anchor_count(shape)
-    out, r = np.zeros(shape, e.bits), np.zeros(shape)
+    out, r, finite = np.zeros(shape, e.bits), np.zeros(shape), True
     out[_anchors()] = exact_values[:anchors].reshape([-(-m // LARGEST) for m in shape])
     first = out[_anchors()]
     with np.errstate(all="ignore"):
@@ -231,10 +233,11 @@ def decode(k: np.ndarray, marked: np.ndarray, exact_values: np.ndarray, sets: Se
             stored = rounded(p + k[at : at + p.size].reshape(p.shape) * _step(h.eb, level), e).view(e.bits)
             bad = marked[at : at + p.size].reshape(p.shape)
             at += p.size
+            finite = finite and bool(np.isfinite(to_floats(stored, e)[~bad]).all())
             if exact := int(bad.sum()):
                 stored[bad] = exact_values[used : used + exact]
                 used += exact
             got = to_floats(stored, e)
             r[box] = np.where(bad & ~plain_values(stored, e), p, got)
             out[box] = stored
-    return out
+    return out, finite
