@@ -41,19 +41,18 @@ def _cut(ends: list[int]) -> list[tuple[int, int, int]]:
     ]
 
 
-def encode(chunks: list[np.ndarray], h: Header) -> list[np.ndarray]:
-    """The words of chunks [z, y, x]."""
-    made = _smaller(chunks, h)
+def encode(chunks: list[np.ndarray], h: Header, fitted: bool = True) -> list[np.ndarray]:
+    """The words of chunks [z, y, x]. `fitted`: False leaves out what weights are fitted for, by interpolation alone, as a GPU does."""
+    made: list[Made] = _smaller(chunks, h) if fitted else [interpolation.encode(bits, h, False) for bits in chunks]
     cuts, tables, stored, apart = [], [], [], []
     for bits, (symbols, _, _, sets) in zip(chunks, made, strict=True):
         ends = interpolation.groups((bits.shape[0], bits.shape[1], bits.shape[2])) if isinstance(sets, dict) else [len(symbols)]
         one = _table(np.bincount(symbols, minlength=256), False)
         each = [np.bincount(symbols[i:j], minlength=256) for i, j in zip([0, *ends], ends, strict=False)]
         several = [_table(c, True) for c in each]
-        saved = entropy_of(np.bincount(symbols, minlength=256)) - sum(map(entropy_of, each)) - 16 * (
-            sum(len(t) for _, t in several) - len(one[1])
-        )
-        apart.append(len(ends) > 1 and saved > 33 * 32 * (len(_cut(ends)) - len(_cut([len(symbols)]))))
+        saved = entropy_of(np.bincount(symbols, minlength=256)) - sum(map(entropy_of, each))
+        more = 16 * (sum(len(t) for _, t in several) - len(one[1])) + 33 * 32 * (len(_cut(ends)) - len(_cut([len(symbols)])))
+        apart.append(len(ends) > 1 and saved > more << 16)
         cuts.append(_cut(ends if apart[-1] else [len(symbols)]))
         mine = several if apart[-1] else [one]
         tables += [mine[g][0] for g, *_ in cuts[-1]]
@@ -121,7 +120,7 @@ def _smaller(chunks: list[np.ndarray], h: Header) -> list[Made]:
 
 def _bits(one: Made) -> float:
     symbols, packed, exact, sets = one
-    return entropy_of(np.bincount(symbols, minlength=256)) + 8 * (packed.nbytes + exact.nbytes + sum(part.nbytes for part in _stored(sets)))
+    return entropy_of(np.bincount(symbols, minlength=256)) / 65536 + 8 * (packed.nbytes + exact.nbytes + sum(part.nbytes for part in _stored(sets)))
 
 
 def least_words(counts: np.ndarray, h: Header) -> np.ndarray:

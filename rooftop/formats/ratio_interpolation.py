@@ -184,8 +184,8 @@ def groups(shape: tuple[int, int, int]) -> list[int]:
     return sorted({end for end in ends if end})
 
 
-def encode(bits: np.ndarray, h: Header) -> tuple[np.ndarray, np.ndarray, np.ndarray, Sets | np.ndarray]:
-    """Symbols, the bits that follow them, exact values, weights: of one chunk [z, y, x]."""
+def encode(bits: np.ndarray, h: Header, fitted: bool = True) -> tuple[np.ndarray, np.ndarray, np.ndarray, Sets | np.ndarray]:
+    """Symbols, the bits that follow them, exact values, weights (where `fitted`): of one chunk [z, y, x]."""
     e, shape = h.element, (bits.shape[0], bits.shape[1], bits.shape[2])
     x = to_floats(bits, e)
     plain = plain_values(bits, e)
@@ -195,7 +195,7 @@ def encode(bits: np.ndarray, h: Header) -> tuple[np.ndarray, np.ndarray, np.ndar
     with np.errstate(all="ignore"):
         for level, s, axes, box in levels(shape):
             p, step, v = _predicted(r, s, axes, box), _step(h.eb, level), x[box]
-            if level < FITTED and (weights := _fit(r, p, np.where(plain[box], v, np.nan), s, axes, h.eb)) is not None:
+            if fitted and level < FITTED and (weights := _fit(r, p, np.where(plain[box], v, np.nan), s, axes, h.eb)) is not None:
                 sets[level, axes] = weights
                 p = _refined(r, p, s, axes, weights)
             k = np.rint((v - p) / step)

@@ -12,6 +12,7 @@ python  = ["supports", "launches", "scratch"]
 demands = { spills = 0 }
 */
 #include "pdl.cuh"
+#include "_ratio_values.cuh"
 #include "_ratio_words.cuh"
 
 constexpr int THREADS = 256, WARPS = 8;  // of a block that reads words
@@ -126,24 +127,6 @@ read_chunks(const unsigned* __restrict__ words, long long count, const long long
     }
 }
 
-__device__ inline double number_of(unsigned z) { return z & 1 ? -(static_cast<double>(z >> 1) + 1.0) : static_cast<double>(z >> 1); }
-__device__ inline double finite_or(double v, double other) { return fabs(v) < __longlong_as_double(0x7FF0000000000000ll) ? v : other; }
-/// +0 and normal, finite numbers.
-__device__ inline bool plain(float v) {
-    const unsigned size = __float_as_uint(v) & 0x7FFFFFFFu;
-    return __float_as_uint(v) == 0 || (size >= 0x00800000u && size < 0x7F800000u);
-}
-__device__ inline bool finite(float v) { return (__float_as_uint(v) & 0x7F800000u) != 0x7F800000u; }
-
-/// What the known values along one dimension predict for number i of those between: known[0], known[step], ... are m.
-__device__ inline double along(const double* known, long long step, int i, int m, int count) {
-    const double b = known[i * step];
-    if (i + 1 >= m) return count == m && m >= 2 ? __dadd_rn(b, __dmul_rn(__dadd_rn(b, -known[(i - 1) * step]), 0.5)) : b;
-    const double c = known[(i + 1) * step];
-    if (i < 1 || i + 2 >= m) return __dmul_rn(__dadd_rn(b, c), 0.5);
-    return __dmul_rn(__dadd_rn(__dmul_rn(__dadd_rn(b, c), 9.0), -__dadd_rn(known[(i - 1) * step], known[(i + 2) * step])), 0.0625);
-}
-
 /// What all three kinds of chunks end with: the values, or zeros where it is damaged.
 template <typename Bits, int RANK>
 __device__ void filled(const Cube<RANK>& cube, Bits* y, const unsigned* raw) {
@@ -182,8 +165,7 @@ interpolate(const unsigned* __restrict__ words, const long long* __restrict__ st
     bool good = true;
     int at = 0;  // symbols before the set
     for (int level = LEVELS - 1; level >= 0; --level) {
-        const double coarse = level == 0 ? 1.0 : level == 1 ? 1.5 : level == 2 ? 2.25 : level == 3 ? 3.375 : 4.0;
-        const double step = __dmul_rn(2.0, __ddiv_rn(eb, coarse));
+        const double step = step_of_level(eb, level);
         for (int k = 0; k < 7; ++k) {
             const Set set(level, k, n);
             if (set.size() == 0) continue;
@@ -200,26 +182,13 @@ interpolate(const unsigned* __restrict__ words, const long long* __restrict__ st
                 }
                 __syncthreads();
             }
-            const int s = set.s;
-            const double share = set.axes == 7 ? 1.0 / 3 : set.axes == 3 || set.axes == 5 || set.axes == 6 ? 0.5 : 1.0;
             for (int i = threadIdx.x; i < set.size(); i += REFINERS) {
-                const int line = i / set.count[2], at_[3] = {line / set.count[1], line % set.count[1], i % set.count[2]};
-                int c[3], m[3];
-#pragma unroll
-                for (int a = 0; a < 3; ++a) c[a] = set.begin[a] + 2 * s * at_[a], m[a] = (n[a] + 2 * s - 1) / (2 * s);
-                const int here = c[0] * plane + c[1] * rows + c[2];
-                double p = 0;
-                bool begun = false;
-#pragma unroll
-                for (int a = 0; a < 3; ++a) {
-                    if (!(set.axes >> a & 1)) continue;
-                    const int stride = a == 0 ? plane : a == 1 ? rows : 1;
-                    const double v = along(r + (here - c[a] * stride), 2ll * s * stride, at_[a], m[a], set.count[a]);
-                    p = begun ? __dadd_rn(p, v) : v, begun = true;
-                }
-                p = finite_or(__dmul_rn(p, share), 0.0);
-                if (fitted && at_[0] >= around.from[0] && at_[0] < around.to[0] && at_[1] >= around.from[1] && at_[1] < around.to[1]
-                    && at_[2] >= around.from[2] && at_[2] < around.to[2]) {
+                const Spot spot(set, i, n, r, plane, rows);
+                double p = spot.p;
+                const int here = spot.here;
+                const auto& [iz, iy, ix] = spot.at;
+                if (fitted && iz >= around.from[0] && iz < around.to[0] && iy >= around.from[1] && iy < around.to[1] && ix >= around.from[2]
+                    && ix < around.to[2]) {
                     double q = p;
                     for (int j = 0; j < around.taps; ++j)
                         q = __dadd_rn(q, __dmul_rn(__dadd_rn(r[here + places[j]], -p), weights[j]));
@@ -235,7 +204,7 @@ interpolate(const unsigned* __restrict__ words, const long long* __restrict__ st
                     if (plain(v)) p = v;
                 }
                 r[here] = p;
-                y[cube.element(c[0], c[1], c[2])] = __float_as_uint(v);
+                y[cube.element(spot.c[0], spot.c[1], spot.c[2])] = __float_as_uint(v);
             }
             at += set.size();
         }

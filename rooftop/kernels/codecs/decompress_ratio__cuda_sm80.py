@@ -5,34 +5,27 @@ from __future__ import annotations
 from typing import Any
 
 from rooftop.core.spec import Launch, Meta, Problem
-from rooftop.formats.container import Header
-from rooftop.formats.elements import ELEMENTS
-from rooftop.kernels.codecs._chunk_grid import chunks_taken
+from rooftop.kernels.codecs._chunk_grid import RATIO_VALUES, chunks_taken, ratio_header
 
-VALUES = 262144  # room for a chunk
 PARTS = 104  # bytes of a chunk's Parts
-
-
-def header(p: Problem) -> Header:
-    return Header("ratio", ELEMENTS[str(p.option("element"))], p["y"].shape, "abs", 0.0, 0.0, int(p.option("rank")))
 
 
 def supports(p: Problem, head: Any) -> str | None:
     if p.option("element") != "f32":
         return f"it decodes float32; the values are {p.option('element')}"
-    return chunks_taken(header(p).chunks)
+    return chunks_taken(ratio_header(p, "y").chunks)
 
 
 def scratch(p: Problem, config: Any, head: Any) -> dict[str, Meta]:
-    room = header(p).chunks * VALUES
+    room = ratio_header(p, "y").chunks * RATIO_VALUES
     return {
-        "parts": Meta((header(p).chunks, PARTS // 4), "i32"), "symbols": Meta((room,), "u8"), "numbers": Meta((room,), "u32"),
+        "parts": Meta((ratio_header(p, "y").chunks, PARTS // 4), "i32"), "symbols": Meta((room,), "u8"), "numbers": Meta((room,), "u32"),
         "known": Meta((room,), "f64"),
     }
 
 
 def launches(p: Problem, config: Any, head: Any) -> list[Launch]:
-    h = header(p)
+    h = ratio_header(p, "y")
     _, z, y, x = p["y"].shape
     _, nz, ny, nx = h.tiles
     place: dict[str, tuple[str, Any]] = {"Z": ("i64", z), "Y": ("i64", y), "X": ("i64", x), "nz": ("i32", nz), "ny": ("i32", ny), "nx": ("i32", nx)}
