@@ -120,6 +120,7 @@ read_chunks(const unsigned* __restrict__ words, long long count, const long long
             }
         }
     }
+    __syncthreads();
     if (threadIdx.x == 0) {
         damaged[chunk] = why;
         r.parts.kind = why ? DAMAGED : r.parts.kind;
