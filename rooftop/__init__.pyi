@@ -385,6 +385,21 @@ def decompress_planes(words: Tensor, table: Tensor, frequencies: Tensor, shape: 
 
     Raises TypeError for other dtypes, ValueError for shapes or devices that do not fit."""
 
+def decompress_ratio(words: Tensor, table: Tensor, bound: float, shape: tuple[int, ...], dtype: Any, *, rank: int | None=None, implementation: str | None=None) -> tuple[Tensor, Tensor]:
+    """Decompress the chunks that `rooftop.codecs.compress(..., codec="ratio")` wrote.
+
+    Args:
+        words: int32 [n], contiguous: the payload of the container.
+        table: int32 [chunks, 2]: words and checksum of each chunk.
+        bound: the largest absolute error, above 0.
+        shape, dtype, rank: of the values; `rank` None: the default of `rooftop.codecs.compress`.
+        implementation: name of a kernel, which runs or raises. None selects the best one that supports it.
+
+    Returns (x, damaged): the values, and int32 [chunks]: 0, or why a chunk could not be decoded: 1 it is outside of `words`, 2 its checksum
+    differs, 3 its parts are inconsistent or give a value that is not finite. The values of such a chunk are 0.
+
+    Raises TypeError for other dtypes, ValueError for shapes, ranks, bounds or devices that do not fit."""
+
 def dequantize(q: Quantized, dtype: torch.dtype | None=None, *, implementation: str | None=None) -> Tensor:
     """The values of `q`, a contiguous tensor.
 
