@@ -36,6 +36,7 @@ from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared,
 from rooftop.core.spec import Descriptor, Launch, Meta, Problem
 from rooftop.core.tensor_maps import not_copied
 from rooftop.kernels.attention import _arguments as shared
+from rooftop.kernels.attention._fwd_sm90 import flat, place, range_of, store_rows
 from rooftop.kernels.attention._packed_sm90 import CHUNK, clear_rows, plan_tiles, tile_of
 from rooftop.kernels.attention._soft_cap_sm90 import SMALL, TANH_OF, TANH_OPERANDS, WEIGHTS_OF, WEIGHTS_OPERANDS
 from rooftop.kernels.attention._tiles import softcap
@@ -47,38 +48,6 @@ CAPPED, BOUNDED = gl.constexpr(1), gl.constexpr(2)  # a soft cap; one whose weig
 # cap of BOUNDED: less half of it, weights are 2^-108 to 2^36. A float32 holds their sum times values while keys times the largest is below
 # 2^92
 HIGHEST = 50.0
-
-
-@gluon.jit
-def _place(turn, tiles, rows_of_tiles, heads, section):
-    """The turn-th tile of this block: (tile of queries from the last, batch times heads). Blocks reverse their order with each turn."""
-    blocks = gl.num_programs(0)
-    p = gl.program_id(0)
-    t = turn * blocks + (blocks - 1 - p if turn % 2 == 1 else p)
-    whole = section * rows_of_tiles
-    first = t // whole * section
-    here = gl.minimum(section, heads - first)
-    rest = t % whole
-    return t < tiles, rows_of_tiles - 1 - rest // here, first + rest % here
-
-
-@gluon.jit
-def _range(row, SQ, SK, BM: gl.constexpr, BN: gl.constexpr, LEFT: gl.constexpr, RIGHT: gl.constexpr):
-    """For a tile of queries: the first tile of keys, one past the last, and the bounds (tiles too) between which no mask is needed: every
-    query attends to every key."""
-    position = SK - SQ
-    stop = SK
-    edge = SK
-    if RIGHT >= 0:
-        stop = gl.maximum(gl.minimum(SK, gl.minimum(row + BM, SQ) + position + RIGHT), 0)
-        edge = gl.maximum(gl.minimum(SK, row + position + RIGHT + 1), 0)
-    begin = 0
-    whole = 0
-    if LEFT >= 0:
-        begin = gl.maximum(row + position - LEFT, 0) // BN
-        whole = (gl.maximum(gl.minimum(row + BM, SQ) - 1 + position - LEFT, 0) + BN - 1) // BN
-    end = gl.maximum((stop + BN - 1) // BN, begin)
-    return begin, end, whole, edge // BN
 
 
 @gluon.jit
@@ -102,12 +71,12 @@ def _load(q_desc, k_desc, v_desc, z_desc, q_tiles, k_ring, v_ring, z_tiles, q_fu
     tiles = rows_of_tiles * all_heads
     turns = gl.cdiv(tiles, gl.num_programs(0))
     for turn in range(turns):
-        there, tile, bh = _place(turn, tiles, rows_of_tiles, all_heads, section)
+        there, tile, bh = place(turn, tiles, rows_of_tiles, all_heads, section)
         if there:
             b = bh // H
             h = bh % H
             first, SQ, first_key, SK, row = tile_of(plan, tile, TQ, TK, BM, PACKED)
-            begin, end, _, _ = _range(row, SQ, SK, BM, BN, LEFT, RIGHT)
+            begin, end, _, _ = range_of(row, SQ, SK, BM, BN, LEFT, RIGHT)
             if end > begin:
                 for g in gl.static_range(GROUPS):
                     mbarrier.wait(q_empty.index(g), (used & 1) ^ 1)
@@ -134,12 +103,6 @@ def _load(q_desc, k_desc, v_desc, z_desc, q_tiles, k_ring, v_ring, z_tiles, q_fu
 
 
 @gluon.jit
-def _flat(x):
-    """A tile [1, 1, rows, columns] as the matrix that wgmma reads."""
-    return x.reshape([x.shape[2], x.shape[3]])
-
-
-@gluon.jit
 def _weights(z, top, total, factor, cap, z_tiles, z_full, z_empty, n, INDEX: gl.constexpr, BIAS: gl.constexpr, rows, column, SK, position,
              LEFT: gl.constexpr, RIGHT: gl.constexpr, CAP: gl.constexpr, MASKED: gl.constexpr):
     """(p, the new maximum, the new sum, the factor that rescales the old ones) for scores of one tile of keys, which starts at `column`;
@@ -155,7 +118,7 @@ def _weights(z, top, total, factor, cap, z_tiles, z_full, z_empty, n, INDEX: gl.
         )
     if BIAS:
         mbarrier.wait(z_full.index(INDEX), n & 1)
-        added = _flat(z_tiles.index(INDEX)).load(L)
+        added = flat(z_tiles.index(INDEX)).load(L)
         mbarrier.arrive(z_empty.index(INDEX), count=1)
         z = z * factor + added.to(gl.float32) * LOG2E
     if MASKED:
@@ -201,9 +164,9 @@ def _steps(acc, w, top, total, q, k_ring, v_ring, z_tiles, k_full, v_full, empty
             mbarrier.wait(turn_bars.index(INDEX), n & 1)
         p = gl.convert_layout(w.to(v_ring.dtype), LEFT_OPERAND, assert_trivial=True)
         z = gl.zeros((M, BN), gl.float32, SCORES)
-        z = warpgroup_mma(q, _flat(k_ring.index(stage)).permute((1, 0)), z, use_acc=False, is_async=True)
+        z = warpgroup_mma(q, flat(k_ring.index(stage)).permute((1, 0)), z, use_acc=False, is_async=True)
         mbarrier.wait(v_full.index(before), (n - 1) // STAGES & 1)
-        acc = warpgroup_mma(p, _flat(v_ring.index(before)), acc, is_async=True)
+        acc = warpgroup_mma(p, flat(v_ring.index(before)), acc, is_async=True)
         if PING:
             mbarrier.arrive(turn_bars.index(1 - INDEX), count=1)
         z = warpgroup_mma_wait(num_outstanding=1, deps=(z,))
@@ -218,15 +181,6 @@ def _steps(acc, w, top, total, q, k_ring, v_ring, z_tiles, k_full, v_full, empty
             acc = acc * gl.convert_layout(shrink, gl.SliceLayout(1, acc.type.layout), assert_trivial=True)[:, None]
         n += 1
     return acc, w, top, total, n
-
-
-@gluon.jit
-def _stage(tile, made, out_desc, b, h, row):
-    """Stores 64 rows of the result through shared memory, once the store before has read it."""
-    tma.store_wait(0)
-    _flat(tile).store(made)
-    fence_async_shared()
-    tma.async_copy_shared_to_global(out_desc, [b, h, row, 0], tile)
 
 
 @gluon.jit
@@ -253,24 +207,24 @@ def _consume(INDEX: gl.constexpr, q_tiles, k_ring, v_ring, z_tiles, o_tiles, q_f
     tiles = rows_of_tiles * all_heads
     turns = gl.cdiv(tiles, gl.num_programs(0))
     for turn in range(turns):
-        there, tile, bh = _place(turn, tiles, rows_of_tiles, all_heads, section)
+        there, tile, bh = place(turn, tiles, rows_of_tiles, all_heads, section)
         if there:
             first, SQ, _unused, SK, row = tile_of(plan, tile, TQ, TK, BM, PACKED)
             position = SK - SQ
-            begin, end, whole, edge = _range(row, SQ, SK, BM, BN, LEFT, RIGHT)
+            begin, end, whole, edge = range_of(row, SQ, SK, BM, BN, LEFT, RIGHT)
             rows = row + INDEX * 64 + gl.arange(0, 64, ROWS)
             acc = gl.zeros((64, DV), gl.float32, RESULT)
             top = gl.full((64,), 0.0, gl.float32, ROWS) + (0.5 * factor if CAP == BOUNDED else float("-inf"))
             total = gl.zeros((64,), gl.float32, ROWS)
             if end > begin:
-                q = _flat(q_tiles.index(INDEX))
+                q = flat(q_tiles.index(INDEX))
                 mbarrier.wait(q_full.index(INDEX), used & 1)
                 stage = n % STAGES
                 mbarrier.wait(k_full.index(stage), n // STAGES & 1)
                 if PING:
                     mbarrier.wait(turn_bars.index(INDEX), n & 1)
                 z = gl.zeros((64, BN), gl.float32, SCORES)
-                z = warpgroup_mma(q, _flat(k_ring.index(stage)).permute((1, 0)), z, use_acc=False, is_async=True)
+                z = warpgroup_mma(q, flat(k_ring.index(stage)).permute((1, 0)), z, use_acc=False, is_async=True)
                 z = warpgroup_mma_wait(num_outstanding=0, deps=(z,))
                 if PING:
                     mbarrier.arrive(turn_bars.index(1 - INDEX), count=1)
@@ -280,7 +234,7 @@ def _consume(INDEX: gl.constexpr, q_tiles, k_ring, v_ring, z_tiles, o_tiles, q_f
                 if PACKED:  # noqa: SIM102  decided when it is compiled
                     if end * BN > SK:
                         mbarrier.wait(v_full.index(stage), n // STAGES & 1)
-                        clear_rows(_flat(v_ring.index(stage)), SK - (end - 1) * BN, BN)
+                        clear_rows(flat(v_ring.index(stage)), SK - (end - 1) * BN, BN)
                 n += 1
                 edge = gl.maximum(gl.minimum(edge, end - 1), begin)
                 if RIGHT >= 0:  # without, only the last tile needs a mask at that end: the one above
@@ -300,7 +254,7 @@ def _consume(INDEX: gl.constexpr, q_tiles, k_ring, v_ring, z_tiles, o_tiles, q_f
                 before = (n - 1) % STAGES
                 mbarrier.wait(v_full.index(before), (n - 1) // STAGES & 1)
                 p = gl.convert_layout(w.to(v_ring.dtype), LEFT_OPERAND, assert_trivial=True)
-                acc = warpgroup_mma(p, _flat(v_ring.index(before)), acc, is_async=True)
+                acc = warpgroup_mma(p, flat(v_ring.index(before)), acc, is_async=True)
                 acc = warpgroup_mma_wait(num_outstanding=0, deps=(acc,))
                 mbarrier.arrive(empty.index(2 * before + 1), count=1)
                 used += 1
@@ -308,7 +262,7 @@ def _consume(INDEX: gl.constexpr, q_tiles, k_ring, v_ring, z_tiles, o_tiles, q_f
             made = (acc * share[:, None]).to(out_desc.dtype)
             if PACKED:
                 if row + INDEX * 64 + 64 <= SQ:
-                    _stage(o_tiles.index(INDEX), made, out_desc, bh // H, bh % H, first + row + INDEX * 64)
+                    store_rows(o_tiles.index(INDEX), made, out_desc, bh // H, bh % H, first + row + INDEX * 64)
                 else:
                     token = row + INDEX * 64 + gl.arange(0, 64, gl.SliceLayout(1, RESULT))
                     column = gl.arange(0, DV, gl.SliceLayout(0, RESULT))
@@ -318,7 +272,7 @@ def _consume(INDEX: gl.constexpr, q_tiles, k_ring, v_ring, z_tiles, o_tiles, q_f
                     )
                     gl.store(to, made, mask=(token < SQ)[:, None] & (column < WIDTH)[None, :])
             else:
-                _stage(o_tiles.index(INDEX), made, out_desc, bh // H, bh % H, first + row + INDEX * 64)
+                store_rows(o_tiles.index(INDEX), made, out_desc, bh // H, bh % H, first + row + INDEX * 64)
             if OVER:  # the next queries overwrite the staged result
                 tma.store_wait(0)
                 if end > begin:
