@@ -1,4 +1,4 @@
-"""FlashAttention-3 forward on Hopper: plain, causal, windowed, capped, packed. Contract: rooftop/ops/attention.py
+"""FlashAttention-3 forward on Hopper: plain, causal, windowed, capped, packed, with dropout. Contract: rooftop/ops/attention.py
 
 Persistent and warp-specialised: a block is one producer warp and two or three consumer warp groups, of 64 queries each. The producer loads
 queries, then tiles of keys and values by TMA into a ring; each slot has two mbarriers, `full` (its bytes have arrived) and `empty` (every
@@ -22,6 +22,8 @@ in bfloat16, which has float32's
 exponents: half of the cap is. Polynomial and exponential are then one stretch of code, and neither maxima nor the rescaling of the result
 are needed (0.87 and 0.88 of plain causal attention on an H200).
 
+Dropout draws its bits where the weights are: the two neighbours of a thread share a word of them.
+
 For heads of more than 128 columns the output accumulators need half of the registers and tiles of 64 keys the rest; the result is staged in
 the memory of the queries."""
 
@@ -36,6 +38,7 @@ from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared,
 from rooftop.core.spec import Descriptor, Launch, Meta, Problem
 from rooftop.core.tensor_maps import not_copied
 from rooftop.kernels.attention import _arguments as shared
+from rooftop.kernels.attention._dropout_sm90 import dropped, numbered
 from rooftop.kernels.attention._fwd_sm90 import flat, place, range_of, store_rows
 from rooftop.kernels.attention._packed_sm90 import CHUNK, clear_rows, plan_tiles, tile_of
 from rooftop.kernels.attention._soft_cap_sm90 import SMALL, TANH_OF, TANH_OPERANDS, WEIGHTS_OF, WEIGHTS_OPERANDS
@@ -104,9 +107,9 @@ def _load(q_desc, k_desc, v_desc, z_desc, q_tiles, k_ring, v_ring, z_tiles, q_fu
 
 @gluon.jit
 def _weights(z, top, total, factor, cap, z_tiles, z_full, z_empty, n, INDEX: gl.constexpr, BIAS: gl.constexpr, rows, column, SK, position,
-             LEFT: gl.constexpr, RIGHT: gl.constexpr, CAP: gl.constexpr, MASKED: gl.constexpr):
+             seed, below, numbers, LEFT: gl.constexpr, RIGHT: gl.constexpr, CAP: gl.constexpr, MASKED: gl.constexpr, DROP: gl.constexpr):
     """(p, the new maximum, the new sum, the factor that rescales the old ones) for scores of one tile of keys, which starts at `column`;
-    all in base 2."""
+    all in base 2. With DROP some of p are 0, after the sum."""
     L: gl.constexpr = z.type.layout
     EACH: gl.constexpr = z.shape[1] // 2  # scores of a thread
     # Not pure: the lanes of a warp vote, so that it must not be moved to where some of them do not come.
@@ -134,7 +137,10 @@ def _weights(z, top, total, factor, cap, z_tiles, z_full, z_empty, n, INDEX: gl.
         else:
             z = gl.where(inside, z, float("-inf"))
     if CAP == BOUNDED:
-        return p, top, total + gl.sum(p, 1), total
+        new_total = total + gl.sum(p, 1)
+        if DROP:
+            p = dropped(p, seed, below, numbers, column)
+        return p, top, new_total, total
     if BIAS:
         new = gl.maximum(top, gl.max(z, 1))
         base = gl.where(new == float("-inf"), 0.0, new)
@@ -144,13 +150,16 @@ def _weights(z, top, total, factor, cap, z_tiles, z_full, z_empty, n, INDEX: gl.
         base = gl.where(new == float("-inf"), 0.0, new)
         p = gl.exp2(z * factor - base[:, None])
     shrink = gl.exp2(top - base)
-    return p, new, total * shrink + gl.sum(p, 1), shrink
+    new_total = total * shrink + gl.sum(p, 1)
+    if DROP:
+        p = dropped(p, seed, below, numbers, column)
+    return p, new, new_total, shrink
 
 
 @gluon.jit
 def _steps(acc, w, top, total, q, k_ring, v_ring, z_tiles, k_full, v_full, empty, z_full, z_empty, turn_bars, n, first, last, factor, cap,
-           rows, SK, position, INDEX: gl.constexpr, STAGES: gl.constexpr, BN: gl.constexpr, LEFT: gl.constexpr, RIGHT: gl.constexpr,
-           CAP: gl.constexpr, MASKED: gl.constexpr, PING: gl.constexpr, BIAS: gl.constexpr):
+           rows, SK, position, seed, limit, numbers, INDEX: gl.constexpr, STAGES: gl.constexpr, BN: gl.constexpr, LEFT: gl.constexpr,
+           RIGHT: gl.constexpr, CAP: gl.constexpr, MASKED: gl.constexpr, PING: gl.constexpr, BIAS: gl.constexpr, DROP: gl.constexpr):
     """Main loop over tiles of keys from `first` down to one past `last`: the scores of each are issued together with the product of the
     weights of the tile before it."""
     M: gl.constexpr = acc.shape[0]
@@ -172,7 +181,7 @@ def _steps(acc, w, top, total, q, k_ring, v_ring, z_tiles, k_full, v_full, empty
         z = warpgroup_mma_wait(num_outstanding=1, deps=(z,))
         mbarrier.arrive(empty.index(2 * stage), count=1)
         w, top, total, shrink = _weights(z, top, total, factor, cap, z_tiles, z_full, z_empty, n, INDEX, BIAS, rows, (first - 1 - i) * BN,
-                                         SK, position, LEFT, RIGHT, CAP, MASKED)
+                                         SK, position, seed, limit, numbers, LEFT, RIGHT, CAP, MASKED, DROP)
         # Waiting for the next keys here ends a basic block: within one, ptxas moves the exponentials behind the wait for the product.
         mbarrier.wait(k_full.index((n + 1) % STAGES), (n + 1) // STAGES & 1, pred=i + 1 < first - last)
         acc = warpgroup_mma_wait(num_outstanding=0, deps=(acc,))
@@ -185,9 +194,10 @@ def _steps(acc, w, top, total, q, k_ring, v_ring, z_tiles, k_full, v_full, empty
 
 @gluon.jit
 def _consume(INDEX: gl.constexpr, q_tiles, k_ring, v_ring, z_tiles, o_tiles, q_full, q_empty, k_full, v_full, empty, z_full, z_empty,
-             turn_bars, out_desc, out, lse, plan, rows_of_tiles, all_heads, section, H, TQ, TK, scale, softcap, ob, os, oh,
-             WIDTH: gl.constexpr, OVER: gl.constexpr, GROUPS: gl.constexpr, STAGES: gl.constexpr, BM: gl.constexpr, BN: gl.constexpr,
-             LEFT: gl.constexpr, RIGHT: gl.constexpr, CAP: gl.constexpr, PING: gl.constexpr, PACKED: gl.constexpr, BIAS: gl.constexpr):
+             turn_bars, out_desc, out, lse, plan, rows_of_tiles, all_heads, section, H, TQ, TK, scale, softcap, ob, os, oh, seed, limit, stay,
+             EIGHTHS, WIDTH: gl.constexpr, OVER: gl.constexpr, GROUPS: gl.constexpr, STAGES: gl.constexpr, BM: gl.constexpr, BN: gl.constexpr,
+             LEFT: gl.constexpr, RIGHT: gl.constexpr, CAP: gl.constexpr, PING: gl.constexpr, PACKED: gl.constexpr, BIAS: gl.constexpr, DROP: gl.constexpr,
+             SHORT: gl.constexpr):
     """One consumer warp group: the 64 queries from INDEX · 64 on of each tile."""
     DV: gl.constexpr = v_ring.shape[4]
     SCORES: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, BN, 16])
@@ -213,6 +223,9 @@ def _consume(INDEX: gl.constexpr, q_tiles, k_ring, v_ring, z_tiles, o_tiles, q_f
             position = SK - SQ
             begin, end, whole, edge = range_of(row, SQ, SK, BM, BN, LEFT, RIGHT)
             rows = row + INDEX * 64 + gl.arange(0, 64, ROWS)
+            numbers = rows
+            if DROP:
+                numbers = numbered(bh, first + rows, TQ, EIGHTHS, SHORT)
             acc = gl.zeros((64, DV), gl.float32, RESULT)
             top = gl.full((64,), 0.0, gl.float32, ROWS) + (0.5 * factor if CAP == BOUNDED else float("-inf"))
             total = gl.zeros((64,), gl.float32, ROWS)
@@ -230,7 +243,8 @@ def _consume(INDEX: gl.constexpr, q_tiles, k_ring, v_ring, z_tiles, o_tiles, q_f
                     mbarrier.arrive(turn_bars.index(1 - INDEX), count=1)
                 mbarrier.arrive(empty.index(2 * stage), count=1)
                 w, top, total, _shrink = _weights(z, top, total, factor, cap, z_tiles, z_full, z_empty, n, INDEX, BIAS, rows,
-                                                 (end - 1) * BN, SK, position, LEFT, RIGHT, CAP, True)
+                                                 (end - 1) * BN, SK, position, seed, limit, numbers, LEFT, RIGHT, CAP,
+                                                 True, DROP)
                 if PACKED:  # noqa: SIM102  decided when it is compiled
                     if end * BN > SK:
                         mbarrier.wait(v_full.index(stage), n // STAGES & 1)
@@ -239,16 +253,16 @@ def _consume(INDEX: gl.constexpr, q_tiles, k_ring, v_ring, z_tiles, o_tiles, q_f
                 edge = gl.maximum(gl.minimum(edge, end - 1), begin)
                 if RIGHT >= 0:  # without, only the last tile needs a mask at that end: the one above
                     acc, w, top, total, n = _steps(acc, w, top, total, q, k_ring, v_ring, z_tiles, k_full, v_full, empty, z_full, z_empty,
-                                                   turn_bars, n, end - 1, edge, factor, cap, rows, SK, position, INDEX, STAGES, BN, LEFT,
-                                                   RIGHT, CAP, True, PING, BIAS)
+                                                   turn_bars, n, end - 1, edge, factor, cap, rows, SK, position, seed, limit, numbers,
+                                                   INDEX, STAGES, BN, LEFT, RIGHT, CAP, True, PING, BIAS, DROP)
                 inner = gl.minimum(gl.maximum(whole, begin), edge)
                 acc, w, top, total, n = _steps(acc, w, top, total, q, k_ring, v_ring, z_tiles, k_full, v_full, empty, z_full, z_empty,
-                                               turn_bars, n, edge, inner, factor, cap, rows, SK, position, INDEX, STAGES, BN, LEFT, RIGHT,
-                                               CAP, False, PING, BIAS)
+                                               turn_bars, n, edge, inner, factor, cap, rows, SK, position, seed, limit, numbers, INDEX,
+                                               STAGES, BN, LEFT, RIGHT, CAP, False, PING, BIAS, DROP)
                 if LEFT >= 0:
                     acc, w, top, total, n = _steps(acc, w, top, total, q, k_ring, v_ring, z_tiles, k_full, v_full, empty, z_full, z_empty,
-                                                   turn_bars, n, inner, begin, factor, cap, rows, SK, position, INDEX, STAGES, BN, LEFT,
-                                                   RIGHT, CAP, True, PING, BIAS)
+                                                   turn_bars, n, inner, begin, factor, cap, rows, SK, position, seed, limit, numbers,
+                                                   INDEX, STAGES, BN, LEFT, RIGHT, CAP, True, PING, BIAS, DROP)
                 if not OVER:
                     mbarrier.arrive(q_empty.index(INDEX), count=1)
                 before = (n - 1) % STAGES
@@ -259,6 +273,8 @@ def _consume(INDEX: gl.constexpr, q_tiles, k_ring, v_ring, z_tiles, o_tiles, q_f
                 mbarrier.arrive(empty.index(2 * before + 1), count=1)
                 used += 1
             share = gl.convert_layout(1.0 / gl.where(total == 0, 1.0, total), gl.SliceLayout(1, RESULT), assert_trivial=True)
+            if DROP:
+                share = share / stay
             made = (acc * share[:, None]).to(out_desc.dtype)
             if PACKED:
                 if row + INDEX * 64 + 64 <= SQ:
@@ -282,12 +298,13 @@ def _consume(INDEX: gl.constexpr, q_tiles, k_ring, v_ring, z_tiles, o_tiles, q_f
     tma.store_wait(0)
 
 
-@gluon.jit(do_not_specialize=("SQ", "SK", "rows_of_tiles", "all_heads", "section", "H", "GROUP"))
+@gluon.jit(do_not_specialize=("SQ", "SK", "rows_of_tiles", "all_heads", "section", "H", "GROUP", "seed", "limit", "EIGHTHS"))
 def _forward(q_desc, k_desc, v_desc, out_desc, bias_desc, out, lse, plan, rows_of_tiles, all_heads, section, H, GROUP, SQ, SK, scale,
              softcap, ob, os, oh, WIDTH: gl.constexpr, OVER: gl.constexpr, GROUPS: gl.constexpr, STAGES: gl.constexpr, BN: gl.constexpr,
-             LEFT: gl.constexpr, RIGHT: gl.constexpr, CAP: gl.constexpr, PING: gl.constexpr, PACKED: gl.constexpr, BIAS: gl.constexpr):
+             LEFT: gl.constexpr, RIGHT: gl.constexpr, CAP: gl.constexpr, PING: gl.constexpr, PACKED: gl.constexpr, BIAS: gl.constexpr,
+             seed=None, limit=None, stay=None, EIGHTHS=None, DROP: gl.constexpr = False, SHORT: gl.constexpr = True):
     """`plan` is read if PACKED, `bias_desc` if BIAS. Strides of batch, token and head: out (o), of WIDTH columns. OVER: the result is
-    staged in the memory of the queries."""
+    staged in the memory of the queries. DROP: dropout, which the arguments from `seed` on say."""
     BM: gl.constexpr = 64 * GROUPS
     q_tiles = gl.allocate_shared_memory(q_desc.dtype, [GROUPS] + q_desc.block_type.shape, q_desc.layout)
     k_ring = gl.allocate_shared_memory(k_desc.dtype, [STAGES] + k_desc.block_type.shape, k_desc.layout)
@@ -327,12 +344,12 @@ def _forward(q_desc, k_desc, v_desc, out_desc, bias_desc, out, lse, plan, rows_o
         gl.warp_specialize([
             (_consume,
                         (0, q_tiles, k_ring, v_ring, z_tiles, o_tiles, q_full, q_empty, k_full, v_full, empty, z_full, z_empty, turn_bars,
-                        out_desc, out, lse, plan, rows_of_tiles, all_heads, section, H, SQ, SK, scale, softcap, ob, os, oh, WIDTH, OVER,
-                        GROUPS, STAGES, BM, BN, LEFT, RIGHT, CAP, PING, PACKED, BIAS)),
+                        out_desc, out, lse, plan, rows_of_tiles, all_heads, section, H, SQ, SK, scale, softcap, ob, os, oh, seed,
+                        limit, stay, EIGHTHS, WIDTH, OVER, GROUPS, STAGES, BM, BN, LEFT, RIGHT, CAP, PING, PACKED, BIAS, DROP, SHORT)),
             (_consume,
                         (1, q_tiles, k_ring, v_ring, z_tiles, o_tiles, q_full, q_empty, k_full, v_full, empty, z_full, z_empty, turn_bars,
-                        out_desc, out, lse, plan, rows_of_tiles, all_heads, section, H, SQ, SK, scale, softcap, ob, os, oh, WIDTH, OVER,
-                        GROUPS, STAGES, BM, BN, LEFT, RIGHT, CAP, PING, PACKED, BIAS)),
+                        out_desc, out, lse, plan, rows_of_tiles, all_heads, section, H, SQ, SK, scale, softcap, ob, os, oh, seed,
+                        limit, stay, EIGHTHS, WIDTH, OVER, GROUPS, STAGES, BM, BN, LEFT, RIGHT, CAP, PING, PACKED, BIAS, DROP, SHORT)),
             (_load,
                      (q_desc, k_desc, v_desc, bias_desc, q_tiles, k_ring, v_ring, z_tiles, q_full, q_empty, k_full, v_full, empty, z_full,
                      z_empty, plan, rows_of_tiles, all_heads, section, H, GROUP, SQ, SK, GROUPS, STAGES, BM, BN, LEFT, RIGHT, PACKED,
@@ -342,16 +359,16 @@ def _forward(q_desc, k_desc, v_desc, out_desc, bias_desc, out, lse, plan, rows_o
         gl.warp_specialize([
             (_consume,
                         (0, q_tiles, k_ring, v_ring, z_tiles, o_tiles, q_full, q_empty, k_full, v_full, empty, z_full, z_empty, turn_bars,
-                        out_desc, out, lse, plan, rows_of_tiles, all_heads, section, H, SQ, SK, scale, softcap, ob, os, oh, WIDTH, OVER,
-                        GROUPS, STAGES, BM, BN, LEFT, RIGHT, CAP, PING, PACKED, BIAS)),
+                        out_desc, out, lse, plan, rows_of_tiles, all_heads, section, H, SQ, SK, scale, softcap, ob, os, oh, seed,
+                        limit, stay, EIGHTHS, WIDTH, OVER, GROUPS, STAGES, BM, BN, LEFT, RIGHT, CAP, PING, PACKED, BIAS, DROP, SHORT)),
             (_consume,
                         (1, q_tiles, k_ring, v_ring, z_tiles, o_tiles, q_full, q_empty, k_full, v_full, empty, z_full, z_empty, turn_bars,
-                        out_desc, out, lse, plan, rows_of_tiles, all_heads, section, H, SQ, SK, scale, softcap, ob, os, oh, WIDTH, OVER,
-                        GROUPS, STAGES, BM, BN, LEFT, RIGHT, CAP, PING, PACKED, BIAS)),
+                        out_desc, out, lse, plan, rows_of_tiles, all_heads, section, H, SQ, SK, scale, softcap, ob, os, oh, seed,
+                        limit, stay, EIGHTHS, WIDTH, OVER, GROUPS, STAGES, BM, BN, LEFT, RIGHT, CAP, PING, PACKED, BIAS, DROP, SHORT)),
             (_consume,
                         (2, q_tiles, k_ring, v_ring, z_tiles, o_tiles, q_full, q_empty, k_full, v_full, empty, z_full, z_empty, turn_bars,
-                        out_desc, out, lse, plan, rows_of_tiles, all_heads, section, H, SQ, SK, scale, softcap, ob, os, oh, WIDTH, OVER,
-                        GROUPS, STAGES, BM, BN, LEFT, RIGHT, CAP, PING, PACKED, BIAS)),
+                        out_desc, out, lse, plan, rows_of_tiles, all_heads, section, H, SQ, SK, scale, softcap, ob, os, oh, seed,
+                        limit, stay, EIGHTHS, WIDTH, OVER, GROUPS, STAGES, BM, BN, LEFT, RIGHT, CAP, PING, PACKED, BIAS, DROP, SHORT)),
             (_load,
                      (q_desc, k_desc, v_desc, bias_desc, q_tiles, k_ring, v_ring, z_tiles, q_full, q_empty, k_full, v_full, empty, z_full,
                      z_empty, plan, rows_of_tiles, all_heads, section, H, GROUP, SQ, SK, GROUPS, STAGES, BM, BN, LEFT, RIGHT, PACKED,
@@ -382,7 +399,7 @@ def _over(p: Problem) -> bool:
 
 
 def supports(p: Problem) -> str | None:
-    if reason := shared.refused(p, ("mask", "page_table", "cache_lengths", "sinks", "q_scale", "k_scale", "v_scale", "alibi_slopes")):
+    if reason := shared.refused(p, ("mask", "page_table", "cache_lengths", "sinks", "q_scale", "k_scale", "v_scale", "alibi_slopes"), dropout=True):
         return reason
     if _over(p) and (shared.packed(p) or (int(p.option("right")) >= 0 and p["q"].shape[1] > p["k"].shape[1])):
         return (
@@ -473,6 +490,8 @@ def launches(p: Problem, config: Config) -> list[Launch]:
         "WIDTH": p["v"].shape[3], "OVER": _over(p), "GROUPS": config.GROUPS, "STAGES": config.STAGES, "BN": config.BN, **shared.windows(p),
         "CAP": _cap(p, config), "PING": config.PING,
     }
+    if float(p.option("dropout_p")):
+        args |= {"seed": "seed", "stay": 1.0 - float(p.option("dropout_p")), **shared.dropout(p)}
     made = [Launch(_forward, (min(tiles, p.device.sms),), args, warps=4)]
     if packed:
         bounds = {
