@@ -178,6 +178,7 @@ divided(int M, int N, int K, int splits, int each, int tall, const T* __restrict
     char* const aligned_b = aligned_a + (A % 2 == 1 ? Rows::BYTES : 0);
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, m_warp = warp / (BN / WN) * WM, n_warp = warp % (BN / WN) * WN;
     gdc_wait();
+    gdc_launch_dependents();  // all blocks of few tiles are resident: the next kernel's may wait beside them
 
     const int tile = blockIdx.x / splits, part = blockIdx.x % splits;
     const int tiles_m = (M + BM - 1) / BM, tiles_n = (N + BN - 1) / BN;
