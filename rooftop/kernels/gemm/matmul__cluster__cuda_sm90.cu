@@ -281,7 +281,7 @@ divided(int M, int N, int K, int splits, int each, int tall, const T* __restrict
         O* const to = out + z * zo + m * ldo + n;
         if constexpr (V * sizeof(O) == 16) {
             const auto w = words(made);
-            *reinterpret_cast<uint4*>(to) = make_uint4(w.v[0], w.v[1], w.v[2], w.v[3]);
+            __stcg(reinterpret_cast<uint4*>(to), make_uint4(w.v[0], w.v[1], w.v[2], w.v[3]));
         } else if constexpr (V * sizeof(O) % 4 == 0) {
             *reinterpret_cast<Words<V * sizeof(O) / 4>*>(to) = words(made);
         } else {
