@@ -18,7 +18,7 @@ from rooftop.ops._peers import Kept, compiled, one_dtype
 if TYPE_CHECKING:
     from torch import Tensor
 
-FEW = 8  # columns
+FEW, MANY = 8, 64  # columns; rows
 
 
 def layer_norm(
@@ -94,13 +94,14 @@ def _eager(
 
 
 def cpu(x: Tensor, residual: Tensor | None, weight: Tensor | None, bias: Tensor | None, dims: int, eps: float) -> Any:
-    """Torch sums gradients of 16 bits in 16 bits, and those of few columns are little but rounding: `cpu_backward` makes both. Of 16 bits
-    torch computes x · scale - mean · scale: rows far from zero are widened first."""
+    """`cpu_backward` makes the gradients that torch's own rounding spoils: of 16 bits, which it sums in 16 bits, of few columns, which are
+    little but rounding, and of many rows, which it adds one after another. Of 16 bits torch computes x · scale - mean · scale: rows far from
+    zero are widened first."""
     import torch
 
     wanted = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in (x, residual, weight, bias))
     columns = prod(x.shape[x.dim() - dims :])
-    if columns <= 1 or (wanted and (columns <= FEW or x.element_size() == 2)):
+    if columns <= 1 or (wanted and (columns <= FEW or x.numel() > MANY * columns or x.element_size() == 2)):
         return NotImplemented
     if x.element_size() == 4:
         return _eager(x, residual, weight, bias, dims, eps)
@@ -125,11 +126,11 @@ def cpu_backward(dy: Tensor, ds: Tensor | None, s: Tensor, weight: Tensor | None
         wide, axes = s.float(), tuple(range(-dims, 0))
         off = wide - wide.mean(axes, keepdim=True)
         scale = (off.square().mean(axes, keepdim=True) + eps).rsqrt()
-        need = [True, weight is not None, bias is not None]
-        found = torch.ops.aten.native_layer_norm_backward(
-            dy.float(), off, s.shape[-dims:], torch.zeros_like(scale), scale, widen(weight), widen(bias), need
-        )
-        found = (found[0] if ds is None else found[0] + ds.float(), *found[1:])
+        g = dy.float()
+        dx = torch.ops.aten.native_layer_norm_backward(
+            g, off, s.shape[-dims:], torch.zeros_like(scale), scale, widen(weight), widen(bias), [True, False, False]
+        )[0]
+        found = (dx if ds is None else dx + ds.float(), None if weight is None else total(g * (off * scale), dims), total(g, dims))
     return tuple(None if like is None else t.to(like.dtype) for t, like in zip(found, (s, weight, bias), strict=True))
 
 
