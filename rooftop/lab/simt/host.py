@@ -160,6 +160,6 @@ def _hosts(part: Sequence[Token], device: Collection[str]) -> bool:
         return True  # an explicit instantiation
     outside = _outside(words)
     is_class = any(w in ("struct", "class", "union") for w in outside) and "{" in outside
-    if outside[:1] in (["using"], ["typedef"]):
+    if outside[:1] in (["using"], ["typedef"], ["concept"]):
         return False
     return any(_OWN.fullmatch(w) for w in (words if is_class or ")" in outside else outside[:3]))

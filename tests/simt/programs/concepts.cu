@@ -3,7 +3,7 @@
 #include <concepts>
 
 template <typename T>
-concept Number = std::integral<T> || std::floating_point<T>;
+concept Number = (std::integral<T> || std::floating_point<T>);
 
 template <Number T>
 __global__ void made_twice_as_large(T* x, unsigned n) {
