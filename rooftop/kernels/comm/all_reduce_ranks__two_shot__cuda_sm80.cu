@@ -94,7 +94,6 @@ two_shot(int ranks, int first, long long count, long long share, int each, const
                 }
             }
         }
-        if (t <= slabs) tell(rooms, rank, ranks, number + t + 1, call, false);
         if (t > 1) {  // the others' sums of the slab before that
             for (int k = 1; k < ranks; ++k) {
                 const int s = (rank + k) % ranks;
@@ -104,6 +103,8 @@ two_shot(int ranks, int first, long long count, long long share, int each, const
                 }
             }
         }
+        // only now, when its stores have arrived: a thread that waits for them holds up its block
+        if (t <= slabs) tell(rooms, rank, ranks, number + t + 1, call, false);
     }
     const unsigned last = number + slabs + 1;
     if (met != MET) {  // nothing of the block's is a sum
