@@ -26,6 +26,7 @@ two_shot(int ranks, int first, long long count, long long share, int each, const
     unsigned char* room, const unsigned long long* table, long long bytes, long long second, unsigned* epochs, int* fault, unsigned call,
     int seed, long long patience) {
     using M = Message<WIRE, GROUP>;
+    constexpr bool AHEAD = !ROTATED;  // whether registers are left to load a message before the one before it is added
     const int rank = first + blockIdx.y;
     const Rooms<HERE> rooms{room, table, bytes};
     x += blockIdx.y * count, out += blockIdx.y * count;
@@ -67,23 +68,26 @@ two_shot(int ranks, int first, long long count, long long share, int each, const
                     unsigned in[DEEP][M::W::WORDS];
                     float scales;
                     int next = rank == 0;  // of the others, in their order
-                    part(rank, next).fetch(in, scales, c);
+                    if (AHEAD) part(rank, next).fetch(in, scales, c);
                     for (int p = 0; p < ranks; ++p) {
                         if (p == rank) {
-                            float own[DEEP][PACK];
-                            Packed<WIRE> packs[DEEP];
-                            load(own, rank, c);
-                            encode_chunk<WIRE, GROUP, STOCHASTIC>(packs, own, c, seed, index(rank, rank));
-                            read_packs<WIRE>(own, packs);
+                            const long long from = static_cast<long long>(rank) * share;
 #pragma unroll
-                            for (int u = 0; u < DEEP; ++u) {
+                            for (int u = 0; u < DEEP; ++u) {  // one pack after another: all would not fit into the registers
+                                const long long at = static_cast<long long>(c) * CHUNK + u * ROW + threadIdx.x % 32 * PACK;
+                                float own[PACK];
+                                load_pack(own, x + from, at, min(count - from, share), whole_x);
+                                if (ROTATED) rotate<GROUP>(own);
+                                const Packed<WIRE> pack = encode<WIRE, GROUP, STOCHASTIC>(own, seed, index(rank, rank) + at);
+                                values<WIRE>(own, pack.w, pack.s);
 #pragma unroll
-                                for (int i = 0; i < PACK; ++i) v[u][i] = p == 0 ? own[u][i] : __fadd_rn(v[u][i], own[u][i]);
+                                for (int i = 0; i < PACK; ++i) v[u][i] = p == 0 ? own[i] : __fadd_rn(v[u][i], own[i]);
                             }
                         } else {
+                            if (!AHEAD) part(rank, p).fetch(in, scales, c);
                             add_fetched<WIRE, GROUP>(v, in, scales, p == 0);
                             next += next + 1 == rank ? 2 : 1;
-                            if (next < ranks) part(rank, next).fetch(in, scales, c);
+                            if (AHEAD && next < ranks) part(rank, next).fetch(in, scales, c);
                         }
                     }
                     Packed<WIRE> packs[DEEP];
