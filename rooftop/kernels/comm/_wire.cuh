@@ -183,26 +183,28 @@ __device__ inline Packed<WIRE> encode(const float (&v)[PACK], unsigned seed, uns
         }
         const float s = fmaxf(by_most<WIRE>(size, bad), 0x1p-126f), part = __frcp_rn(s);
         out.s = bad ? -s : s;
-        unsigned code[PACK];
         if (STOCHASTIC || any) {
             const float most = bad ? W::NEXT : W::MOST;
             const RandomWords random(seed, index >> 3);
             constexpr unsigned EDGE = static_cast<unsigned>(W::MOST);
 #pragma unroll
+            for (int i = 0; i < W::WORDS; ++i) out.w[i] = 0;
+#pragma unroll
             for (int i = 0; i < PACK; ++i) {
+                unsigned code;
                 const float t = fminf(fmaxf(__fmul_rn(v[i], part), -most), most);  // NaN gives -most; its own code is put in below
                 if constexpr (WIRE == FP8) {
-                    code[i] = __nv_cvt_float_to_fp8(t, __NV_SATFINITE, __NV_E4M3);
-                    if (bad && !is_finite(v[i])) code[i] = v[i] != v[i] ? 0x7f : v[i] > 0 ? 0x7e : 0xfe;
+                    code = __nv_cvt_float_to_fp8(t, __NV_SATFINITE, __NV_E4M3);
+                    if (bad && !is_finite(v[i])) code = v[i] != v[i] ? 0x7f : v[i] > 0 ? 0x7e : 0xfe;
                 } else {
-                    if constexpr (STOCHASTIC) code[i] =
+                    if constexpr (STOCHASTIC) code =
                         static_cast<unsigned>((__float2int_rn(__fmul_rn(t, 65536.f))
                             + static_cast<int>(random(i / 2) >> (i % 2 * 16) & 0xffff)) >> 16);
-                    else code[i] = __float_as_uint(__fadd_rn(t, WHOLE));
-                    if (bad && !is_finite(v[i])) code[i] = v[i] != v[i] ? -EDGE - 1 : v[i] > 0 ? EDGE : -EDGE;
+                    else code = __float_as_uint(__fadd_rn(t, WHOLE));
+                    if (bad && !is_finite(v[i])) code = v[i] != v[i] ? -EDGE - 1 : v[i] > 0 ? EDGE : -EDGE;
                 }
+                out.w[i * W::BITS / 32] |= (code & ((1u << W::BITS) - 1)) << (i * W::BITS % 32);
             }
-            join<WIRE>(out.w, code);
         } else if constexpr (WIRE == FP8) {
 #pragma unroll
             for (int i = 0; i < PACK; i += 4) {
@@ -215,6 +217,7 @@ __device__ inline Packed<WIRE> encode(const float (&v)[PACK], unsigned seed, uns
                 out.w[i / 4] = pairs[0] | pairs[1] << 16;
             }
         } else {  // none is beyond the largest code by more than a rounding, which the next one takes back
+            unsigned code[PACK];
 #pragma unroll
             for (int i = 0; i < PACK; ++i) code[i] = __float_as_uint(__fadd_rn(__fmul_rn(v[i], part), WHOLE));
             join<WIRE>(out.w, code);

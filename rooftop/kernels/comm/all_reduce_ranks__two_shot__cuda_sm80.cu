@@ -26,6 +26,7 @@ two_shot(int ranks, int first, long long count, long long share, int each, const
     unsigned char* room, const unsigned long long* table, long long bytes, long long second, unsigned* epochs, int* fault, unsigned call,
     int seed, long long patience) {
     using M = Message<WIRE, GROUP>;
+    constexpr bool KEPT = !ROTATED && !STOCHASTIC;  // own codes stay in registers, of which there are too few otherwise
     const int rank = first + blockIdx.y;
     const Rooms<HERE> rooms{room, table, bytes};
     x += blockIdx.y * count, out += blockIdx.y * count;
@@ -61,7 +62,7 @@ two_shot(int ranks, int first, long long count, long long share, int each, const
                     const long long at = static_cast<long long>(c) * CHUNK + u * ROW + threadIdx.x % 32 * PACK;
                     float own[PACK];
                     load_pack(own, x + from, at, min(count - from, share), whole_x);
-                    const Packed<WIRE> pack = encode<WIRE, GROUP, STOCHASTIC>(own, seed, index(rank, rank) + at);
+                    const Packed<WIRE> pack = encode<WIRE, GROUP, false>(own, 0, 0);
                     values<WIRE>(own, pack.w, pack.s);
 #pragma unroll
                     for (int i = 0; i < PACK; ++i) v[u][i] = p == 0 ? own[i] : __fadd_rn(v[u][i], own[i]);
@@ -76,7 +77,7 @@ two_shot(int ranks, int first, long long count, long long share, int each, const
 
     for (int t = 0; t <= slabs + 1; ++t) {
         if (t < slabs) {  // codes of slab t leave, to the next rank first
-            for (int k = 1; k < ranks + ROTATED; ++k) {  // rotated codes to itself, too: registers do not suffice to keep them
+            for (int k = 1; k < ranks + !KEPT; ++k) {
                 const int s = (rank + k) % ranks;
                 for (int c = begin + t * slab; c < min((t + 1) * slab, chunks); c += step) {
                     load(v, s, c);
@@ -89,8 +90,8 @@ two_shot(int ranks, int first, long long count, long long share, int each, const
             if (met != MET) break;
             if (t <= slabs) {  // the sum of the slab before, whose codes have come
                 for (int c = begin + (t - 1) * slab; c < min(t * slab, chunks); c += step) {
-                    if constexpr (ROTATED) sum_chunk<WIRE, GROUP>(v, ranks, c, [&](int p) { return part(rank, p); });
-                    else add_up(c);
+                    if constexpr (KEPT) add_up(c);
+                    else sum_chunk<WIRE, GROUP>(v, ranks, c, [&](int p) { return part(rank, p); });
                     Packed<WIRE> packs[DEEP];
                     encode_chunk<WIRE, GROUP, STOCHASTIC>(packs, v, c, seed, index(ranks, rank));
                     put_packs<WIRE, GROUP>(packs, c, ranks - 1, [&](int p) { return sum((rank + 1 + p) % ranks, rank); });
