@@ -16,6 +16,8 @@ def attention(p: Problem, named: str = "") -> Chosen | str:
     sequences = max(1, p["cu_seqlens_q"].shape[0] - 1) if _arguments.packed(p) else 1
     order = [("attention__decode__triton", "few queries: the keys are split among programs")]
     if p.device.arch >= 90 and q.shape[1] > 64 * sequences and max(q.shape[3], v.shape[3]) > 32:
+        if q.itemsize == 1:
+            order.append(("attention__eight__gluon_sm90", "both products in 8 bits, wgmma and TMA, warps specialised"))
         order.append(("attention__gluon_sm90", "blocks of 128 queries, wgmma and TMA, warps specialised"))
     order += [
         ("attention__triton", "any layout and size"), ("attention__gluon_sm90", "the only kernel that takes it"),
