@@ -10,8 +10,6 @@ Figures are shares of a copy, or times relative to another kernel, measured on a
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from rooftop.core.choice import Chosen
 from rooftop.core.registry import in_order
 from rooftop.core.spec import Meta, Problem
@@ -210,8 +208,7 @@ def softmax(p: Problem, named: str = "") -> Chosen | str:
     long = size > 32 * KIB or (size == 32 * KIB and p.device.l2_bytes > 50 << 20)
     if hopper and (long or (size > 6 * KIB and not _in_vectors(x))):
         order.append(CLUSTERS)
-    found = _chosen("softmax", p, named, [*order, TILE, ROWS, CLUSTERS, LONG, STAGED, SPLIT])
-    return _in_clusters(found, p, size, ((4096, 128, 16), (8192, 256, 8), (32768, 512, 4)), size, 24)
+    return _chosen("softmax", p, named, [*order, TILE, ROWS, CLUSTERS, LONG, STAGED, SPLIT])
 
 
 def softmax_bwd(p: Problem, named: str = "") -> Chosen | str:
@@ -228,8 +225,7 @@ def softmax_bwd(p: Problem, named: str = "") -> Chosen | str:
         order.append(SPLIT if softmax_long_rows.supports(p) else LONG)
     if hopper and (size > 32 * KIB or (size > 6 * KIB and not _in_vectors(y))):
         order.append(CLUSTERS)
-    found = _chosen("softmax_bwd", p, named, [*order, TILE, ROWS, CLUSTERS, LONG, SPLIT])
-    return _in_clusters(found, p, size, ((4096, 128, 16), (8192, 256, 8), (32768, 1024, 2)), 2 * size, 32)
+    return _chosen("softmax_bwd", p, named, [*order, TILE, ROWS, CLUSTERS, LONG, SPLIT])
 
 
 def log_softmax(p: Problem, named: str = "") -> Chosen | str:
@@ -239,8 +235,7 @@ def log_softmax(p: Problem, named: str = "") -> Chosen | str:
     order = [ROWS] if KIB < size <= _register_rows.ROW_BYTES and not _in_vectors(x) else []
     if p.device.arch >= 90 and (size >= 32 * KIB or (size > 6 * KIB and not _in_vectors(x))):
         order.append(CLUSTERS)
-    found = _chosen("log_softmax", p, named, [*order, TILE, ROWS, CLUSTERS])
-    return _in_clusters(found, p, size, ((4096, 128, 16), (8192, 256, 8), (32768, 512, 4)), size, 24)
+    return _chosen("log_softmax", p, named, [*order, TILE, ROWS, CLUSTERS])
 
 
 def log_softmax_bwd(p: Problem, named: str = "") -> Chosen | str:
@@ -248,8 +243,7 @@ def log_softmax_bwd(p: Problem, named: str = "") -> Chosen | str:
     order = [ROWS] if KIB < size <= _register_rows.ROW_BYTES and not _in_vectors(y) else []
     if p.device.arch >= 90 and (size > 32 * KIB or (size > 6 * KIB and not _in_vectors(y))):
         order.append(CLUSTERS)
-    found = _chosen("log_softmax_bwd", p, named, [*order, TILE, ROWS, CLUSTERS])
-    return _in_clusters(found, p, size, ((4096, 128, 16), (8192, 256, 8), (32768, 1024, 2)), 2 * size, 32)
+    return _chosen("log_softmax_bwd", p, named, [*order, TILE, ROWS, CLUSTERS])
 
 
 def _in_vectors(m: Meta) -> bool:
@@ -264,30 +258,3 @@ def _whole_vectors(p: Problem) -> bool:
     if columns % per:
         return False
     return not any([p[name].align < 16 or (rows > 1 and p[name].strides[0] % per) for name in ("y", "dy", "dx")])
-
-
-# bytes of shared memory of a block besides its share: partial results, a share rounded up to whole lines, and what the driver reserves
-OWN = 3 * 1024
-MOST_BLOCKS = 6  # of a multiprocessor: more would have few threads each
-
-
-def _in_clusters(
-    found: Chosen | str, p: Problem, size: int, whole: tuple[tuple[int, int, int], ...], held: int, warps: int
-) -> Chosen | str:
-    """The config of softmaxes__cuda_sm90.cu, if it is chosen. `whole`: rows of up to so many bytes are one block's; its threads, and blocks
-    a multiprocessor. Longer ones have few blocks a row, since each additional one is one more to wait for; but at least three resident
-    blocks: while one computes, the copies of the others are in flight.
-
-    held   bytes of shared memory that a row takes, of all its tensors
-    warps  of all blocks of a multiprocessor. Forward: 48 were as fast on an H200 in bf16 and 3 % slower in float32; backward: few
-           instructions an element, and 48 registers a thread"""
-    if isinstance(found, str) or found.kernel != f"{p.op}__{CLUSTERS[0]}":
-        return found
-    for most, threads, blocks in whole:
-        if size <= most:
-            return replace(found, config={"threads": threads, "cluster": 1, "blocks": blocks})
-    for cluster in (1, 2, 4, 8, 16):
-        blocks = min(MOST_BLOCKS, (p.device.shared_per_block + 1024) // (-(-held // cluster) + OWN))
-        if blocks >= 3:
-            break
-    return replace(found, config={"threads": 32 * (warps // max(blocks, 2)), "cluster": cluster, "blocks": blocks})
