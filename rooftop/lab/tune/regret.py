@@ -2,7 +2,8 @@
 drawn from a seed.
 
 Its record is that of a sweep with two more columns: `best`, kernel and config of the fastest, and `best_us`, its time beside what a call
-takes. Where a kernel's module has `every(p)`, its configs are those; else `configs(p)`, as for tuning."""
+takes. Where a kernel's module has `every(p)`, its configs are those; else `configs(p)`, as for tuning; of ops with rows a sample of those of
+all kernels (`worst._listed`)."""
 
 from __future__ import annotations
 

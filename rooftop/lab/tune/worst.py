@@ -10,7 +10,8 @@ from math import prod
 from typing import Any
 
 from rooftop.core import registry
-from rooftop.core.spec import TARGETS, Device
+from rooftop.core.implementation import Implementation
+from rooftop.core.spec import TARGETS, Device, Problem
 from rooftop.lab.candidates import Subject
 from rooftop.lab.inspect.inspector import facts_of
 from rooftop.lab.timing import bench, sweep, swept
@@ -20,6 +21,7 @@ from rooftop.lab.tune.tuner import pinned
 
 BACKENDS = ("triton", "cuda", "gluon")  # of which a call takes kernels without naming them
 MOST = 48  # rivals of a point: each is compiled
+MINE, OTHERS = 16, 6
 LATENCY_S = 0.8e-6  # of the memory while it is busy: so many seconds of its bandwidth must be in flight
 
 
@@ -78,9 +80,22 @@ def config_of(run: sweep.Sweep, point: sweep.Point) -> str:
     return _config(mine, point.case(run.of), run.device)[1]
 
 
+def _listed(run: sweep.Sweep, implementation: Implementation, problem: Problem, mine: bool, every: bool) -> list[Any]:
+    """The configs of one kernel that are timed. Of ops with rows, whose kernels list hundreds, `every` takes some evenly from each list:
+    MINE of the kernel that a call takes, OTHERS of each other one."""
+    if not mine and not (every and run.of.rows):
+        return [implementation.configure(problem)]
+    if every and (listed := getattr(getattr(implementation, "module", None), "every", None)) is not None:
+        return list(listed(problem))
+    found = implementation.configs(problem)
+    if not (every and run.of.rows):
+        return found
+    return [implementation.configure(problem), *found[:: -(-len(found) // (MINE if mine else OTHERS)) or 1]]
+
+
 def rivals(run: sweep.Sweep, point: sweep.Point, every: bool = False) -> list[Subject]:
     """The other configs of the kernel that a call takes, and the other kernels with the config of their own, named by both. `every`: all
-    valid configs, and not those alone that tuning tries."""
+    valid configs, and not those alone that tuning tries; of ops with rows a sample of those of all kernels."""
     case, device, mine = point.case(run.of), run.device, run.chosen(point)
     found: dict[str, Subject] = {}
     if mine is None or mine.implementation is None:
@@ -90,10 +105,7 @@ def rivals(run: sweep.Sweep, point: sweep.Point, every: bool = False) -> list[Su
         subject = Subject(implementation.name, run.op, implementation)
         if implementation.backend not in BACKENDS or subject.supports(case, device) is not None:
             continue
-        problem = subject.kernel_problem(case, device)[1]
-        listed = getattr(getattr(implementation, "module", None), "every", implementation.configs) if every else implementation.configs
-        configs = listed(problem) if implementation.name == mine.name else [implementation.configure(problem)]
-        for config in configs:
+        for config in _listed(run, implementation, subject.kernel_problem(case, device)[1], implementation.name == mine.name, every):
             text = label(implementation.config_dict(config))
             if implementation.name != mine.name or text != chosen:
                 found[f"{implementation.name} ({text})"] = replace(pinned(subject, config), name=f"{implementation.name} ({text})")
