@@ -3,6 +3,7 @@ fastest of the other configs and kernels that take the point."""
 
 from __future__ import annotations
 
+import random
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -10,8 +11,7 @@ from math import prod
 from typing import Any
 
 from rooftop.core import registry
-from rooftop.core.implementation import Implementation
-from rooftop.core.spec import TARGETS, Device, Problem
+from rooftop.core.spec import TARGETS, Device
 from rooftop.lab.candidates import Subject
 from rooftop.lab.inspect.inspector import facts_of
 from rooftop.lab.timing import bench, sweep, swept
@@ -21,7 +21,8 @@ from rooftop.lab.tune.tuner import pinned
 
 BACKENDS = ("triton", "cuda", "gluon")  # of which a call takes kernels without naming them
 MOST = 48  # rivals of a point: each is compiled
-MINE, OTHERS = 16, 6
+FIRST, DRAWN = 12, 8  # of all valid configs of a kernel, best predicted first: those that are tried, and a random sample of the others
+OTHERS = 5  # and of each other kernel, of ops with rows, whose kernels overlap
 LATENCY_S = 0.8e-6  # of the memory while it is busy: so many seconds of its bandwidth must be in flight
 
 
@@ -80,22 +81,10 @@ def config_of(run: sweep.Sweep, point: sweep.Point) -> str:
     return _config(mine, point.case(run.of), run.device)[1]
 
 
-def _listed(run: sweep.Sweep, implementation: Implementation, problem: Problem, mine: bool, every: bool) -> list[Any]:
-    """The configs of one kernel that are timed. Of ops with rows, whose kernels list hundreds, `every` takes some evenly from each list:
-    MINE of the kernel that a call takes, OTHERS of each other one."""
-    if not mine and not (every and run.of.rows):
-        return [implementation.configure(problem)]
-    if every and (listed := getattr(getattr(implementation, "module", None), "every", None)) is not None:
-        return list(listed(problem))
-    found = implementation.configs(problem)
-    if not (every and run.of.rows):
-        return found
-    return [implementation.configure(problem), *found[:: -(-len(found) // (MINE if mine else OTHERS)) or 1]]
-
-
 def rivals(run: sweep.Sweep, point: sweep.Point, every: bool = False) -> list[Subject]:
-    """The other configs of the kernel that a call takes, and the other kernels with the config of their own, named by both. `every`: all
-    valid configs, and not those alone that tuning tries; of ops with rows a sample of those of all kernels."""
+    """The other configs of the kernel that a call takes, and the other kernels with the config of their own, named by both. `every`: of all
+    valid configs the FIRST, which are the best predicted where a kernel sorts them, and DRAWN others, and not those alone that tuning tries;
+    of ops with rows OTHERS of each other kernel, too."""
     case, device, mine = point.case(run.of), run.device, run.chosen(point)
     found: dict[str, Subject] = {}
     if mine is None or mine.implementation is None:
@@ -105,7 +94,17 @@ def rivals(run: sweep.Sweep, point: sweep.Point, every: bool = False) -> list[Su
         subject = Subject(implementation.name, run.op, implementation)
         if implementation.backend not in BACKENDS or subject.supports(case, device) is not None:
             continue
-        for config in _listed(run, implementation, subject.kernel_problem(case, device)[1], implementation.name == mine.name, every):
+        problem = subject.kernel_problem(case, device)[1]
+        listed = getattr(getattr(implementation, "module", None), "every", implementation.configs) if every else implementation.configs
+        drawn = random.Random(point.case(run.of).id)
+        if implementation.name != mine.name:
+            more = implementation.configs(problem) if every and run.of.rows else []
+            configs = [implementation.configure(problem), *drawn.sample(more, min(OTHERS, len(more)))]
+        else:
+            configs = listed(problem)
+        if every and len(configs) > FIRST + DRAWN:
+            configs = [*configs[:FIRST], *drawn.sample(configs[FIRST:], DRAWN)]
+        for config in configs:
             text = label(implementation.config_dict(config))
             if implementation.name != mine.name or text != chosen:
                 found[f"{implementation.name} ({text})"] = replace(pinned(subject, config), name=f"{implementation.name} ({text})")
