@@ -53,10 +53,11 @@ def _clusters(r: norms.Rows, c: Mapping[str, Any]) -> int:
 
 
 def keeps_busy(p: Problem) -> bool:
-    """Whether it takes the rows, and each cluster has enough of them."""
+    """Whether the memory is busy all the time: of aligned rows, if each cluster has enough of them, and a row's slice takes as long as the
+    exchange of its sums or a second block works meanwhile."""
     r = norms.of(p).as_ring_rows
-    c = None if supports(p) else _config(r)
-    return c is not None and r.count >= ROUNDS * _clusters(r, c)
+    c = _config(r) if r.slices.aligned and supports(p) is None else None
+    return c is not None and (c["blocks"] > 1 or r.bytes >= 256 * KIB) and r.count >= ROUNDS * _clusters(r, c)
 
 
 def choose(p: Problem, head: Head | None = None) -> dict[str, Any]:
