@@ -289,7 +289,7 @@ def decompress(c: Compressed | bytes | bytearray | memoryview, *, out: Any = Non
     Args:
         c: a result of `compress`, or the bytes of a container.
         out: a NumPy array or CPU tensor to fill, C-contiguous, of the same shape and dtype. None: a new one.
-        to: a device of torch ("cpu", "cuda", a torch.device): return a tensor there; a GPU decodes it itself, except for codec "ratio".
+        to: a device of torch ("cpu", "cuda", a torch.device): return a tensor there; a GPU decodes it itself; of codec "ratio" float32 alone.
         None: as above.
 
     Raises FormatError (a ValueError) for bytes that are not a container, or for a damaged one: it names the chunk. ValueError for an `out`
@@ -305,7 +305,7 @@ def decompress(c: Compressed | bytes | bytearray | memoryview, *, out: Any = Non
     held = c.on_device
     if held is None:
         _plausible(c.stream)
-    if to is not None and held is None and to.startswith("cuda") and h.codec != "ratio":
+    if to is not None and held is None and to.startswith("cuda") and (h.codec != "ratio" or h.element.name == "f32"):
         _frequencies(c.stream)
         held = device.on_device(c.stream, to)
     if held is not None and to != "cpu":
