@@ -14,7 +14,7 @@ RING = 27 * 638 * 8  # bytes of shared memory of `walk`
 def supports(p: Problem, head: Any) -> str | None:
     if p.option("element") != "f32":
         return f"it decodes float32; the values are {p.option('element')}"
-    if p.device.shared_per_block < RING + 4096:
+    if p.option("rank") != 1 and p.device.shared_per_block < RING + 4096:
         return f"a block needs {RING + 4096} bytes of shared memory; the device has {p.device.shared_per_block}"
     return chunks_taken(ratio_header(p, "y").chunks)
 
@@ -51,4 +51,5 @@ def launches(p: Problem, config: Any, head: Any) -> list[Launch]:
             chained=p.device.arch >= 90,
         )
 
-    return [launch("read_chunks", 256, reading), launch("interpolate", 512, values), launch("walk", 640, walking, RING)]
+    made_of = [launch("read_chunks", 256, reading), launch("interpolate", 512, values)]
+    return made_of if h.rank == 1 else [*made_of, launch("walk", 640, walking, RING)]  # a line has no such predictor
