@@ -122,7 +122,8 @@ def compress(
         psnr: the minimum PSNR in dB; the bound is range * 10^(-psnr / 20), which guarantees it in the worst case.
         lossless: every bit is kept.
         codec: lossy "fast" (differences, fixed width a block) or "ratio" (floats only: interpolation and entropy coding; slower, smaller;
-        on the CPU but for `fitted=False`); lossless "planes" (entropy coding of exponents: weights) or "shuffle" (differences, bit planes: smooth fields, integers).
+        on the CPU but for `fitted=False`); lossless "planes" (entropy coding of exponents: weights) or "shuffle" (differences, bit planes:
+        smooth fields, integers).
             "auto": "fast", or the smaller result of the two lossless codecs.
         rank: number of dimensions along which values are predicted, 1 to 3 ("planes" has none). None: as many as `x` has, up to 3; 1 if
         rows of 32 would be

@@ -15,7 +15,8 @@ EXACT = 1 << 40  # stands for an exact value among the k
 
 def rounded(v: np.ndarray, e: Element) -> np.ndarray:
     with np.errstate(all="ignore"):
-        return v.astype(e.numpy)
+        found: np.ndarray = v.astype(e.numpy)
+    return found
 
 
 def plain_values(bits: np.ndarray, e: Element) -> np.ndarray:

@@ -11,7 +11,6 @@ from rooftop import codecs
 from rooftop.codecs import FormatError, device
 from rooftop.formats.container import to_bytes
 
-
 WAYS: list[dict[str, Any]] = [
     {"abs": 1e-3}, {"lossless": True, "codec": "shuffle"}, {"lossless": True, "codec": "planes"}, {"abs": 1e-3, "codec": "ratio", "fitted": False}
 ]
