@@ -15,8 +15,7 @@ EXACT = 1 << 40  # stands for an exact value among the k
 
 def rounded(v: np.ndarray, e: Element) -> np.ndarray:
     with np.errstate(all="ignore"):
-        found: np.ndarray = v.astype(e.numpy)
-    return found
+        return np.asarray(v.astype(e.numpy))
 
 
 def plain_values(bits: np.ndarray, e: Element) -> np.ndarray:
