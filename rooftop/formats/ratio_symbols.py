@@ -22,7 +22,7 @@ def plain_values(bits: np.ndarray, e: Element) -> np.ndarray:
     """+0 and normal, finite numbers."""
     size = bits & e.bits.type((1 << (8 * e.bytes - 1)) - 1)
     with np.errstate(all="ignore"):
-        return ((size >= e.bits.type(e.normal)) | (bits == 0)) & np.isfinite(to_floats(bits, e))
+        return np.asarray(((size >= e.bits.type(e.normal)) | (bits == 0)) & np.isfinite(to_floats(bits, e)))
 
 
 def to_symbols(k: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

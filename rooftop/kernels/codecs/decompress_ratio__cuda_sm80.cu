@@ -137,7 +137,7 @@ __device__ void filled(const Cube<RANK>& cube, Bits* y, const unsigned* raw) {
 }
 
 template <int F, int RANK>
-__global__ void __launch_bounds__(REFINERS)
+__global__ void __launch_bounds__(REFINERS, 1)
 interpolate(const unsigned* __restrict__ words, const long long* __restrict__ starts, const double* __restrict__ bound, long long Z, long long Y,
             long long X, int nz, int ny, int nx, const Parts* __restrict__ parts, const unsigned char* __restrict__ symbols,
             const unsigned* __restrict__ numbers, double* known, unsigned* __restrict__ y, int* __restrict__ damaged) {
