@@ -21,6 +21,12 @@ def place(turn, tiles, rows_of_tiles, heads, section):
 
 
 @gluon.jit
+def length_of(at, most):
+    """Keys of a sequence: lengths beyond the cache are clamped."""
+    return gl.minimum(gl.maximum(gl.load(at).to(gl.int32), 0), most)
+
+
+@gluon.jit
 def range_of(row, SQ, SK, BM: gl.constexpr, BN: gl.constexpr, LEFT: gl.constexpr, RIGHT: gl.constexpr):
     """For a tile of queries: the first tile of keys, one past the last, and the bounds (tiles too) between which no mask is needed: every
     query attends to every key."""
@@ -37,6 +43,12 @@ def range_of(row, SQ, SK, BM: gl.constexpr, BN: gl.constexpr, LEFT: gl.constexpr
         whole = (gl.maximum(gl.minimum(row + BM, SQ) - 1 + position - LEFT, 0) + BN - 1) // BN
     end = gl.maximum((stop + BN - 1) // BN, begin)
     return begin, end, whole, edge // BN
+
+
+@gluon.jit
+def distance(apart):
+    """|apart| in float32, up to 2^22 exactly, in two operations: conversions have the unit of the exponentials."""
+    return gl.abs((apart + 0x4B400000).to(gl.float32, bitcast=True) - 12582912.0)
 
 
 @gluon.jit
