@@ -32,3 +32,11 @@ def attention_bwd(p: Problem, named: str = "") -> Chosen | str:
         "attention_bwd__gluon_sm90", "blocks of 128 queries or keys, wgmma and TMA"
     ), ("attention_bwd__triton", "any layout and size")
     return in_order(p, named, kernels if p.device.arch >= 90 and p["q"].shape[1] >= 64 else kernels[::-1])
+
+
+def latent_attention(p: Problem, named: str = "") -> Chosen | str:
+    """The Gluon kernel reads as many tokens at once as the portable one, and its products overlap with the exponentials."""
+    kernels = (
+        "latent_attention__gluon_sm90", "two warp groups share the weights of each tile, wgmma and TMA"
+    ), ("latent_attention__triton", "any page, address and element")
+    return in_order(p, named, kernels if p.device.arch >= 90 else kernels[::-1])
