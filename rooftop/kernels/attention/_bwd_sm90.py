@@ -5,8 +5,7 @@ from __future__ import annotations
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
-from rooftop.kernels.attention._fwd_sm90 import distance
-from rooftop.kernels.attention._soft_cap_sm90 import SMALL, TANH_OF, TANH_OPERANDS
+from rooftop.kernels.attention._scores_sm90 import SMALL, TANH_OF, TANH_OPERANDS, distance
 
 LOG2E = gl.constexpr(1.4426950408889634)
 

@@ -46,12 +46,6 @@ def range_of(row, SQ, SK, BM: gl.constexpr, BN: gl.constexpr, LEFT: gl.constexpr
 
 
 @gluon.jit
-def distance(apart):
-    """|apart| in float32, up to 2^22 exactly, in two operations: conversions have the unit of the exponentials."""
-    return gl.abs((apart + 0x4B400000).to(gl.float32, bitcast=True) - 12582912.0)
-
-
-@gluon.jit
 def flat(x):
     """A tile [1, 1, rows, columns] as the matrix that wgmma reads."""
     return x.reshape([x.shape[2], x.shape[3]])

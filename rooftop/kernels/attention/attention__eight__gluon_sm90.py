@@ -28,8 +28,7 @@ from rooftop.core.spec import Descriptor, Launch, Meta, Problem
 from rooftop.core.tensor_maps import not_copied
 from rooftop.kernels.attention import _arguments as shared
 from rooftop.kernels.attention._fwd_sm90 import flat, place, range_of, store_rows
-from rooftop.kernels.attention._soft_cap_sm90 import SMALL, TANH_OF, TANH_OPERANDS
-from rooftop.kernels.attention._tiles import softcap
+from rooftop.kernels.attention._scores_sm90 import SMALL, TANH_OF, TANH_OPERANDS
 
 DEMANDS = {"has": ["QGMMA", "UTMALDG", "UTMASTG"], "spills": 16}
 LOG2E = gl.constexpr(1.4426950408889634)
@@ -493,8 +492,8 @@ def launches(p: Problem, config: Config) -> list[Launch]:
         "q_desc": rows_of("q", 64), "k_desc": rows_of("k", config.BN), "v_desc": tiled("turned", (1, 1, _width(size_v), config.BN)),
         "out_desc": rows_of("out", 64), "lse": "lse", **{f"{n}_scale": f"{n}_scale" if p.get(f"{n}_scale") else None for n in "qkv"},
         **shared.scale_strides(p), "rows_of_tiles": rows_of_tiles, "all_heads": batch * heads, "section": section, "H": heads,
-        "GROUP": heads // key_heads, "SQ": queries, "SK": keys, "scale": "scale", "softcap": softcap(p), "GROUPS": config.GROUPS,
-        "STAGES": config.STAGES, "BN": config.BN, **shared.windows(p), "CAP": softcap(p) != 0, "PING": config.PING, "EXACT": config.EXACT,
+        "GROUP": heads // key_heads, "SQ": queries, "SK": keys, "scale": "scale", "softcap": shared.softcap(p), "GROUPS": config.GROUPS,
+        "STAGES": config.STAGES, "BN": config.BN, **shared.windows(p), "CAP": shared.softcap(p) != 0, "PING": config.PING, "EXACT": config.EXACT,
         "BEHIND": config.BEHIND,
     }
     turned = {

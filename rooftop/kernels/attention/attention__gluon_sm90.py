@@ -39,10 +39,9 @@ from rooftop.core.spec import Descriptor, Launch, Meta, Problem
 from rooftop.core.tensor_maps import not_copied
 from rooftop.kernels.attention import _arguments as shared
 from rooftop.kernels.attention._dropout_sm90 import dropped, numbered
-from rooftop.kernels.attention._fwd_sm90 import distance, flat, length_of, place, range_of, store_rows
+from rooftop.kernels.attention._fwd_sm90 import flat, length_of, place, range_of, store_rows
 from rooftop.kernels.attention._packed_sm90 import CHUNK, clear_rows, plan_tiles, tile_of
-from rooftop.kernels.attention._soft_cap_sm90 import SMALL, TANH_OF, TANH_OPERANDS, WEIGHTS_OF, WEIGHTS_OPERANDS
-from rooftop.kernels.attention._tiles import softcap
+from rooftop.kernels.attention._scores_sm90 import SMALL, TANH_OF, TANH_OPERANDS, WEIGHTS_OF, WEIGHTS_OPERANDS, distance
 
 # With windows or 256 columns ptxas keeps one or two addresses, read once a tile of queries, in local memory.
 DEMANDS = {"has": ["HGMMA", "UTMALDG", "UTMASTG"], "spills": 16}
@@ -444,7 +443,7 @@ def supports(p: Problem) -> str | None:
 
 
 def _cap(p: Problem, config: Config) -> int:
-    cap = softcap(p)
+    cap = shared.softcap(p)
     if cap == 0:
         return 0
     bounded = cap <= HIGHEST and p["q"].dtype == "bf16" and all(p.get(n) is None for n in ("bias", "alibi_slopes", "sinks")) and not config.MAXIMA
@@ -510,7 +509,7 @@ def launches(p: Problem, config: Config) -> list[Launch]:
         "bias_desc": Descriptor("bias", tile, gl.NVMMASharedLayout.get_default_for(list(tile), kind)) if biased
         else tiled("out", 64, wide_v), "BIAS": biased, "out": "out", "lse": "lse", "plan": "plan" if packed else "lse", "PACKED": packed,
         "rows_of_tiles": rows_of_tiles, "all_heads": batch * heads, "section": min(section, batch * heads), "H": heads,
-        "GROUP": heads // key_heads, "SQ": queries, "SK": keys, "scale": "scale", "softcap": softcap(p), **shared.strides(p, "o", "out"),
+        "GROUP": heads // key_heads, "SQ": queries, "SK": keys, "scale": "scale", "softcap": shared.softcap(p), **shared.strides(p, "o", "out"),
         "WIDTH": p["v"].shape[3], "OVER": _over(p), "GROUPS": config.GROUPS, "STAGES": config.STAGES, "BN": config.BN, **shared.windows(p),
         "CAP": _cap(p, config), "PING": config.PING,
     }

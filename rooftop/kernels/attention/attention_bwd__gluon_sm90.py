@@ -28,10 +28,9 @@ from rooftop.core.spec import Descriptor, Launch, Meta, Problem
 from rooftop.core.tensor_maps import not_copied
 from rooftop.kernels.attention import _arguments as shared
 from rooftop.kernels.attention._bwd_sm90 import LOG2E, capped, common_of, factors_of, flat, inside_of, keys_of, place_of, queries_of, store_rows, weights_of
-from rooftop.kernels.attention._bwd_tiles import to_sinks
 from rooftop.kernels.attention._bwd_wide_sm90 import to_half
 from rooftop.kernels.attention._dropout_sm90 import dropped, is_dropped, kept_keys, marked, numbered
-from rooftop.kernels.attention._tiles import softcap
+from rooftop.kernels.attention._sinks import to_sinks
 
 # ptxas keeps addresses that loops share in local memory; none of them is read in the loops without a mask.
 DEMANDS = {"has": ["HGMMA", "UTMALDG"], "spills": 256}
@@ -300,9 +299,8 @@ def _query_steps(to_q, ds, norm, delta, q_tile, g_tile, k_ring, v_ring, k_full, 
         dp = warpgroup_mma(g_tile, flat(v_ring.index(stage)).permute((1, 0)), dp, use_acc=False, is_async=True)
         to_q = warpgroup_mma(u, flat(k_ring.index(done)), to_q, use_acc=n > 1, is_async=True)
         z = warpgroup_mma_wait(num_outstanding=2, deps=(z,))
-        columns = i * BN + gl.arange(0, BN, gl.SliceLayout(0, SCORES))
         z = capped(z, cap, CAP)
-        p = weights_of(z, factor, norm[:, None], rows[:, None], columns[None, :], position, slope, ALIBI)
+        p = weights_of(z, factor, norm[:, None], rows[:, None], i * BN + gl.arange(0, BN, gl.SliceLayout(0, SCORES))[None, :], position, slope, ALIBI)
         if CAP:
             p = p * (1.0 - z * z)
         dp = warpgroup_mma_wait(num_outstanding=1, deps=(dp,))
@@ -310,6 +308,7 @@ def _query_steps(to_q, ds, norm, delta, q_tile, g_tile, k_ring, v_ring, k_full, 
             dp = dropped(dp, seed, limit, numbers, i * BN) * again
         ds = p * (dp - delta[:, None])
         if MASKED:
+            columns = i * BN + gl.arange(0, BN, gl.SliceLayout(0, SCORES))
             ds = gl.where(inside_of(rows[:, None], columns[None, :], position, SK, LEFT, RIGHT, False), ds, 0.0)
         to_q = warpgroup_mma_wait(num_outstanding=0, deps=(to_q,))
         mbarrier.arrive(empty.index(done), count=1, pred=n > 0)
@@ -556,8 +555,8 @@ def launches(p: Problem, config: Config) -> list[Launch]:
     parts = config.parts
     args = {"norms": "norms", "deltas": "deltas", "H": heads, "SQ": queries, "SK": keys, "PADDED": padded, "scale": "scale", "D": size,
             **shared.windows(p)}
-    if softcap(p):
-        args |= {"softcap": softcap(p), "CAP": True}
+    if shared.softcap(p):
+        args |= {"softcap": shared.softcap(p), "CAP": True}
     if (slopes := p.get("alibi_slopes")) is not None:
         args |= {"slopes": "alibi_slopes", "ab": heads if len(slopes.shape) == 2 else 0}
     if float(p.option("dropout_p")):
