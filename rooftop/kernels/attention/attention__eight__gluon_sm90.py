@@ -13,7 +13,7 @@ The tensor cores add 8-bit products in some 14 bits. A sum over all keys would l
 own, which are added to those in float32 (`EXACT`). That product runs before the scores of the next tile, which hide the addition, and its accumulators are free
 for the exponentials; of more than 128 columns it is made in parts of 64. On an H200 it was slower, tried together, to round
 the weights before the tensor cores are waited for (by a branch that ptxas cannot move) and to have four chains of maxima and sums a thread; with
-those three groups were slower still, and to run the product during the exponentials, which the registers just hold, was 4 % faster than before."""
+those three groups were slower still, and to run the product during the exponentials, which the registers just hold, gained a part of that back."""
 
 from __future__ import annotations
 
