@@ -164,17 +164,17 @@ def argsort(x: Tensor, dim: int=-1, descending: bool=False, *, lengths: Tensor |
 
 def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool | str=False, window: tuple[int, int] | None=None, scale: float | None=None, softcap: float | None=None, bias: Tensor | None=None, mask: Tensor | tuple[Tensor, Tensor] | None=None, dropout_p: float=0.0, seed: int | None=None, generator: torch.Generator | None=None, cu_seqlens_q: Tensor | None=None, cu_seqlens_k: Tensor | None=None, page_table: Tensor | None=None, cache_lengths: Tensor | None=None, alibi_slopes: Tensor | None=None, q_scale: Tensor | None=None, k_scale: Tensor | None=None, v_scale: Tensor | None=None, sinks: Tensor | None=None, return_lse: bool=False, deterministic: bool=True, order: str | None=None, implementation: str | None=None) -> Any:
     """Attention of `q` to `k` and `v`, computed in float32 and rounded once. Only the probabilities are rounded to the dtype of `v` before
-    their product.
+    their product; with queries of 16 bits to theirs. To 8 bits they are rounded with the largest of a row at 2^8.
 
     The last query is at the position of the last key: query i of a sequence is at position i + keys - queries. Calls that no kernel
     supports run as plain torch, with all scores of one key head in memory; `rooftop.explain` shows what runs and why.
 
     Args:
-        q: [B, Sq, H, D], float16, bfloat16 or float32, any strides: pass heads before tokens in memory as ``q.transpose(1, 2)``. D is a
+        q: [B, Sq, H, D], float16, bfloat16, float32 or float8_e4m3fn, any strides: pass heads before tokens in memory as ``q.transpose(1, 2)``. D is a
         multiple of 8,
             at most 256. With `cu_seqlens_q` [T, H, D]. Larger where `v` is a view of the first columns of `k`: `rooftop.latent_attention`, and
             its options alone.
-        k, v: [B, Sk, Hk, D] and [B, Sk, Hk, Dv] in the dtype of `q`, H a multiple of Hk: query head h uses key head h // (H / Hk). Dv has
+        k, v: [B, Sk, Hk, D] and [B, Sk, Hk, Dv] in the dtype of `q` or in float8_e4m3fn, H a multiple of Hk: query head h uses key head h // (H / Hk). Dv has
             the limits of D; it may differ from D.
         causal: a query sees no key after its own position. With as many keys as queries that is query i and key i; else True and
         "lower_right" put the last
@@ -298,6 +298,20 @@ def compress_planes(x: Tensor, *, implementation: str | None=None) -> tuple[Tens
     number of words and checksum of each chunk. frequencies: int16 [256]. total: int64 [1].
 
     Raises TypeError for other dtypes, ValueError for a tensor that is not contiguous."""
+
+def compress_ratio(x: Tensor, bound: Tensor, *, rank: int | None=None, implementation: str | None=None) -> tuple[Tensor, Tensor, Tensor]:
+    """The chunks of `x`, concatenated: the contents of a container of the codec `ratio`, as tensors on the device.
+
+    Args:
+        x: contiguous, floating point, any shape of up to 4 dimensions. At most 2^31 - 1 chunks.
+        bound: float64, one element, above 0, on the device of `x`: the largest absolute error.
+        rank: 1, 2 or 3: dimensions of the predictor. None: the default of `rooftop.codecs.compress`.
+        implementation: name of a kernel, which runs or raises. None selects the best one that supports `x`.
+
+    Returns (words, table, total). words: int32 [maximum size]; only the first `total` are used. table: int32 [chunks, 2], number of words
+    and checksum of each chunk. total: int64 [1].
+
+    Raises TypeError for other dtypes, ValueError for shapes, ranks or bounds that do not fit."""
 
 def concat_kv(past: Tensor, new: Tensor, dim: int=-2, *, implementation: str | None=None) -> Tensor:
     """`past` and `new` concatenated along `dim`, as a new contiguous tensor. Every element keeps its bits.
