@@ -64,7 +64,9 @@ class Facts:
 def _across(name: str, meta: Meta) -> bool:
     """Whether the operand lies along M or N, not along K."""
     near, far = (-1, -2) if name == "a" else (-2, -1)
-    return meta.strides[near] != 1 and meta.shape[near] > 1 or (meta.strides[far] == 1 and meta.shape[far] > 1 and meta.shape[near] == 1)
+    if meta.shape[near] == 1:
+        return meta.strides[far] == 1 and meta.shape[far] > 1
+    return meta.strides[near] != 1
 
 
 def _mode(name: str, meta: Meta) -> int:
@@ -112,13 +114,19 @@ def _shared(t: Tile, modes: tuple[int, int]) -> int:
     return t.STAGES * sum(map(_bytes, (t.BM, t.BN), modes)) + moved
 
 
+def _each(k: int, split: int) -> int:
+    """Slices of K of a block."""
+    return -(-k // (BK * split))
+
+
 @lru_cache(maxsize=64)
 def _tiles(modes: tuple[int, int], room: int) -> tuple[tuple[Tile, int, float], ...]:
     """The tiles that fit, with resident blocks of a multiprocessor and the cycles of a slice."""
     found = []
     for t in TILES:
         shared = _shared(t, modes)
-        if shared > room or t.BM * (t.BN + 8) * 4 > t.STAGES * sum(map(_bytes, (t.BM, t.BN), modes)):
+        sums = t.BM * (t.BN + 8) * 4  # in the stages, at the end
+        if shared > room or sums > t.STAGES * sum(map(_bytes, (t.BM, t.BN), modes)):
             continue
         resident = max(1, min(2048 // t.threads, (room + 1024) // (shared + 1024), 65536 // (t.threads * (104 + t.WM * t.WN // 32))))
         moved = sum(ext for ext, mode in zip((t.BM, t.BN), modes, strict=True) if mode % 2)
@@ -129,7 +137,7 @@ def _tiles(modes: tuple[int, int], room: int) -> tuple[tuple[Tile, int, float], 
 def seconds(t: Tile, resident: int, cycles: float, split: int, f: Facts) -> float:
     """Predicted time."""
     blocks = -(-f.m // t.BM) * -(-f.n // t.BN) * f.batch * split
-    slices = -(-(-(-f.k // BK)) // split)
+    slices = _each(f.k, split)
     rounds, rest = divmod(-(-blocks // f.sms), resident)
     alone = max(LATENCY / (t.STAGES - 1), (cycles + STEP) / CLOCK)
     busy = rounds * (slices * max(resident * cycles / CLOCK, alone) + LATENCY + BLOCK)
@@ -201,7 +209,7 @@ def launches(p: Problem, config: Mapping[str, Any], head: Head) -> list[Launch]:
     f = _facts(p)
     tile, split = Tile(*(config[n] for n in ("BM", "BN", "WM", "WN", "STAGES"))), config["SPLIT"]
     args: dict[str, tuple[str, Any]] = {
-        "M": ("i32", f.m), "N": ("i32", f.n), "K": ("i32", f.k), "splits": ("i32", split), "each": ("i32", -(-(-(-f.k // BK)) // split) * BK),
+        "M": ("i32", f.m), "N": ("i32", f.n), "K": ("i32", f.k), "splits": ("i32", split), "each": ("i32", _each(f.k, split) * BK),
         "tall": ("i32", max(1, min(-(-f.m // tile.BM), round((f.sms / split) ** 0.5)))),
     }
     for name, mode in zip(("a", "b"), f.modes, strict=True):
@@ -220,9 +228,8 @@ def launches(p: Problem, config: Mapping[str, Any], head: Head) -> list[Launch]:
             ld, z = _apart(meta_or)
             args |= {f"ld_{name}": ("i64", ld), f"z_{name}": ("i64", z)}
     more = args["act"][1] > 0 or any(p.get(n) is not None for n in ("c", "bias", "gate", "residual"))
-    kernel = instance(
-        "divided", DTYPES[p["a"].dtype].cuda, DTYPES[p["out"].dtype].cuda, *(config[n] for n in ("BM", "BN", "WM", "WN", "STAGES")), *f.modes, _wide(p["out"]), more
-    )
+    types = (DTYPES[p[n].dtype].cuda for n in ("a", "out"))
+    kernel = instance("divided", *types, *(config[n] for n in ("BM", "BN", "WM", "WN", "STAGES")), *f.modes, _wide(p["out"]), more)
     tiles = -(-f.m // tile.BM) * -(-f.n // tile.BN)
     return [
         Launch(
