@@ -40,13 +40,13 @@ class UnknownName(RegistryError):
 
 SAME = (
     "torch", "triton", "numpy", "ml_dtypes", "rich", "typer", "jinja2", "markupsafe", "scipy", "numcodecs", "zarr", "transformers",
-    "torchao", "safetensors",
+    "torchao", "safetensors", "gemlite",
     "jax", "kernels", "mcp", "vllm", "torchtitan", "fsrs", "starlette",
     "uvicorn",
 )
 PACKAGES = {  # module -> the package of an index that has it
     **{name: name for name in SAME}, "liger_kernel": "liger-kernel", "pynvml": "nvidia-ml-py", "cuda.bindings": "cuda-bindings",
-    "cuda.tile": "cuda-tile",
+    "cuda.tile": "cuda-tile", "humming": "humming-kernels",
     "cuda": "cuda-core", "nvidia": "nvidia-cuda-runtime", "cutlass": "nvidia-cutlass-dsl", "ncu_report": "ncu-report",
     "quack": "quack-kernels",
     "flashinfer": "flashinfer-python", "python_multipart": "python-multipart",

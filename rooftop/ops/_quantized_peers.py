@@ -1,5 +1,6 @@
-"""torchao as a peer of quantise, at the formats that it has: its Triton kernels of fp8 by groups and blocks, and its plain functions under
-torch.compile."""
+"""Other libraries' quantising and products with packed weights, at the formats that they have. torchao: its Triton kernels of fp8 by
+groups and blocks, and its plain functions under torch.compile. humming and gemlite: products, of weights that they pack outside what is
+timed."""
 
 from __future__ import annotations
 
@@ -59,3 +60,61 @@ def torchao() -> Callable[..., Any]:
         return codes.view(torch.uint8).unsqueeze(0), scale.reshape(1, -(-r // rows), -(-c // columns)), None
 
     return run
+
+
+def _product(layer: Callable[..., Any]) -> Callable[..., Any]:
+    """A peer of quantized_matmul. `layer` makes of the packed weight's parts a module that multiplies with it."""
+    import torch
+    from torch.utils.weak import WeakTensorKeyDictionary
+
+    held: Any = WeakTensorKeyDictionary()
+
+    def run(
+        x: Tensor, codes: Tensor, scale: Tensor, zero: Tensor | None, x_scale: Tensor | None, bias: Tensor | None, n: int, k: int,
+        group: int, format: str, scales: str,
+    ) -> Any:
+        if x_scale is not None or bias is not None or zero is not None or not x.is_cuda:
+            raise ValueError("only symmetric weights on a GPU, without a bias and scales of rows")
+        if codes not in held:
+            held[codes] = layer(codes, scale, n, k, group, format, scales, x.dtype)
+        with torch.no_grad():
+            return held[codes](x)
+
+    return run
+
+
+def humming() -> Callable[..., Any]:
+    """Source: humming-kernels 0.1.20. It quantises the weight's values anew: comparable in time alone."""
+    from humming.layer import HummingLayer
+
+    from rooftop.formats.packed import values
+
+    def layer(codes: Tensor, scale: Tensor, n: int, k: int, group: int, format: str, scales: str, dtype: Any) -> Any:
+        if not format.startswith("int") or scales == "e8m0":
+            raise ValueError("humming: integers with scales of floats")
+        weight = values(codes, scale, None, n, k, group, format, scales, dtype)
+        config = {"dtype": format, "group_size": 0 if group == k else group}
+        made = HummingLayer(shape_n=n, shape_k=k, weight_config=config, torch_dtype=dtype).to(codes.device)
+        made.load_from_unquantized(weight)
+        made.transform()
+        return made
+
+    return _product(layer)
+
+
+def gemlite() -> Callable[..., Any]:
+    """Source: gemlite 0.6."""
+    from gemlite.helper import A16Wn
+
+    from rooftop.formats.packed import rearranged
+    from rooftop.ops.quantized_matmul import BITS
+
+    def layer(codes: Tensor, scale: Tensor, n: int, k: int, group: int, format: str, scales: str, dtype: Any) -> Any:
+        bits = BITS[format]
+        if not format.startswith("int") or scales == "e8m0":
+            raise ValueError("gemlite: integers with scales of floats")
+        by_row = scale.transpose(1, 2).reshape(-1, scale.shape[1])[:n].to(dtype).contiguous()
+        zero = by_row * 0 + (1 << (bits - 1))
+        return A16Wn(device=str(codes.device), dtype=dtype).from_weights(rearranged(codes, bits, n, k), by_row, zero, bits, group)
+
+    return _product(layer)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from rooftop.core.op import Calls, Grad, Judging, Op, Sizes, Tolerance, Values, first_of
 from rooftop.core.spec import Case, Input, Meta, Option, Problem, Work, case
+from rooftop.ops._quantized_peers import gemlite, humming
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -362,7 +363,7 @@ OP = Op(
     grad=Grad(wrt=("x", "bias"), saves=("codes", "scale", "zero", "x_scale"), backward=backward),
     values=Values(arrange=_fitting),
     judging=Judging(same=same, rows=first_of("x", "x_scale", "out")),
-    peers={"torch": _torch},
+    peers={"torch": _torch, "humming": humming, "gemlite": gemlite},
     wrong={
         "pairs of codes swapped": _with(_swapped_halves),
         "scales of the group before": _with(_next_group),

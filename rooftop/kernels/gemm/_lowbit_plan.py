@@ -8,12 +8,15 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from rooftop.core.spec import Problem
+from rooftop.core.tensor_maps import not_copied
 from rooftop.kernels.gemm._model import BARRIERS, EPILOGUE, FMAS, FROM_L2, MEMORY, ONE, PARTS, SECOND, SHARED, START
 from rooftop.ops.quantized_matmul import BITS
 
 FORMATS = ("int8", "int4", "int2", "e4m3", "e5m2", "e3m2", "e2m3", "e2m1")
 assert set(FORMATS) == set(BITS)
 CLOCK = 1.7e9
+UNPACKED = 3.2e12  # bytes a second at which a whole weight is unpacked, read and written
+LAUNCH = 2e-6  # seconds that this launch adds at least
 WAIT = 400  # cycles of a step for the latency of its codes and for its mbarriers
 SPLITS = (1, 2, 3, 4, 6, 8)
 
@@ -29,6 +32,30 @@ def grouping(p: Problem) -> tuple[int, int]:
     if group == k:
         return 128, max(1, blocks)
     return (group, 1) if group < 128 else (128, group // 128)
+
+
+def supports(p: Problem) -> str | None:
+    """What the kernels of Hopper do not take."""
+    m, n, k = sizes(p)
+    x, scale, zero, out = p["x"], p["scale"], p.get("zero"), p["out"]
+    if m * n * k == 0:
+        return "there is nothing to compute"
+    if x.dtype not in ("bf16", "f16"):
+        return f"takes bf16 and f16; given {x.dtype}"
+    if max(m, n, k) >= 2**31 - 512 or scale.numel >= 2**31:
+        return f"takes fewer than 2^31 rows, columns and scales; given {m} x {n} x {k}"
+    for name, meta in (("x", x), ("codes", p["codes"]), ("out", out)):
+        if reason := not_copied(meta, stored=name == "out"):
+            return f"TMA does not copy {name}: {reason}"
+    if int(p.option("group")) == k:
+        if zero is not None:
+            return "zero points go with groups here: one scale a row is multiplied to the sums"
+        return None
+    if zero is not None and zero.dtype != "u8":
+        return f"takes whole zero points; given {zero.dtype}"
+    if x.dtype == "f16" and scale.dtype != "f16":
+        return f"takes scales of groups in f16 with f16, whose range others leave; given {scale.dtype}"
+    return None
 
 
 @dataclass(frozen=True)
@@ -63,16 +90,22 @@ def _stage(bn: int, bm: int, bits: int) -> int:
     return bm * 256 + bn * 16 * bits
 
 
+def unpacking(p: Problem) -> float:
+    """Predicted time of unpacking the whole weight to 16 bits in device memory."""
+    _, n, k = sizes(p)
+    return LAUNCH + (p["codes"].numel + p["scale"].nbytes + 2 * n * k) / UNPACKED
+
+
 def _seconds(config: Config, p: Problem) -> float:
-    """Predicted time. A step takes the largest of: the matrix multiplies; TMA's loads; if neither hides it, the latency of the codes, the
-    unpacking instructions, and the half of the multiplies that runs after them. Fitted on an H200 to int4, 16 to 256 rows."""
+    """Predicted time. A step takes the largest of: the matrix multiplies; TMA's loads; the latency of the codes and the unpacking
+    instructions, which run during the multiplies of the half before."""
     m, n, _ = sizes(p)
     format = str(p.option("format"))
     each, count = pieces(config, p)
     items = -(-m // config.BM) * -(-n // config.BN) * count
     products = config.BM * config.BN * 128 / FMAS
     unpack = config.BN / 16 * 8 * (24 if BITS[format] != 6 and format != "e2m1" else 40) / 4
-    step = max(products + 150, WAIT + 1.2 * unpack + products / 2, _stage(config.BN, config.BM, BITS[format]) / FROM_L2 + 150)
+    step = max(products + 150, WAIT + 1.2 * unpack, _stage(config.BN, config.BM, BITS[format]) / FROM_L2 + 150)
     blocks = min(items, p.device.sms)
     made = -(-items // p.device.sms) * (each * step + EPILOGUE + config.BM * config.BN * 2 / 64) / CLOCK
     memory = (p["codes"].numel + p["scale"].nbytes) / min(MEMORY, blocks * ONE)
@@ -84,11 +117,12 @@ def _seconds(config: Config, p: Problem) -> float:
 def ranked(p: Problem) -> tuple[tuple[float, Config], ...]:
     """Configs with their predicted times, the fastest first."""
     bits, (m, n, _), blocks, found = bits_of(p), sizes(p), p["codes"].shape[1], []
-    for bn, bm in ((256, 128), (128, 128), (256, 64), (128, 64), (128, 32)):
+    for bn, bm in ((128, 256), (256, 128), (128, 128), (256, 64), (128, 64), (128, 32)):
         free = SHARED - BARRIERS - 2 * bn * bm
         stages = min(6, free // _stage(bn, bm, bits))
         side = (p.device.sms * bn * bm) ** 0.5
-        crowded = bn == 256 and p.get("zero") is not None and grouping(p)[0] == 32  # its scales and zero points do not fit the registers
+        # scales of groups of 32, and zero points, do not fit the registers
+        crowded = bn == 256 and grouping(p)[0] == 32 and (bm == 128 or p.get("zero") is not None)
         if stages < 2 or crowded:
             continue
         for split in SPLITS:

@@ -24,11 +24,10 @@ from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared,
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from rooftop.core.spec import Descriptor, Launch, Meta, Problem
-from rooftop.core.tensor_maps import not_copied
 from rooftop.kernels._device import gemm_epilogue
 from rooftop.kernels._device.gluon_tiles import TYPES
-from rooftop.kernels.gemm._lowbit_plan import FORMATS, Config, bits_of, grouping, pieces, ranked, sizes, tiles_of
-from rooftop.kernels.gemm._unpack_wgmma import left_operand, pair_scales, plane_shape, words_layout
+from rooftop.kernels.gemm._lowbit_plan import FORMATS, Config, bits_of, grouping, pieces, ranked, sizes, supports, tiles_of
+from rooftop.kernels.gemm._unpack_wgmma import left_operand, pair_scales, plane_descriptors, plane_shape, words_layout
 
 __all__ = ["Config", "choose", "configs", "launches", "scratch", "supports"]
 
@@ -44,21 +43,36 @@ def _load(x_desc, codes_desc, high_desc, x_ring, codes_ring, high_ring, full, em
         HIGH_BYTES: gl.constexpr = 0
     else:
         HIGH_BYTES: gl.constexpr = high_desc.block_type.nbytes
-    BYTES: gl.constexpr = 2 * x_desc.block_type.nbytes + codes_desc.block_type.nbytes + HIGH_BYTES
+    X_BYTES: gl.constexpr = x_desc.block_type.nbytes
     n = 0
     for item in range(gl.program_id(0), items, gl.num_programs(0)):
         pn, pm, _ = place(item % tiles, N, M, group, BN, BM)
         first = item // tiles * each
         for block in range(first, gl.minimum(first + each, blocks)):
             stage = n % STAGES
-            mbarrier.wait(empty.index(stage), (n // STAGES & 1) ^ 1)
-            mbarrier.expect(full.index(stage), BYTES)
-            tma.async_copy_global_to_shared(codes_desc, [pn * (BN // 16), block, 0, 0], full.index(stage), codes_ring.index(stage))
+            free = (n // STAGES & 1) ^ 1
+            left, right = full.index(2 * stage), full.index(2 * stage + 1)
+            mbarrier.wait(empty.index(2 * stage), free)
+            mbarrier.expect(left, X_BYTES + codes_desc.block_type.nbytes + HIGH_BYTES)
+            tma.async_copy_global_to_shared(codes_desc, [pn * (BN // 16), block, 0, 0], left, codes_ring.index(stage))
             if high_desc is not None:
-                tma.async_copy_global_to_shared(high_desc, [pn * (BN // 16), block, 8, 0], full.index(stage), high_ring.index(stage))
-            tma.async_copy_global_to_shared(x_desc, [pm * BM, block * 128], full.index(stage), x_ring.index(2 * stage))
-            tma.async_copy_global_to_shared(x_desc, [pm * BM, block * 128 + 64], full.index(stage), x_ring.index(2 * stage + 1))
+                tma.async_copy_global_to_shared(high_desc, [pn * (BN // 16), block, 8, 0], left, high_ring.index(stage))
+            tma.async_copy_global_to_shared(x_desc, [pm * BM, block * 128], left, x_ring.index(2 * stage))
+            mbarrier.wait(empty.index(2 * stage + 1), free)
+            mbarrier.expect(right, X_BYTES)
+            tma.async_copy_global_to_shared(x_desc, [pm * BM, block * 128 + 64], right, x_ring.index(2 * stage + 1))
             n += 1
+
+
+@gluon.jit
+def _half(HALF: gl.constexpr, stage, words, high_words, factors, WHICH: gl.constexpr, MMA: gl.constexpr, RM: gl.constexpr,
+          FORMAT: gl.constexpr, BITS: gl.constexpr, ZERO: gl.constexpr, CHANNEL: gl.constexpr, L: gl.constexpr, L2: gl.constexpr,
+          KIND: gl.constexpr):
+    """A group's rows of the weight by 64 columns of a stage, in the registers of the left operand."""
+    HIGH: gl.constexpr = RM // 16
+    mine = words.index(stage).slice(WHICH * HIGH, HIGH, dim=0)
+    high = None if high_words is None else high_words.index(stage).slice(WHICH * HIGH, HIGH, dim=0)
+    return left_operand(mine, high, HALF, factors, MMA, RM, FORMAT, BITS, ZERO, CHANNEL, L, L2, KIND)
 
 
 @gluon.jit
@@ -70,6 +84,7 @@ def _consume(WHICH: gl.constexpr, x_ring, words, high_words, out_ring, full, emp
     HIGH: gl.constexpr = RM // 16
     MMA: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, BM, 16])
     KIND: gl.constexpr = x_ring.dtype
+    ZERO: gl.constexpr = zero is not None
     n = 0
     acc = gl.zeros((RM, BM), gl.float32, MMA)
     for item in range(gl.program_id(0), items, gl.num_programs(0)):
@@ -78,23 +93,28 @@ def _consume(WHICH: gl.constexpr, x_ring, words, high_words, out_ring, full, emp
         first = item // tiles * each
         last = gl.minimum(first + each, blocks)
         factors = pair_scales(scale, zero, stripe, stripes, groups, first, per_group, HIGH, BITS, GROUP, CHANNEL, L, KIND)
-        for block in range(first, last):
+        mbarrier.wait(full.index(2 * (n % STAGES)), n // STAGES & 1)
+        a = _half(0, n % STAGES, words, high_words, factors, WHICH, MMA, RM, FORMAT, BITS, ZERO, CHANNEL, L, L2, KIND)
+        for block in range(first, last):  # `a`, the first half of the block, is unpacked
             stage = n % STAGES
             following = pair_scales(
                 scale, zero, stripe, stripes, groups, gl.minimum(block + 1, last - 1), per_group, HIGH, BITS, GROUP, CHANNEL, L, KIND
             )
-            mbarrier.wait(full.index(stage), n // STAGES & 1)
-            mine = words.index(stage).slice(WHICH * HIGH, HIGH, dim=0)
-            high = None if high_words is None else high_words.index(stage).slice(WHICH * HIGH, HIGH, dim=0)
-            a = left_operand(mine, high, 0, factors, MMA, RM, FORMAT, BITS, zero is not None, CHANNEL, L, L2, KIND)
             acc = warpgroup_mma(a, x_ring.index(2 * stage).permute((1, 0)), acc, use_acc=block > first, is_async=True)
-            b = left_operand(mine, high, 1, factors, MMA, RM, FORMAT, BITS, zero is not None, CHANNEL, L, L2, KIND)
+            mbarrier.wait(full.index(2 * stage + 1), n // STAGES & 1)
+            b = _half(1, stage, words, high_words, factors, WHICH, MMA, RM, FORMAT, BITS, ZERO, CHANNEL, L, L2, KIND)
             acc = warpgroup_mma(b, x_ring.index(2 * stage + 1).permute((1, 0)), acc, is_async=True)
-            acc, a, b = warpgroup_mma_wait(num_outstanding=0, deps=(acc, a, b))
+            acc, a = warpgroup_mma_wait(num_outstanding=1, deps=(acc, a))
             fence_async_shared()  # the codes were read by ordinary loads: the fence orders them before TMA's next writes
-            mbarrier.arrive(empty.index(stage), count=1)
+            mbarrier.arrive(empty.index(2 * stage), count=1)
             factors = following
             n += 1
+            # While the second half's product runs, the first half of the next block is unpacked; after the last one, what lies there.
+            mbarrier.wait(full.index(2 * (n % STAGES)), n // STAGES & 1, pred=block + 1 < last)
+            a = _half(0, n % STAGES, words, high_words, factors, WHICH, MMA, RM, FORMAT, BITS, ZERO, CHANNEL, L, L2, KIND)
+            mbarrier.wait(full.index(2 * stage + 1), (n - 1) // STAGES & 1)  # complete: a branch, past which ptxas does not move the unpacking
+            acc, b = warpgroup_mma_wait(num_outstanding=0, deps=(acc, b))
+            mbarrier.arrive(empty.index(2 * stage + 1), count=1)
         sums = acc
         rows = pn * BN + WHICH * RM + gl.arange(0, RM, gl.SliceLayout(1, MMA))
         if CHANNEL:
@@ -136,9 +156,9 @@ def _product(x_desc, codes_desc, high_desc, out_desc, parts, scale, zero, x_scal
         high_ring = gl.allocate_shared_memory(high_desc.dtype, [STAGES] + high_desc.block_type.shape, high_desc.layout)
         high_words = high_ring._reinterpret(gl.int32, [STAGES, BN // 16, 1, 32, 4], WORDS)
     out_ring = gl.allocate_shared_memory(out_desc.dtype, [2] + out_desc.block_type.shape, out_desc.layout)
-    full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
-    empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
-    for i in gl.static_range(STAGES):
+    full = gl.allocate_shared_memory(gl.int64, [2 * STAGES, 1], mbarrier.MBarrierLayout())
+    empty = gl.allocate_shared_memory(gl.int64, [2 * STAGES, 1], mbarrier.MBarrierLayout())
+    for i in gl.static_range(2 * STAGES):
         mbarrier.init(full.index(i), count=1)
         mbarrier.init(empty.index(i), count=2)
     fence_async_shared()
@@ -174,29 +194,6 @@ def _add_parts(parts, bias, out, count, N, SPLIT: tl.constexpr, BLOCK: tl.conste
     tl.store(out + at, sums.to(out.dtype.element_ty), there)
 
 
-def supports(p: Problem) -> str | None:
-    m, n, k = sizes(p)
-    x, scale, zero, out = p["x"], p["scale"], p.get("zero"), p["out"]
-    if m * n * k == 0:
-        return "there is nothing to compute"
-    if x.dtype not in ("bf16", "f16"):
-        return f"takes bf16 and f16; given {x.dtype}"
-    if max(m, n, k) >= 2**31 - 512 or scale.numel >= 2**31:
-        return f"takes fewer than 2^31 rows, columns and scales; given {m} x {n} x {k}"
-    for name, meta in (("x", x), ("codes", p["codes"]), ("out", out)):
-        if reason := not_copied(meta, stored=name == "out"):
-            return f"TMA does not copy {name}: {reason}"
-    if int(p.option("group")) == k:
-        if zero is not None:
-            return "zero points go with groups here: one scale a row is multiplied to the sums"
-        return None
-    if zero is not None and zero.dtype != "u8":
-        return f"takes whole zero points; given {zero.dtype}"
-    if x.dtype == "f16" and scale.dtype != "f16":
-        return f"takes scales of groups in f16 with f16, whose range others leave; given {scale.dtype}"
-    return None
-
-
 def choose(p: Problem) -> Config:
     return ranked(p)[0][1]
 
@@ -219,21 +216,14 @@ def scratch(p: Problem, config: Config) -> dict[str, Meta]:
 def launches(p: Problem, config: Config) -> list[Launch]:
     m, n, k = sizes(p)
     x, codes, out = p["x"], p["codes"], p["out"]
-    stripes, blocks, width = codes.shape
+    stripes, blocks, _ = codes.shape
     bits, bn, bm = bits_of(p), config.BN, config.BM
     group, per_group = grouping(p)
-    plain = gl.NVMMASharedLayout(swizzle_byte_width=0, element_bitwidth=8, rank=4)
-
-    def plane(b: int) -> Descriptor:
-        return Descriptor(
-            "codes", (bn // 16, 1, 2 * b, 128), plain, shape=(stripes, blocks, 2 * bits, 128), strides=(blocks * width, width, 128, 1)
-        )
-
     tiles, (each, count) = tiles_of(config, p), pieces(config, p)
     bias = "bias" if p.get("bias") is not None else None
     args = {
         "x_desc": Descriptor("x", (bm, 64), gl.NVMMASharedLayout.get_default_for([bm, 64], TYPES[x.dtype])),
-        "codes_desc": plane(4 if bits == 6 else bits), "high_desc": plane(2) if bits == 6 else None,
+        **plane_descriptors(*codes.shape, bits, bn),
         "out_desc": Descriptor("out", (bm, bn // 2), gl.NVMMASharedLayout.get_default_for([bm, bn // 2], TYPES[out.dtype])),
         "parts": "parts" if count > 1 else None, "scale": "scale", "zero": "zero" if p.get("zero") is not None else None,
         "x_scale": "x_scale" if p.get("x_scale") is not None else None, "bias": bias, "M": m, "N": n,
