@@ -147,10 +147,10 @@ def twice(bits):
 
 
 @gluon.jit
-def pair_scales(scale, zero, stripe, stripes, groups, block, per_group, HIGH: gl.constexpr, BITS: gl.constexpr, GROUP: gl.constexpr,
-                CHANNEL: gl.constexpr, L: gl.constexpr, KIND: gl.constexpr):
-    """Scales, then zero points less 2^(bits - 1) (or scales again), of the lanes' rows g and g + 8 in both halves of a block, each twice in
-    32 bits: [(half 0, r 0), (0, 1), (1, 0), (1, 1)] of each. With CHANNEL dummy values."""
+def load_scales(scale, zero, stripe, stripes, groups, place, HIGH: gl.constexpr, BITS: gl.constexpr, GROUP: gl.constexpr,
+                CHANNEL: gl.constexpr, L: gl.constexpr):
+    """Scales, then zero points (or scales again), of the lanes' rows g and g + 8 in both halves of a block as they are stored:
+    [(half 0, r 0), (0, 1), (1, 0), (1, 1)] of each. `place`: the block, of groups of 128 or more the group. With CHANNEL dummy values."""
     high = gl.arange(0, HIGH, gl.SliceLayout(1, gl.SliceLayout(2, gl.SliceLayout(3, L))))[:, None, None, None]
     lane = gl.arange(0, 32, gl.SliceLayout(0, gl.SliceLayout(1, gl.SliceLayout(3, L))))[None, None, :, None]
     CHUNKS: gl.constexpr = L.shape[1]
@@ -167,27 +167,37 @@ def pair_scales(scale, zero, stripe, stripes, groups, block, per_group, HIGH: gl
             z += (at, at)
         else:
             if GROUP == 128:
-                here = at + block // per_group * 16
+                here = at + place * 16
             elif GROUP == 64:
-                here = at + gl.minimum(block * 2 + half, groups - 1) * 16
+                here = at + gl.minimum(place * 2 + half, groups - 1) * 16
             elif BITS == 8:
-                here = at + gl.minimum(block * 4 + half * 2 + chunk, groups - 1) * 16
+                here = at + gl.minimum(place * 4 + half * 2 + chunk, groups - 1) * 16
             else:
-                here = at + gl.minimum(block * 4 + half * 2 + word * 2 // WORDS, groups - 1) * 16
+                here = at + gl.minimum(place * 4 + half * 2 + word * 2 // WORDS, groups - 1) * 16
             for r in gl.static_range(2):
                 value = gl.load(scale + here + 8 * r, mask=there, other=0)
-                if scale.dtype.element_ty == gl.uint8:  # a power of two in bf16
-                    e = value.to(gl.int32)
-                    found = twice(gl.where(e == 0, 0x40, e << 7))
-                else:
-                    found = twice(value.to(gl.float32).to(KIND).to(gl.int16, bitcast=True))
-                s += (found,)
-                if zero is None:
-                    z += (found,)
-                else:
-                    whole = gl.load(zero + here + 8 * r, mask=there, other=0).to(gl.int32) - (1 << (BITS - 1))
-                    z += (twice(whole.to(gl.float32).to(KIND).to(gl.int16, bitcast=True)),)
+                s += (value,)
+                z += (value if zero is None else gl.load(zero + here + 8 * r, mask=there, other=0),)
     return s + z
+
+
+@gluon.jit
+def factors_of(raw, ZERO: gl.constexpr, BITS: gl.constexpr, CHANNEL: gl.constexpr, KIND: gl.constexpr):
+    """Loaded scales and zero points, these less 2^(bits - 1), as floats of 16 bits, each twice in 32 bits."""
+    found = ()
+    for i in gl.static_range(8):
+        if CHANNEL:
+            found += (raw[i],)
+        elif i < 4 or not ZERO:
+            if raw[i].dtype == gl.uint8:  # a power of two in bf16
+                e = raw[i].to(gl.int32)
+                found += (twice(gl.where(e == 0, 0x40, e << 7)),)
+            else:
+                found += (twice(raw[i].to(gl.float32).to(KIND).to(gl.int16, bitcast=True)),)
+        else:
+            whole = raw[i].to(gl.int32) - (1 << (BITS - 1))
+            found += (twice(whole.to(gl.float32).to(KIND).to(gl.int16, bitcast=True)),)
+    return found
 
 
 @gluon.jit

@@ -79,7 +79,7 @@ def launches(p: Problem, config: Any, head: Any) -> list[Launch]:
     made = [
         Launch(
             kernel, (-(-stripes // 8), split), args, types=("i32",) * 6 + ("ptr", "ptr", "i32", "ptr", "i64", *types, "ptr"), block=(256,),
-            shared=stages * (STAGE + 512 * wide), chained=chained,
+            shared=max(stages * (STAGE + 512 * wide), 8 * wide * wide * 4), chained=chained,
         )
     ]
     if split > 1:
