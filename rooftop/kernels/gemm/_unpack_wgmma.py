@@ -14,7 +14,6 @@ import triton.language as tl
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
-from rooftop.core.spec import Descriptor
 from rooftop.kernels.gemm._lowbit_plan import FORMATS
 
 INT8, INT4, INT2, E4M3, E5M2, E3M2, E2M3, E2M1 = (gl.constexpr(i) for i in range(len(FORMATS)))
@@ -31,17 +30,6 @@ def words_layout(high: int, chunks: int, words: int) -> Any:
 def plane_shape(bits: int) -> tuple[int, int]:
     """Chunks and words a lane of half a block (64 columns) of the first plane."""
     return {8: (2, 4), 6: (1, 4), 4: (1, 4), 2: (1, 2)}[bits]
-
-
-def plane_descriptors(stripes: int, blocks: int, width: int, bits: int, rows: int) -> dict[str, Descriptor | None]:
-    """Of the codes [stripes, blocks, width], in boxes of `rows` rows of the weight by 128 columns; the high bits of codes of six apart."""
-    plain = gl.NVMMASharedLayout(swizzle_byte_width=0, element_bitwidth=8, rank=4)
-
-    def plane(b: int) -> Descriptor:
-        shape, strides = (stripes, blocks, 2 * bits, 128), (blocks * width, width, 128, 1)
-        return Descriptor("codes", (rows // 16, 1, 2 * b, 128), plain, shape=shape, strides=strides)
-
-    return {"codes_desc": plane(4 if bits == 6 else bits), "high_desc": plane(2) if bits == 6 else None}
 
 
 @triton.jit

@@ -1,18 +1,17 @@
 """out = x Wᵀ + bias with a packed weight on Hopper, for many rows of x. Contract: rooftop/ops/quantized_matmul.py
 
-Persistent and warp-specialised: a block is one producer warp and two consumer warp groups. The producer loads, for 128 columns of K at a
-time, x and the codes by TMA into a ring of stages with two mbarriers each, `full` and `empty`. A consumer group has RM rows of the weight:
-it reads its codes from shared memory, each lane the 16 bytes that the packing stored for it, unpacks them to the registers of wgmma's left
-operand, and multiplies; x is the right operand, in shared memory. So the kernel computes the transposed result, and transposes it through
-shared memory. While a group unpacks the second half of 128 columns the product of the first half runs, and so do the products of the other
-group.
+Persistent and warp-specialised: a block is one producer warp and two or four consumer warp groups. The producer loads x and the codes by
+TMA into a ring of stages of 128 columns of K; each half of a stage has two mbarriers, `full` and `empty`. A consumer group has RM rows of
+the weight: it reads its codes from shared memory, each lane the 16 bytes that the packing stored for it, unpacks them to the registers of
+wgmma's left operand, and multiplies; x is the right operand, in shared memory. So the kernel computes the transposed result, and
+transposes it through shared memory. While a group unpacks one half the product of the half before runs, and so do those of the others.
 
 A group's scale, rounded to the dtype of x, is multiplied into the 16-bit weight, as if it were dequantised first; one scale per row is
 multiplied into the sums in float32.
 
-Unpacking takes 20 instructions for a product of 16 columns, which runs for 64 clocks or more per group; 6-bit codes take 40, and with two
-groups that is no longer hidden at 128 x 128. If the tiles of few rows leave multiprocessors idle, several blocks compute a piece of K each
-(split-K), and a second launch adds the pieces, in order."""
+Codes are unpacked once for BM rows of x: with 256 that is hidden behind the products. With few rows it is what takes time; four groups
+share it. If the tiles of few rows leave multiprocessors idle, several blocks compute a piece of K each (split-K), and a second launch adds
+the pieces, in order."""
 
 from __future__ import annotations
 
@@ -27,7 +26,7 @@ from rooftop.core.spec import Descriptor, Launch, Meta, Problem
 from rooftop.kernels._device import gemm_epilogue
 from rooftop.kernels._device.gluon_tiles import TYPES
 from rooftop.kernels.gemm._lowbit_plan import FORMATS, Config, bits_of, grouping, pieces, ranked, sizes, supports, tiles_of
-from rooftop.kernels.gemm._unpack_wgmma import factors_of, left_operand, load_scales, plane_descriptors, plane_shape, words_layout
+from rooftop.kernels.gemm._unpack_wgmma import factors_of, left_operand, load_scales, plane_shape, words_layout
 
 __all__ = ["Config", "choose", "configs", "launches", "scratch", "supports"]
 
@@ -235,14 +234,21 @@ def scratch(p: Problem, config: Config) -> dict[str, Meta]:
 def launches(p: Problem, config: Config) -> list[Launch]:
     m, n, k = sizes(p)
     x, codes, out = p["x"], p["codes"], p["out"]
-    stripes, blocks, _ = codes.shape
+    stripes, blocks, width = codes.shape
     bits, bn, bm, rows = bits_of(p), config.BN, config.BM, config.BN // config.GROUPS
     group, per_group = grouping(p)  # of groups of fewer columns a place is a block
+    plain = gl.NVMMASharedLayout(swizzle_byte_width=0, element_bitwidth=8, rank=4)
+
+    def plane(b: int) -> Descriptor:
+        return Descriptor(
+            "codes", (bn // 16, 1, 2 * b, 128), plain, shape=(stripes, blocks, 2 * bits, 128), strides=(blocks * width, width, 128, 1)
+        )
+
     tiles, (each, count) = tiles_of(config, p), pieces(config, p)
     bias = "bias" if p.get("bias") is not None else None
     args = {
         "x_desc": Descriptor("x", (bm, 64), gl.NVMMASharedLayout.get_default_for([bm, 64], TYPES[x.dtype])),
-        **plane_descriptors(*codes.shape, bits, bn),
+        "codes_desc": plane(4 if bits == 6 else bits), "high_desc": plane(2) if bits == 6 else None,
         "out_desc": Descriptor("out", (bm, rows), gl.NVMMASharedLayout.get_default_for([bm, rows], TYPES[out.dtype])),
         "parts": "parts" if count > 1 else None, "scale": "scale", "zero": "zero" if p.get("zero") is not None else None,
         "x_scale": "x_scale" if p.get("x_scale") is not None else None, "bias": bias, "M": m, "N": n,

@@ -9,6 +9,7 @@ from rooftop.core.spec import DTYPES, Launch, Meta, Problem, TensorMap, instance
 from rooftop.ops._sparse import ACTIVATIONS
 
 SHARED = 226 * 1024
+CLOCK = 1.7e9  # Hz under tensor load
 FMAS = 2048.0  # multiply-adds a cycle and multiprocessor, counted on the values: what the power limit leaves of 4096
 FROM_L2 = 40.0  # bytes a cycle that TMA loads to a multiprocessor while all of them load
 START, EPILOGUE = 2500.0, 2500.0  # cycles of the prologue, and of the epilogue of a tile
@@ -53,6 +54,11 @@ def clocks(p: Problem, blocks: int, wide: int) -> float:
     rounds = -(-(-(-m // high) * -(-n // wide)) // p.device.sms)
     step = max(high * wide * 128 / 2 / FMAS, (high + 2 * wide) * 128 / FROM_L2)  # a slice of 128 columns
     return START + rounds * (2 * -(-k // 256) * step + EPILOGUE)
+
+
+def seconds(p: Problem) -> float:
+    """Predicted time of the best config."""
+    return min(clocks(p, c["blocks"], c["wide"]) for c in configs(p, None)) / CLOCK
 
 
 def configs(p: Problem, head: Any) -> list[dict[str, Any]]:

@@ -9,7 +9,8 @@ from rooftop.kernels.sparse import spmm_24__mma__cuda_sm80 as many
 from rooftop.ops._sparse import ACTIVATIONS
 
 FEW = 64  # columns
-MEMORY, ONE = 4.2e12, 6.5e10  # bytes a second of device memory; the most for one multiprocessor
+MEMORY, ONE = 4.2e12, 3.3e10  # bytes of S a second: of device memory; that one block multiplies
+START = 2e-6  # seconds of the first loads
 SECOND = 2e-6  # seconds of the launch that adds the parts
 PARTS = 2.5e12  # bytes a second at which parts are written and read
 STAGE = 128 * 256 + 4096  # bytes of S in a stage: values and metadata of 128 rows by 256 columns
@@ -33,7 +34,12 @@ def _seconds(p: Problem, split: int) -> float:
     tall, each = -(-stripes // 8), -(-slices // split)
     rounds = -(-tall * split // p.device.sms)
     memory = rounds * each * min(p.device.sms, tall * split) * STAGE / min(MEMORY, min(p.device.sms, tall * split) * ONE)
-    return memory + (SECOND + 2 * split * m * n * 4 / PARTS if split > 1 else 0.0)
+    return START + memory + (SECOND + 2 * split * m * n * 4 / PARTS if split > 1 else 0.0)
+
+
+def seconds(p: Problem) -> float:
+    """Predicted time of the best config."""
+    return _seconds(p, configs(p, None)[0]["split"])
 
 
 def configs(p: Problem, head: Any) -> list[dict[str, Any]]:
