@@ -164,17 +164,17 @@ def argsort(x: Tensor, dim: int=-1, descending: bool=False, *, lengths: Tensor |
 
 def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool | str=False, window: tuple[int, int] | None=None, scale: float | None=None, softcap: float | None=None, bias: Tensor | None=None, mask: Tensor | tuple[Tensor, Tensor] | None=None, dropout_p: float=0.0, seed: int | None=None, generator: torch.Generator | None=None, cu_seqlens_q: Tensor | None=None, cu_seqlens_k: Tensor | None=None, page_table: Tensor | None=None, cache_lengths: Tensor | None=None, alibi_slopes: Tensor | None=None, q_scale: Tensor | None=None, k_scale: Tensor | None=None, v_scale: Tensor | None=None, sinks: Tensor | None=None, return_lse: bool=False, deterministic: bool=True, order: str | None=None, implementation: str | None=None) -> Any:
     """Attention of `q` to `k` and `v`, computed in float32 and rounded once. Only the probabilities are rounded to the dtype of `v` before
-    their product.
+    their product; with queries of 16 bits to theirs. To 8 bits they are rounded with the largest of a row at 2^8.
 
     The last query is at the position of the last key: query i of a sequence is at position i + keys - queries. Calls that no kernel
     supports run as plain torch, with all scores of one key head in memory; `rooftop.explain` shows what runs and why.
 
     Args:
-        q: [B, Sq, H, D], float16, bfloat16 or float32, any strides: pass heads before tokens in memory as ``q.transpose(1, 2)``. D is a
+        q: [B, Sq, H, D], float16, bfloat16, float32 or float8_e4m3fn, any strides: pass heads before tokens in memory as ``q.transpose(1, 2)``. D is a
         multiple of 8,
             at most 256. With `cu_seqlens_q` [T, H, D]. Larger where `v` is a view of the first columns of `k`: `rooftop.latent_attention`, and
             its options alone.
-        k, v: [B, Sk, Hk, D] and [B, Sk, Hk, Dv] in the dtype of `q`, H a multiple of Hk: query head h uses key head h // (H / Hk). Dv has
+        k, v: [B, Sk, Hk, D] and [B, Sk, Hk, Dv] in the dtype of `q` or in float8_e4m3fn, H a multiple of Hk: query head h uses key head h // (H / Hk). Dv has
             the limits of D; it may differ from D.
         causal: a query sees no key after its own position. With as many keys as queries that is query i and key i; else True and
         "lower_right" put the last
@@ -299,6 +299,20 @@ def compress_planes(x: Tensor, *, implementation: str | None=None) -> tuple[Tens
 
     Raises TypeError for other dtypes, ValueError for a tensor that is not contiguous."""
 
+def compress_ratio(x: Tensor, bound: Tensor, *, rank: int | None=None, implementation: str | None=None) -> tuple[Tensor, Tensor, Tensor]:
+    """The chunks of `x`, concatenated: the contents of a container of the codec `ratio`, as tensors on the device.
+
+    Args:
+        x: contiguous, floating point, any shape of up to 4 dimensions. At most 2^31 - 1 chunks.
+        bound: float64, one element, above 0, on the device of `x`: the largest absolute error.
+        rank: 1, 2 or 3: dimensions of the predictor. None: the default of `rooftop.codecs.compress`.
+        implementation: name of a kernel, which runs or raises. None selects the best one that supports `x`.
+
+    Returns (words, table, total). words: int32 [maximum size]; only the first `total` are used. table: int32 [chunks, 2], number of words
+    and checksum of each chunk. total: int64 [1].
+
+    Raises TypeError for other dtypes, ValueError for shapes, ranks or bounds that do not fit."""
+
 def concat_kv(past: Tensor, new: Tensor, dim: int=-2, *, implementation: str | None=None) -> Tensor:
     """`past` and `new` concatenated along `dim`, as a new contiguous tensor. Every element keeps its bits.
 
@@ -385,6 +399,21 @@ def decompress_planes(words: Tensor, table: Tensor, frequencies: Tensor, shape: 
 
     Raises TypeError for other dtypes, ValueError for shapes or devices that do not fit."""
 
+def decompress_ratio(words: Tensor, table: Tensor, bound: float, shape: tuple[int, ...], dtype: Any, *, rank: int | None=None, implementation: str | None=None) -> tuple[Tensor, Tensor]:
+    """Decompress the chunks that `rooftop.codecs.compress(..., codec="ratio")` wrote.
+
+    Args:
+        words: int32 [n], contiguous: the payload of the container.
+        table: int32 [chunks, 2]: words and checksum of each chunk.
+        bound: the largest absolute error, above 0.
+        shape, dtype, rank: of the values; `rank` None: the default of `rooftop.codecs.compress`.
+        implementation: name of a kernel, which runs or raises. None selects the best one that supports it.
+
+    Returns (x, damaged): the values, and int32 [chunks]: 0, or why a chunk could not be decoded: 1 it is outside of `words`, 2 its checksum
+    differs, 3 its parts are inconsistent or give a value that is not finite. The values of such a chunk are 0.
+
+    Raises TypeError for other dtypes, ValueError for shapes, ranks, bounds or devices that do not fit."""
+
 def dequantize(q: Quantized, dtype: torch.dtype | None=None, *, implementation: str | None=None) -> Tensor:
     """The values of `q`, a contiguous tensor.
 
@@ -416,6 +445,26 @@ def exchange_ranks(x: Tensor, kind: str, *, wire: str='int8', group_size: int=12
 
     Raises TypeError for other dtypes and types, ValueError for a kind, wire, group size, number of ranks or combination that is not
     supported, and if N is not divisible by W."""
+
+def expert_rows_ranks(x: Tensor, counts: Tensor, routes: Tensor | None=None, *, rows: int, wire: str='int8', group_size: int=128, implementation: str | None=None) -> Tensor | tuple[Tensor, Tensor, Tensor]:
+    """Each rank's rows after they went to the ranks of their experts, or back: ``out, routes, ends = rooftop.expert_rows_ranks(x, counts,
+    rows=512)``, ``back = rooftop.expert_rows_ranks(out, counts, routes, rows=x.shape[1])``.
+
+    It runs on one device. The kernel of `rooftop.comm.dispatch_rows` and `combine_rows` is checked against it.
+
+    Args:
+        x: float32, float16 or bfloat16, [W, N, C]; the first dimension is the rank, 1 to 16. Without routes by experts, else what the
+        experts made of the rows that they got.
+        counts: int32 [W, E], rows of each rank for each expert; E is a multiple of W. Below 0 counts as 0; rows beyond N do not exist.
+        routes: None: rows go to their experts; int32 [W, W, E / W], as returned then: they go back.
+        rows: of each rank's result. What does not fit is left out, and comes back as zeros.
+        wire, group_size: as `rooftop.all_reduce_ranks`. With one rank rows are copied.
+        implementation: name of a kernel, which runs or raises. None selects the best one that supports `x`.
+
+    Returns out [W, rows, C], and without routes also routes (the rows that each rank got from each other one for each of its experts) and
+    ends, int32 [W, E / W]: where each expert's rows end, as `rooftop.grouped_matmul` takes them. No gradient.
+
+    Raises TypeError for other dtypes and types, ValueError for shapes, wires and numbers that are not supported."""
 
 def geglu(a: Tensor, b: Tensor | None=None, approximate: str='none', *, implementation: str | None=None) -> Tensor:
     """gelu(a) · b, computed in float32 and rounded once.
@@ -960,7 +1009,7 @@ def rope_(q: Tensor, k: Tensor | None=None, cos: Tensor | None=None, sin: Tensor
     for a tensor that has several elements at one memory address (an expanded one, say), or for one tensor as both. `q` and `k` must not
     overlap."""
 
-def sample(logits: Tensor, temperature: float=1.0, top_k: int | None=None, top_p: float=1.0, min_p: float=0.0, seed: int | None=None, *, generator: torch.Generator | None=None, implementation: str | None=None) -> Tensor:
+def sample(logits: Tensor, temperature: float=1.0, top_k: int | None=None, top_p: float=1.0, min_p: float=0.0, seed: int | Tensor | None=None, *, generator: torch.Generator | None=None, implementation: str | None=None) -> Tensor:
     """One index drawn from each row of `logits`, along the last dimension; each call draws anew, as `torch.multinomial` does, unless it is
     given a seed.
 
@@ -972,8 +1021,9 @@ def sample(logits: Tensor, temperature: float=1.0, top_k: int | None=None, top_p
         top_p: above 0, at most 1: of those, only the largest that together have this share of the probability.
         min_p: 0 to 1: of those, only the ones whose probability is at least `min_p` times that of the most probable one.
         seed: any whole number, of which the low 32 bits count: equal calls give equal draws. Row r (counted row-major) uses the random bits
-        of elements 2 r and
-            2 r + 1. None: drawn from `generator`. A call in a CUDA graph that is captured needs one; every replay uses it.
+        of elements 2 r and 2 r + 1. An int32 or int64 tensor of the shape of the result: a seed for each row, which uses elements 0 and 1 of
+        it, so that a draw does not depend on its place in the call. None: drawn from `generator`. A call in a CUDA graph that is captured
+        needs one; every replay uses it.
         generator: a `torch.Generator` of the device of `logits` that draws the seed; None: torch's default one, which `torch.manual_seed`
         sets.
         implementation: name of a kernel, which runs or raises. None selects the best one that supports `logits`.

@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from rooftop import comm
-from rooftop.ops import all_reduce_norm_ranks, all_reduce_ranks, exchange_ranks
+from rooftop.ops import all_reduce_norm_ranks, all_reduce_ranks, exchange_ranks, expert_rows_ranks
 from rooftop.ranks import symmetric, ways
 from rooftop.ranks.steps import Options
 
@@ -118,6 +118,69 @@ def formats(h: Here) -> None:
                         got = called(h, what, xs[h.rank], form, path, seed=i, verify=False, **more)
                         same(got, expected(h, what, xs, *form[:4], i, shots), f"{what} of {size}, {path}, {form}, shots {shots}")
     comm.synchronize(h.group)
+
+
+def large(h: Here) -> None:
+    """All-reduces of several slabs, of both shots, twice: from 8 to 80 MiB, of no even size."""
+    if not h.on_gpus:
+        return
+    for i, form in enumerate((FORMATS[0], FORMATS[5], FORMATS[9], FORMATS[2], FORMATS[8], FORMATS[6])):
+        for size in (4_000_123, 40_000_001):
+            xs = h.inputs(300 + i, (size,), form[4])
+            for shots in (1, 2):
+                want = expected(h, "all_reduce", xs, *form[:4], i, shots)
+                for _ in range(2):
+                    got = called(h, "all_reduce", xs[h.rank], form, "symmetric", seed=i, verify=False, shots=shots)
+                    same(got, want, f"{size} elements, {form}, shots {shots}")
+                del want, got
+    small, big = h.inputs(310, (999,), BF16), h.inputs(311, (5_000_000,), BF16)
+    wants = [expected(h, "all_reduce", xs, "int8", 128, False, False, 0, 1) for xs in (small, big)]
+    for k in range(12):  # calls of unlike sizes share a room
+        xs, want = ((small, big)[k % 3 == 0], wants[k % 3 == 0])
+        same(called(h, "all_reduce", xs[h.rank], FORMATS[5], "symmetric", verify=False, shots=1), want, f"call {k}")
+
+
+def counted(h: Here, seed: int, tokens: int, experts: int, full: bool = False) -> Tensor:
+    """int32 [W, E]: about nine tenths of the tokens, one expert without, or all for the last one."""
+    g = torch.Generator().manual_seed(seed)
+    share = torch.rand(h.ranks, experts, generator=g)
+    share[:, experts // 2] = 0
+    if full:
+        share[:, :-1] = 0
+    return (share / share.sum(1, keepdim=True) * tokens * 0.9).round().to(torch.int32).to(h.device)
+
+
+def experts(h: Here) -> None:
+    """dispatch_rows and combine_rows by the contract, bit for bit: wires, dtypes, capacities, one call after another of unlike sizes."""
+    for i, (tokens, columns, each, capacity, wire, group, dtype) in enumerate((
+        (64, 7168, 32, None, "int8", 128, BF16), (1, 33, 1, None, "int4", 32, F32), (300, 1037, 5, 250, "bf16", 128, BF16),
+        (2000, 512, 4, 2500, "fp8", 64, F16), (37, 4096, 128, None, "int8", 256, F32), (500, 2500, 2, 100, "int4", 64, BF16),
+    )):
+        tokens = tokens if h.on_gpus else min(tokens, 40)
+        for full in (False, True):
+            counts, xs = counted(h, i, tokens, each * h.ranks, full), h.inputs(400 + i, (tokens, columns), dtype)
+            rows = capacity or h.ranks * tokens
+            out, received, ends = expert_rows_ranks.reference(xs, counts, None, rows, wire, group)
+            assert received is not None and ends is not None
+            back, *_ = expert_rows_ranks.reference(out * 2, counts, received, tokens, wire, group)
+            for path in h.paths:
+                for k in range(5):  # both halves of the room, and calls like an earlier one
+                    more: dict[str, Any] = {"wire": wire, "group_size": group, "path": path, "verify": False}
+                    got, routes = comm.dispatch_rows(xs[h.rank], counts[h.rank], h.group, capacity=capacity, **more)
+                    name = f"{tokens}x{columns}, {each} experts a rank, {wire}, {path}, call {k}"
+                    same(got, out[h.rank].reshape(-1), f"dispatch {name}")
+                    assert torch.equal(routes.received, received[h.rank]) and torch.equal(routes.ends, ends[h.rank]), f"counts {name}"
+                    same(comm.combine_rows(got * 2, routes, h.group, **more), back[h.rank].reshape(-1), f"combine {name}")
+    x, n = torch.ones(4, 8, device=h.device), torch.ones(h.ranks, dtype=torch.int32, device=h.device)
+    for name, call in {
+        "capacity": lambda: comm.dispatch_rows(x, n, h.group, capacity=h.pick(4, 5), verify=True),
+        "counts": lambda: comm.dispatch_rows(x, h.pick(n, n.long()), h.group, verify=True),
+        "columns": lambda: comm.dispatch_rows(h.pick(x, x[:, :7]), n, h.group, verify=True),
+    }.items():
+        begun = time.monotonic()
+        with raises(comm.Disagreement, TypeError):
+            call()
+        assert time.monotonic() - begun < SOON, name
 
 
 def shapes(h: Here) -> None:
@@ -251,6 +314,14 @@ def graphs(h: Here) -> None:
         calls[f"all_reduce_norm, {path}"] = lambda path=path: torch.stack(
             comm.all_reduce_norm(x.view(9, 1000), residual, weight, group=h.group, path=path, verify=False)  # type: ignore[arg-type]
         )
+        counts = counted(h, 5, 64, 4 * h.ranks)[h.rank]
+
+        def there_and_back(path: str = path, counts: Tensor = counts) -> Tensor:
+            rows, routes = comm.dispatch_rows(x.view(-1, 100)[:64], counts, h.group, capacity=100, path=path, verify=False)
+            return comm.combine_rows(rows, routes, h.group, path=path, verify=False)
+
+        if path == "symmetric":  # over torch.distributed the host waits for the counts
+            calls["experts"] = there_and_back
     calls["with a timeout"] = partial(called, h, "all_reduce", x, FORMATS[5], "portable", verify=False, timeout=30)
     stream = torch.cuda.Stream()
     for name, call in calls.items():
@@ -436,7 +507,7 @@ def a_straggler(h: Here) -> None:
 
 
 PUBLIC: dict[str, Callable[[Here], None]] = {
-    "first calls": first_calls, "formats": formats, "shapes": shapes, "one rank": one_rank, "disagreements": disagreements,
+    "first calls": first_calls, "formats": formats, "large": large, "experts": experts, "shapes": shapes, "one rank": one_rank, "disagreements": disagreements,
     "no symmetric memory": no_symmetric_memory, "rotations": rotations, "products and layers": products, "all_reduce_norm": norms,
     "graphs": graphs, "streams": streams,
     "error feedback and statistics": feedback, "a straggler": a_straggler, "DDP": ddp, "FSDP2": fsdp,

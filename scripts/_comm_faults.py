@@ -60,6 +60,32 @@ def another_norm(h: Here) -> None:
             comm.synchronize(group)
 
 
+def another_dispatch(h: Here) -> None:
+    """dispatch_rows with another capacity on rank 1, and combine_rows with routes of another dispatch, not compared before: the kernels find it, no rank has
+    a row."""
+    if not h.on_gpus:
+        return
+    x, n = torch.ones(64, 256, device=h.device), torch.full((2 * h.ranks,), 8, dtype=torch.int32, device=h.device)
+    group = dist.new_group()
+    comm.dispatch_rows(x, n, group, capacity=128, path="symmetric", verify=False)
+    h.settle()
+    rows, routes = comm.dispatch_rows(x, n, group, capacity=h.pick(128, 120), path="symmetric", verify=False, timeout=5)
+    torch.cuda.synchronize()
+    assert bool(rows.isnan().all()) and not routes.received.any()
+    with raises(comm.Disagreement, text="the ranks were given different arguments"):
+        comm.synchronize(group)
+    group = dist.new_group()
+    rows, routes = comm.dispatch_rows(x, n, group, path="symmetric", verify=False)
+    _, others = comm.dispatch_rows(x, n - 1, group, path="symmetric", verify=False)
+    assert bool(comm.combine_rows(rows, routes, group, path="symmetric", verify=False)[:-1].isfinite().all())
+    h.settle()
+    back = comm.combine_rows(rows, h.pick(routes, others), group, path="symmetric", verify=False, timeout=5)
+    torch.cuda.synchronize()
+    assert bool(back.isnan().all())
+    with raises(comm.Disagreement, text="the ranks were given different arguments"):
+        comm.synchronize(group)
+
+
 def no_call(h: Here, what: str) -> None:
     """Rank 1 makes none: the others give it up at the timeout."""
     if not h.on_gpus:
@@ -68,16 +94,17 @@ def no_call(h: Here, what: str) -> None:
     x, a = warm(h, group, "symmetric"), torch.ones(64 * h.ranks, 64, device=h.device)
     for name in PRODUCTS:
         getattr(comm, name)(a, a.t(), group, path="symmetric", verify=False)
-    functions = (*FUNCTIONS, "all_reduce_norm")
+    functions: dict[str, Any] = dict.fromkeys((*FUNCTIONS, "all_reduce_norm"), (x,))
+    functions["dispatch_rows"] = a, torch.ones(h.ranks, dtype=torch.int32, device=h.device)
     if what in functions:  # the room of this kind of call; a rank that makes it alone hears of that at once: `no_first_call`
-        getattr(comm, what)(x, group=group, path="symmetric", verify=False)
+        getattr(comm, what)(*functions[what], group=group, path="symmetric", verify=False)
     h.settle()
     if h.rank == 1:
         return
     begun = time.monotonic()
     more: dict[str, Any] = {"path": "symmetric", "verify": False, "timeout": 1.5}
-    got = getattr(comm, what)(*((x,) if what in functions else (a, a.t())), group=group, **more)
-    got = got[1] if what == "all_reduce_norm" else got
+    got = getattr(comm, what)(*functions.get(what, (a, a.t())), group=group, **more)
+    got = got[what == "all_reduce_norm"] if isinstance(got, tuple) else got
     with raises(comm.CommError, text="a rank did not come in time"):
         comm.synchronize(group)
     assert time.monotonic() - begun < SOON + 3
@@ -129,9 +156,9 @@ def killed(h: Here) -> None:
     time.sleep(1)
 
 
-ABSENT = ("all_reduce", "reduce_scatter", "all_reduce_norm", *PRODUCTS)
+ABSENT = ("all_reduce", "reduce_scatter", "all_reduce_norm", "dispatch_rows", *PRODUCTS)
 FAULTS: dict[str, Callable[[Here], None]] = {
-    "another call": another_call, "another all_reduce_norm": another_norm,
+    "another call": another_call, "another all_reduce_norm": another_norm, "another dispatch_rows": another_dispatch,
     **{f"no call of {name}": partial(no_call, what=name) for name in ABSENT},
     "no first call of reduce_scatter": no_first_call,
     "late, compared": partial(late, path="portable", verify=True), "late, not compared": partial(late, path="portable", verify=False), "killed": killed,

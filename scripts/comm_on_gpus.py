@@ -48,7 +48,7 @@ def prepare() -> None:
     """Compile what FORMATS run, on all cores."""
     from rooftop.core.compile import compile_many
     from rooftop.core.spec import TARGETS, dtype_of
-    from rooftop.ranks import exchange, kernels, norm, rank_launches
+    from rooftop.ranks import exchange, expert_launches, kernels, norm, rank_launches
 
     target = kernels.facts(0).target if torch.cuda.is_available() else TARGETS[90].target
     made: set[tuple[str, str]] = {("meeting", "meeting")}
@@ -63,6 +63,8 @@ def prepare() -> None:
         )}
     for weight, wire, group, how in (("bf16", "bf16", 128, norm.Norm(0.0)), ("f32", "int8", 128, norm.Norm(0.0))):
         made.add(("norm", norm.launch(1, 64, 2, weight, weight, wire, group, how, 1, residual=True, rank=0).kernel))
+    for d, wire, group in (("bf16", "int8", 128), ("f32", "int4", 32), ("bf16", "bf16", 128), ("f16", "fp8", 64), ("f32", "int8", 256), ("bf16", "int4", 64)):
+        made |= {("experts", expert_launches.launch(1, 64, 2, 2, 2, d, wire, group, 1, back=back, rank=0).kernel) for back in (False, True)}
     sources = {stem: kernels.source(stem) for stem, _ in made}
     compile_many([(*sources[stem][:2], target, (name,), sources[stem][2]) for stem, name in sorted(made)])
 

@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from rooftop.codecs import device, ratio
-from rooftop.codecs.symbols import plain_values
+from rooftop.codecs import device
 from rooftop.core import tensor_kinds, whole_file
-from rooftop.formats import codec_fast, codec_planes
+from rooftop.formats import codec_fast, codec_planes, codec_ratio
 from rooftop.formats.array_chunks import LIMIT, Part, mapped, parts
 from rooftop.formats.container import CODEC_NUMBERS, LOSSLESS, FormatError, Header, Stream, checksums, from_bytes, rank_of, to_bytes, verify
 from rooftop.formats.elements import bits_of, element_of, to_floats, to_numpy, to_torch
+from rooftop.formats.ratio_symbols import plain_values
 
 
 @dataclass(frozen=True)
@@ -109,6 +109,7 @@ def compress(
     lossless: bool = False,
     codec: str = "auto",
     rank: int | None = None,
+    fitted: bool = True,
     statistics: bool = False,
 ) -> Compressed:
     """Compress `x`. Exactly one of `abs`, `rel`, `psnr`, `lossless=True` must be given: the error bound of `decompress`.
@@ -121,12 +122,13 @@ def compress(
         psnr: the minimum PSNR in dB; the bound is range * 10^(-psnr / 20), which guarantees it in the worst case.
         lossless: every bit is kept.
         codec: lossy "fast" (differences, fixed width a block) or "ratio" (floats only: interpolation and entropy coding; slower, smaller;
-        always on the
-            CPU); lossless "planes" (entropy coding of exponents: weights) or "shuffle" (differences, bit planes: smooth fields, integers).
+        on the CPU but for `fitted=False`); lossless "planes" (entropy coding of exponents: weights) or "shuffle" (differences, bit planes: smooth fields, integers).
             "auto": "fast", or the smaller result of the two lossless codecs.
         rank: number of dimensions along which values are predicted, 1 to 3 ("planes" has none). None: as many as `x` has, up to 3; 1 if
         rows of 32 would be
             more than a quarter empty. 1 is the better choice if values change far more across rows than along them.
+        fitted: of "ratio": whether prediction has weights fitted to each chunk, and chunks may be predicted from previous values. False:
+        interpolation alone, less small and faster; a GPU then compresses float32 itself, with the CPU's bytes.
         statistics: also decompress and measure; the result is in `.statistics`.
 
     NaN, infinities, -0.0 and denormals keep their bits for any bound; a value that the codec cannot bring within the bound is stored
@@ -154,13 +156,15 @@ def compress(
     e = element_of(x.dtype.newbyteorder("<") if isinstance(x, np.ndarray) and x.dtype.byteorder == ">" else x.dtype)
     if codec == "ratio" and e.kind != "float":
         raise ValueError(f"compress: codec 'ratio' is for floats; x is {e.name}")
-    on_gpu = torch and x.is_cuda and codec != "ratio"
+    if not isinstance(fitted, bool) or (not fitted and codec != "ratio"):
+        raise ValueError(f"compress: fitted is {fitted!r} of codec {codec!r}; it is True, or of codec 'ratio' False")
+    on_gpu = torch and x.is_cuda and (codec != "ratio" or (not fitted and e.name == "f32"))
     held = x.detach().contiguous() if on_gpu else bits_of(x if not torch else x.cpu())[0]
     eb = 0.0 if kind == "lossless" else _bound(held, e, kind, asked)
 
     def made(name: str) -> Compressed:
         h = _header(name, e, x.shape, kind, asked, eb, rank)
-        return Compressed(device.compress(held, h) if on_gpu else _compressed(held, h), torch)
+        return Compressed(device.compress(held, h) if on_gpu else _compressed(held, h, fitted), torch)
 
     c = made(codec if codec != "auto" else "fast" if kind != "lossless" else "planes")
     if codec == "auto" and kind == "lossless":
@@ -234,22 +238,22 @@ def _header(codec: str, e: Any, shape: Any, kind: str, asked: float, eb: float, 
     return Header(codec, e, shape, kind, asked, eb, 0 if codec == "planes" else rank or rank_of(shape))
 
 
-def _compressed(bits: np.ndarray, h: Header) -> Stream:
+def _compressed(bits: np.ndarray, h: Header, fitted: bool = True) -> Stream:
     grid = bits.reshape(h.grid)
     parameters = codec_planes.table(grid, h) if h.codec == "planes" else b""
-    made = mapped(lambda part: _encoded(grid, part, h, parameters), parts(h, limit=_limit(h)))
+    made = mapped(lambda part: _encoded(grid, part, h, parameters, fitted), parts(h, limit=_limit(h)))
     payload = np.concatenate([w for w, _ in made]) if made else np.empty(0, np.uint32)
     sizes = np.concatenate([s for _, s in made]) if made else np.empty(0, np.uint32)
     return Stream(h, parameters, sizes, checksums(payload, sizes), payload)
 
 
 def _limit(h: Header) -> int:
-    return {"planes": codec_planes.BATCH, "ratio": ratio.BATCH}.get(h.codec, LIMIT)
+    return {"planes": codec_planes.BATCH, "ratio": codec_ratio.BATCH}.get(h.codec, LIMIT)
 
 
-def _encoded(grid: np.ndarray, part: Part, h: Header, parameters: bytes) -> tuple[np.ndarray, np.ndarray]:
+def _encoded(grid: np.ndarray, part: Part, h: Header, parameters: bytes, fitted: bool) -> tuple[np.ndarray, np.ndarray]:
     if h.codec == "ratio":
-        words = ratio.encode([np.ascontiguousarray(grid[h.place(c)]) for c in range(part.first, part.last)], h)
+        words = codec_ratio.encode([np.ascontiguousarray(grid[h.place(c)]) for c in range(part.first, part.last)], h, fitted)
         return np.concatenate(words), np.array([len(w) for w in words], np.uint32)
     cut = part.cut(grid)
     return codec_planes.encode(cut, part, h, np.frombuffer(parameters, "<u2")) if h.codec == "planes" else codec_fast.encode(cut, part, h)
@@ -262,7 +266,7 @@ def _decoded(s: Stream, starts: np.ndarray, part: Part, frequencies: np.ndarray 
     if h.codec == "ratio":
         places = [h.place(c) for c in range(part.first, part.last)]
         shapes = [(z.stop - z.start, y.stop - y.start, x.stop - x.start) for _, z, y, x in places]
-        found = ratio.decode([words[mine[i] : mine[i + 1]] for i in range(len(places))], shapes, h, part.first)
+        found = codec_ratio.decode([words[mine[i] : mine[i + 1]] for i in range(len(places))], shapes, h, part.first)
         for place, values in zip(places, found, strict=True):
             grid[place] = values
         return
@@ -317,7 +321,7 @@ def decompress(c: Compressed | bytes | bytearray | memoryview, *, out: Any = Non
 def _plausible(s: Stream) -> None:
     """Raises FormatError where a chunk has fewer words than any chunk of so many values: before memory is taken for them."""
     h = s.header
-    least = {"planes": codec_planes.least_words, "ratio": ratio.least_words}.get(h.codec, codec_fast.least_words)
+    least = {"planes": codec_planes.least_words, "ratio": codec_ratio.least_words}.get(h.codec, codec_fast.least_words)
     for part in parts(h, limit=1 << 32):
         counts = part.counts()
         short = np.flatnonzero(s.words[part.first : part.last] < np.minimum(least(counts, h), 1 + -(-counts * h.element.bytes // 4)))
@@ -374,7 +378,7 @@ def decompress_chunk(c: Compressed | bytes, chunk: int) -> tuple[tuple[int, slic
     grid = np.zeros(part.extents, h.element.bits)
     if h.codec == "ratio":
         _, z_n, y_n, x_n = part.extents
-        grid[0] = ratio.decode([s.payload[starts[chunk] : starts[chunk + 1]]], [(z_n, y_n, x_n)], h, chunk)[0]
+        grid[0] = codec_ratio.decode([s.payload[starts[chunk] : starts[chunk + 1]]], [(z_n, y_n, x_n)], h, chunk)[0]
     else:
         frequencies, mine = _frequencies(s), np.array([0, starts[chunk + 1] - starts[chunk]])
         words = s.payload[starts[chunk] : starts[chunk + 1]]

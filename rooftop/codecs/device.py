@@ -1,5 +1,5 @@
 """Streams that lie on a GPU: what compress makes of a CUDA tensor, and the way back. The kernels are those of the ops compress_blocks and
-compress_planes."""
+compress_planes; of `ratio` those that a call of compress_ratio and decompress_ratio chooses."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class OnDevice:
     table: Any  # int32 [chunks, 2]
     total: Any  # int64 [1]
     frequencies: Any = None  # int16 [256], of `planes`
-    bound: Any = field(default=None)  # float64 [1], of `fast`
+    bound: Any = field(default=None)  # float64 [1], of `fast` and `ratio`
 
     def to_host(self) -> Stream:
         """Waits for the device."""
@@ -39,7 +39,7 @@ def on_device(s: Stream, device: Any) -> OnDevice:
 
     h = s.header
     frequencies = to(np.frombuffer(s.parameters, np.int16), np.int16) if h.codec == "planes" else None
-    bound = torch.full((1,), h.eb, dtype=torch.float64, device=device) if h.codec == "fast" else None
+    bound = None if h.eb == 0 else torch.full((1,), h.eb, dtype=torch.float64, device=device)
     total = torch.full((1,), len(s.payload), dtype=torch.int64, device=device)
     return OnDevice(h, to(s.payload, np.int32), to(np.stack((s.words, s.checks), 1), np.int32), total, frequencies, bound)
 
@@ -53,9 +53,15 @@ def compress(x: Any, h: Header) -> OnDevice:
 
         words, table, frequencies, total = compress_planes(x)
         return OnDevice(h, words, table, total, frequencies)
+    bound = None if h.eb == 0 else torch.full((1,), h.eb, dtype=torch.float64, device=x.device)
+    if h.codec == "ratio":
+        from rooftop.ops.compress_ratio import compress_ratio
+
+        assert bound is not None
+        words, table, total = compress_ratio(x, bound, rank=h.rank)
+        return OnDevice(h, words, table, total, None, bound)
     from rooftop.ops.compress_blocks import compress_blocks
 
-    bound = torch.full((1,), h.eb, dtype=torch.float64, device=x.device) if h.codec == "fast" else None
     words, table, total = compress_blocks(x, bound, rank=h.rank)
     return OnDevice(h, words, table, total, None, bound)
 
@@ -72,6 +78,10 @@ def decompress(s: OnDevice) -> tuple[Any, Any]:
         from rooftop.ops.decompress_planes import decompress_planes
 
         return decompress_planes(s.words, s.table, s.frequencies, h.shape, dtype)
+    if h.codec == "ratio":
+        from rooftop.ops.decompress_ratio import decompress_ratio
+
+        return decompress_ratio(s.words, s.table, h.eb, h.shape, dtype, rank=h.rank)
     from rooftop.ops.decompress_blocks import decompress_blocks
 
     return decompress_blocks(s.words, s.table, s.bound, h.shape, dtype, rank=h.rank)

@@ -16,6 +16,7 @@ from rooftop.core.argument_checks import number
 from rooftop.drop_in import patching
 from rooftop.drop_in.caches import KVCache
 from rooftop.drop_in.decoding import Decoder, ends_of
+from rooftop.formats import random_bits
 from rooftop.ops.sample import sample
 
 LOOKED = 8  # steps between two looks at which sequences have ended: a look waits for the device
@@ -38,6 +39,7 @@ class _Slots(Decoder):
         self.room = -(-max_length // PAGE)  # pages of the longest sequence
         device = model.get_input_embeddings().weight.device
         self.table = torch.zeros(slots, self.room, dtype=torch.int32, device=device)
+        self.seeds = torch.zeros(slots, dtype=torch.int64, device=device)
         self.pages = (pages + 1, PAGE)
         self.free = list(range(pages, 0, -1))
         self.running: dict[int, _Running] = {}
@@ -54,8 +56,9 @@ class _Slots(Decoder):
         return torch.stack((lengths[:, None].expand_as(table), table), 1)[:, :, None]
 
     @torch.inference_mode()  # type: ignore[untyped-decorator]
-    def admit(self, slot: int, request: int, prompt: Tensor, most: int, chunk: int) -> None:
+    def admit(self, slot: int, request: int, prompt: Tensor, most: int, chunk: int, seed: int) -> None:
         """Give a slot the sequence that begins with `prompt` [L] and has at most `most` tokens."""
+        self.seeds[slot] = random_bits.bits(seed, 1, start=request)[0]
         self.running[slot] = _Running(request, [self.free.pop() for _ in range(-(-most // PAGE))])
         held = self.running[slot].pages
         self.table[slot] = torch.tensor(held + [0] * (self.room - len(held)), dtype=torch.int32)
@@ -97,7 +100,9 @@ def generate_batch(
         prompts: each the ids of at least one token.
         max_new_tokens: at most so many, or a number for each prompt.
         eos_token_id: one or several that end a sequence; None: those of the model's generation_config.
-        temperature, top_k, top_p, min_p, seed: of `rooftop.sample`; another seed is used at each step.
+        temperature, top_k, top_p, min_p: of `rooftop.sample`.
+        seed: any whole number. A draw's random numbers follow from it, the place of the prompt in `prompts` and that of the token in its sequence,
+            so not from what else runs beside it.
         slots: sequences that run at once, at most.
         cache_tokens: tokens for which there is memory, of all running sequences together, in pages of 64; None: what the `slots` longest take.
             With less, fewer sequences run at once.
@@ -131,21 +136,20 @@ def generate_batch(
         ends = set(ends_of(model, eos_token_id))
         waiting = deque(range(len(asked)))
         found: list[list[int]] = [[] for _ in asked]
-        steps, greedy, device = 0, temperature == 0, decoder.token.device
+        greedy, device = temperature == 0, decoder.token.device
         while waiting or decoder.running:
             for slot in sorted(set(range(slots)) - set(decoder.running)):
                 if not waiting or need[waiting[0]] > len(decoder.free):
                     break
                 request = waiting.popleft()
-                decoder.admit(slot, request, torch.tensor(asked[request], device=device), whole[request], prefill_chunk)
+                decoder.admit(slot, request, torch.tensor(asked[request], device=device), whole[request], prefill_chunk, seed)
             decoder.idle()
             made = []
             for _ in range(LOOKED):
                 logits = decoder.step(greedy)
                 if not greedy:
-                    decoder.token.copy_(sample(logits, temperature, top_k, top_p, min_p, seed + steps)[:, None])
+                    decoder.token.copy_(sample(logits, temperature, top_k, top_p, min_p, decoder.seeds + decoder.lengths)[:, None])
                 made.append(decoder.token.clone())
-                steps += 1
             for slot, tokens in enumerate(torch.cat(made, 1).tolist()):
                 if (running := decoder.running.get(slot)) is None:
                     continue

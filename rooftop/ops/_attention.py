@@ -169,7 +169,8 @@ def keep(part: Part, heads: slice, count: int, o: Options, device: Any) -> Tenso
 
 
 def forward(q: Tensor, k: Tensor, v: Tensor, all_parts: list[Part], o: Options, rounded: Any = None) -> tuple[Tensor, Tensor]:
-    """(out [B, S, H, Dv], lse [B, H, S]). `rounded`: the dtype in which the probabilities meet v, as in attention at that precision."""
+    """(out [B, S, H, Dv], lse [B, H, S]). `rounded`: the dtype in which the probabilities meet v, as in attention at that precision. In 8 bits
+    the largest of a row is 2^8."""
     import torch
 
     out = q.new_zeros(*q.shape[:3], v.shape[3])
@@ -193,7 +194,8 @@ def forward(q: Tensor, k: Tensor, v: Tensor, all_parts: list[Part], o: Options, 
             if o.dropout_p:
                 e = (e / (1 - o.dropout_p)).where(keep(part, heads, q.shape[2], o, q.device), 0.0)
             if rounded is not None:
-                e = e.to(rounded).to(e.dtype)
+                unit = 2.0**-8 if rounded.itemsize == 1 else 1.0
+                e = (e / unit).to(rounded).to(e.dtype) * unit
             out[part.batch, rows, heads] = ((e @ taken(v, part, h, 0.0)[:, None]) / total).transpose(1, 2)
     return out, lse
 

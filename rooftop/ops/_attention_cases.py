@@ -61,12 +61,14 @@ def cases() -> list[Case]:
         lists: dict[str, Any] = {"page_table": Input((3, 8), "i32"), "cache_lengths": Input((3,), "i32"), **scales}
         return {**call(d, 3, queries, 4, 32, right=0), "k": kv, "v": kv, **lists}
 
-    def eight(d: str, rows: int) -> dict[str, Any]:
-        """`d` f8e4m3: the queries too."""
-        kv = Input((2, rows, 2, 32), "f8e4m3")
-        scales = {f"{n}_scale": Input((1,), "f32") for n in ("qkv" if d == "f8e4m3" else "kv")}
-        large: dict[str, Any] = {"scale": 2.0} if d == "f8e4m3" else {}  # so that it shows in 8 bits how exact the scales are
-        return {**call(d, 2, rows, 4, 32, right=0), "k": kv, "v": kv, **scales, **large}
+    def eight(d: str, rows: int, size: int = 32, *, keys: int = 0, batch: int = 2, dv: int = 0, of_heads: bool = False, **more: Any) -> dict[str, Any]:
+        """4 heads of 2. `d` f8e4m3: the queries too."""
+        k, v = (Input((batch, keys or rows, 2, n), "f8e4m3") for n in (size, dv or size))
+        heads = {"q": 4, "k": 2, "v": 2} if of_heads else {}
+        scales = {f"{n}_scale": Input((heads.get(n, 1),), "f32") for n in ("qkv" if d == "f8e4m3" else "kv")}
+        # so that it shows in 8 bits how exact the scales are
+        large: dict[str, Any] = {"scale": 2.0 * (32 / size) ** 0.5} if d == "f8e4m3" else {}
+        return {**call(d, batch, rows, 4, size, **{"right": 0, **more}), "k": k, "v": v, **scales, **large}
 
     bench = [
         case(f"{'causal' if c == 0 else 'full'} d{size} {s}", tags="bench", **call("bf16", 16384 // s, s, 16, size, right=c))
@@ -97,6 +99,11 @@ def cases() -> list[Case]:
         case("full d256 8192", tags="bench", **call("bf16", 2, 8192, 8, 256)),
         case("causal d96 4096", tags="bench", **call("bf16", 4, 4096, 16, 96, right=0)),
         case("causal d128 1024", tags="bench", **call("bf16", 16, 1024, 16, 128, right=0)),
+    ]
+    scales: dict[str, Any] = {f"{n}_scale": Input((1,), "f32") for n in "qkv"}
+    bench += [
+        case(f"8 bits, {'causal' if c == 0 else 'full'} d{size} {s}", tags="bench", **call("f8e4m3", 16384 // s, s, 2048 // size, size, right=c, **scales))
+        for size, s, c in ((128, 2048, 0), (128, 8192, 0), (128, 16384, 0), (128, 16384, -1), (64, 8192, 0), (256, 8192, 0))
     ]
     i32: dict[str, Any] = {"cu_seqlens_q": Input((5,), "i32"), "cu_seqlens_k": Input((5,), "i32")}
     edges: dict[str, dict[str, Any]] = {
@@ -149,6 +156,10 @@ def cases() -> list[Case]:
             case("bias of heads and columns", tags="edge", **call(d, 2, 40, 2, 32, hk=1, cap=3.0, bias=Input((2, 1, 40, 1), "f32"))),
             case("dropout, 3 tiles, full", tags="edge", **call(d, 2, 150, 4, 32, sk=137, hk=2, p=0.5)),
             case("dropout of packed", tags="edge", **call(d, 1, 90, 2, 32, right=0, p=0.25, **i32)),
+            case("dropout, d128, 5 tiles", tags="edge", **call(d, 1, 300, 2, 128, hk=1, right=0, p=0.2)),
+            case("dropout, d256, 3 tiles", tags="edge", **call(d, 1, 150, 2, 256, right=0, p=0.5)),
+            case("dropout and bias, d64, 3 tiles", tags="edge", **call(d, 1, 152, 2, 64, hk=1, p=0.25, bias=Input((1, 2, 152, 152), d))),
+            case("dropout of packed, soft cap, window", tags="edge", **call(d, 1, 500, 2, 64, left=200, right=0, p=0.25, cap=5.0, **i32)),
             case("sinks, window", tags="edge", **call(d, 2, 90, 4, 32, hk=2, left=20, right=0, sinks=Input((4,), d))),
             case("sinks of packed", tags="edge", **call(d, 1, 90, 2, 32, right=0, sinks=Input((2,), d), **i32)),
             case("ALiBi of the batch, packed", tags="edge", **call(d, 1, 90, 2, 32, right=0, alibi_slopes=Input((1, 2), "f32"), **i32)),
@@ -183,5 +194,12 @@ def cases() -> list[Case]:
         "sinks": Input((4,), "bf16")
     }
     made.append(case("decode, ALiBi and sinks", tags="edge", **call("bf16", 3, 3, 4, right=0, **decode)))
-    made += [case("queries of 8 bits", tags="edge", **eight("f8e4m3", 40)), case("8 bits, 3 tiles", tags="edge", **eight("f8e4m3", 150))]
+    all_eight: dict[str, dict[str, Any]] = {
+        "queries of 8 bits": {"rows": 40}, "8 bits, 3 tiles": {"rows": 150}, "8 bits, d64, 5 tiles": {"rows": 300, "size": 64, "right": -1},
+        "8 bits, d80, values of 48": {"rows": 150, "size": 80, "dv": 48, "keys": 203}, "8 bits, d128, 5 tiles": {"rows": 300, "size": 128, "batch": 1},
+        "8 bits, d256, 5 tiles": {"rows": 300, "size": 256, "batch": 1}, "8 bits, scales of heads": {"rows": 150, "of_heads": True},
+        "8 bits, window": {"rows": 300, "left": 70, "batch": 1}, "8 bits, soft cap": {"rows": 150, "size": 64, "cap": 20.0},
+        "8 bits, more queries than keys": {"rows": 300, "keys": 90},
+    }
+    made += [case(name, tags="edge", **eight("f8e4m3", **kw)) for name, kw in all_eight.items()]
     return bench + made

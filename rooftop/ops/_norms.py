@@ -135,6 +135,20 @@ def work_bwd(p: Problem) -> Work:
     return Work(_bytes(p, "dy ds s weight"), _bytes(p, "dx dweight dbias"), {"fma32": 7.0 * p["s"].numel})
 
 
+def from_first(s: Tensor, dims: int) -> Tensor:
+    """What the elements of each row are above its first."""
+    first = s
+    for d in range(-dims, 0):
+        first = first[(..., slice(1), *[slice(None)] * (-d - 1))]
+    return s - first
+
+
+def far(mean: Tensor, scale: Tensor) -> bool:
+    """Whether a row's mean lies more than four standard deviations from 0. Of such rows x · scale - mean · scale, as torch computes some
+    results on the CPU, has lost digits that (x - mean) · scale has."""
+    return bool(((mean.float() * scale.float()).abs() > 4).any())
+
+
 def total(t: Tensor, dims: int) -> Tensor:
     """The sum over the rows, in float32 or better."""
     import torch

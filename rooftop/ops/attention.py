@@ -59,17 +59,17 @@ def attention(
     implementation: str | None = None,
 ) -> Any:
     """Attention of `q` to `k` and `v`, computed in float32 and rounded once. Only the probabilities are rounded to the dtype of `v` before
-    their product.
+    their product; with queries of 16 bits to theirs. To 8 bits they are rounded with the largest of a row at 2^8.
 
     The last query is at the position of the last key: query i of a sequence is at position i + keys - queries. Calls that no kernel
     supports run as plain torch, with all scores of one key head in memory; `rooftop.explain` shows what runs and why.
 
     Args:
-        q: [B, Sq, H, D], float16, bfloat16 or float32, any strides: pass heads before tokens in memory as ``q.transpose(1, 2)``. D is a
+        q: [B, Sq, H, D], float16, bfloat16, float32 or float8_e4m3fn, any strides: pass heads before tokens in memory as ``q.transpose(1, 2)``. D is a
         multiple of 8,
             at most 256. With `cu_seqlens_q` [T, H, D]. Larger where `v` is a view of the first columns of `k`: `rooftop.latent_attention`, and
             its options alone.
-        k, v: [B, Sk, Hk, D] and [B, Sk, Hk, Dv] in the dtype of `q`, H a multiple of Hk: query head h uses key head h // (H / Hk). Dv has
+        k, v: [B, Sk, Hk, D] and [B, Sk, Hk, Dv] in the dtype of `q` or in float8_e4m3fn, H a multiple of Hk: query head h uses key head h // (H / Hk). Dv has
             the limits of D; it may differ from D.
         causal: a query sees no key after its own position. With as many keys as queries that is query i and key i; else True and
         "lower_right" put the last
@@ -212,11 +212,12 @@ def reference(
 
 def same(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
     """The result at the same precision: in float32, but for the probabilities, which are rounded to the dtype of `v` before they meet
-    it."""
+    it; to bfloat16 where `v` alone has 8 bits, and with dropout."""
     import torch
 
     bias, mask, cu_q, cu_k, pages, lengths, slopes, qs, ks, vs, sinks, *numbers = rest
-    short = v.dtype if v.element_size() == 2 else torch.bfloat16 if v.element_size() == 1 else None
+    eight = q.element_size() == 1 and not numbers[4]
+    short = v.dtype if v.element_size() == 2 or eight else torch.bfloat16 if v.element_size() == 1 else None
     q, k, v = ((x if x.element_size() > 2 else x.float()) * (1 if s is None else s[:, None]) for x, s in ((q, qs), (k, ks), (v, vs)))
     options = _options(q, k, bias, mask, slopes, sinks, *numbers)
     return _attention.forward(q, k, v, list(_attention.parts(q, k, cu_q, cu_k, pages, lengths)), options, short)

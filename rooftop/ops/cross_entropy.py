@@ -143,10 +143,14 @@ def cpu(
     input: Tensor, target: Tensor, ignore_index: int, reduction: str, label_smoothing: float, lse_square_scale: float, softcap: float,
     inplace: bool
 ) -> Any:
+    """The losses are torch's, their sum the reference's: torch adds them one after another."""
     if lse_square_scale:
         return NotImplemented
     try:
-        return _plain(widen(input), target, ignore_index, reduction, label_smoothing, lse_square_scale, softcap), None, None
+        loss = _plain(widen(input), target, ignore_index, "none", label_smoothing, lse_square_scale, softcap)
+        if reduction == "none":
+            return loss, None, None
+        return loss.sum() / (target != ignore_index).sum() if reduction == "mean" else loss.sum(), None, None
     except IndexError:  # a target out of range, of which the checks of the reference say more
         return NotImplemented
 

@@ -52,12 +52,16 @@ def _eager(x: Tensor, approximate: str) -> Tensor:
 
 def cpu(x: Tensor, approximate: str) -> Any:
     """oneDNN, which computes the exact one of contiguous tensors, makes infinities of what is large and NaN of them, and zeros of
-    bfloat16's denormals."""
+    denormals of 16 bits. Gradients of the exact one err more than what is allowed."""
     import torch
 
-    if approximate == "tanh" or x.dtype == torch.float16 or not x.is_contiguous():
+    if approximate == "tanh":
         return _eager(x, approximate)
-    short = x.dtype == torch.bfloat16
+    if x.requires_grad and torch.is_grad_enabled():
+        return NotImplemented
+    if not x.is_contiguous():
+        return _eager(x, approximate)
+    short = x.element_size() == 2
     if short and x.dim() > 1 and x.shape[-1] > 1 and x.shape[-2] > 1:
         return _eager(x.mT, approximate).mT
     if x.numel() and not x.detach().amax().item() < 1e37:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from rooftop.core import argument_checks
 from rooftop.core.op import Calls, Grad, Judging, Op, Sizes, Tolerance, like
 from rooftop.core.spec import Case, Input, Meta, Problem, Work, case, collapse
-from rooftop.ops._norms import PER_COLUMN, work
+from rooftop.ops._norms import PER_COLUMN, far, from_first, work
 from rooftop.ops._peers import Kept, compiled, one_dtype
 
 if TYPE_CHECKING:
@@ -113,13 +113,32 @@ def backward(
 
 
 def cpu(x: Tensor, weight: Tensor | None, bias: Tensor | None, groups: int, eps: float) -> Any:
-    """Torch's statistics of 16 bits, and its gradients, are another matter."""
+    """Torch's statistics of 16 bits, and its gradients, are another matter. It computes x · scale - mean · scale: of groups far from zero
+    its layer_norm takes the mean first."""
     import torch
 
     wanted = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in (x, weight, bias))
     if wanted or not x.numel() or x.element_size() == 2 or any(t is not None and t.dtype != x.dtype for t in (weight, bias)):
         return NotImplemented
-    return _eager(x, weight, bias, groups, eps)
+    last = {4: torch.channels_last, 5: torch.channels_last_3d}.get(x.dim())
+    given = x if last is not None and x.is_contiguous(memory_format=last) else x.contiguous()
+    w, b = (None if t is None else t.contiguous() for t in (weight, bias))
+    y, mean, scale = _forward(given, w, b, groups, eps)
+    if not far(mean, scale):
+        return y
+    rows = _grouped(x, groups)
+    y = torch.nn.functional.layer_norm(rows, rows.shape[-1:], None, None, eps).reshape(x.shape)
+    y = y if weight is None else y * _each(weight, x)
+    return y if bias is None else y + _each(bias, x)
+
+
+def _undefined(x: Tensor, weight: Tensor | None, bias: Tensor | None, groups: int, eps: float) -> Tensor:
+    """`reference` of what groups are above their first element: groups of equal elements are exactly 0 / 0 if eps is 0."""
+    return reference(_from_first(x, groups), weight, bias, groups, eps)
+
+
+def _from_first(x: Tensor, groups: int) -> Tensor:
+    return from_first(_grouped(x, groups), 1).reshape(x.shape)
 
 
 def outputs(x: Meta, **_: Any) -> dict[str, Meta]:
@@ -168,14 +187,17 @@ def _eager(x: Tensor, weight: Tensor | None, bias: Tensor | None, groups: int, e
     return torch.nn.functional.group_norm(x, groups, weight, bias, eps)
 
 
+def _forward(x: Tensor, weight: Tensor | None, bias: Tensor | None, groups: int, eps: float) -> Any:
+    import torch
+
+    n, c = x.shape[:2]
+    return torch.ops.aten.native_group_norm(x, weight, bias, n, c, prod(x.shape[2:]), groups, eps)
+
+
 def _torch_backward() -> Callable[..., Any]:
     import torch
 
-    def forward(x: Tensor, weight: Tensor | None, bias: Tensor | None, groups: int, eps: float) -> Any:
-        n, c = x.shape[:2]
-        return torch.ops.aten.native_group_norm(x, weight, bias, n, c, prod(x.shape[2:]), groups, eps)
-
-    kept = Kept(forward)
+    kept = Kept(_forward)
 
     def run(dy: Tensor, x: Tensor, weight: Tensor | None, bias: Tensor | None, groups: int, eps: float) -> Any:
         one_dtype(x)
@@ -273,13 +295,14 @@ OP = Op(
         _swept, {"samples": (1, 1 << 16), "channels": (2, 64), "positions": (49, 1 << 18)}, rows="samples", axis="positions",
     ),
     work=work,
-    judging=Judging(rows=lambda p: {"x": 0, "y": 0}),
+    judging=Judging(undefined=_undefined, rows=lambda p: {"x": 0, "y": 0}),
     tolerance=Tolerance(multiple=4.0),
     grad=Grad(
         wrt=("x", "weight", "bias"),
         saves=("x", "weight", "bias"),
         rows=lambda p: {"dy": 0, "x": 0, "dx": 0},
         backward=backward,
+        undefined=lambda dy, x, weight, bias, groups, eps: backward(dy, _from_first(x, groups), weight, bias, groups, eps),
         outputs=outputs_bwd,
         work=work_bwd,
         peers={"torch": _torch_backward},

@@ -60,7 +60,14 @@ def reference(a: Tensor, b: Tensor) -> Tensor:
 def cpu(a: Tensor, b: Tensor) -> Any:
     import torch
 
-    return torch._int_mm(a, b) if a.shape[0] and a.shape[1] > 1 and b.shape[1] else NotImplemented
+    return torch._int_mm(_laid_out(a), _laid_out(b)) if a.shape[0] and a.shape[1] > 1 and b.shape[1] else NotImplemented
+
+
+def _laid_out(t: Tensor) -> Tensor:
+    """In a layout that torch reads rightly on the CPU: not of overlapping rows, nor of one row or column with a stride of any size."""
+    if min(t.shape) > 1 and any(u.stride(1) == 1 and u.stride(0) >= u.shape[1] for u in (t, t.t())):
+        return t
+    return t.contiguous().view(-1).view(t.shape)
 
 
 def outputs(a: Meta, b: Meta) -> dict[str, Meta]:

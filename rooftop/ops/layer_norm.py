@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 from rooftop.core.layouts import widen
 from rooftop.core.op import Calls, Grad, Judging, Op, Tolerance, first_of
-from rooftop.ops._norms import canonical, cases, of_rounded_sum, outputs, outputs_bwd, public, sizes, total, validate, work, work_bwd
+from rooftop.ops._norms import canonical, cases, far, from_first, of_rounded_sum, outputs, outputs_bwd, public, sizes, total, validate, work, work_bwd
 from rooftop.ops._peers import Kept, compiled, one_dtype
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+FEW, MANY = 8, 64  # columns; rows
 
 
 def layer_norm(
@@ -74,6 +76,14 @@ def backward(
     return dx if ds is None else dx + ds, None if weight is None else total(dy * n, dims), None if bias is None else total(dy, dims)
 
 
+def _undefined(
+    x: Tensor, residual: Tensor | None, weight: Tensor | None, bias: Tensor | None, dims: int, eps: float
+) -> tuple[Tensor, Tensor | None]:
+    """`reference` of what rows are above their first element: rows of equal elements are exactly 0 / 0 if eps is 0."""
+    s = x if residual is None else x + residual
+    return reference(from_first(s, dims), None, weight, bias, dims, eps)[0], None if residual is None else s
+
+
 def _eager(
     x: Tensor, residual: Tensor | None, weight: Tensor | None, bias: Tensor | None, dims: int, eps: float
 ) -> tuple[Tensor, Tensor | None]:
@@ -84,31 +94,44 @@ def _eager(
 
 
 def cpu(x: Tensor, residual: Tensor | None, weight: Tensor | None, bias: Tensor | None, dims: int, eps: float) -> Any:
-    """Torch sums gradients of 16 bits in 16 bits: `cpu_backward` makes those. A single column has gradients of nothing but rounding."""
+    """`cpu_backward` makes the gradients that torch's own rounding spoils: of 16 bits, which it sums in 16 bits, of few columns, which are
+    little but rounding, and of many rows, which it adds one after another. Of 16 bits torch computes x · scale - mean · scale: rows far from
+    zero are widened first."""
     import torch
 
-    if prod(x.shape[x.dim() - dims :]) <= 1:
+    wanted = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in (x, residual, weight, bias))
+    columns = prod(x.shape[x.dim() - dims :])
+    if columns <= 1 or (wanted and (columns <= FEW or x.numel() > MANY * columns or x.element_size() == 2)):
         return NotImplemented
-    if x.element_size() == 2 and torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in (x, residual, weight, bias)):
-        return NotImplemented
-    return _eager(x, residual, weight, bias, dims, eps)
+    if x.element_size() == 4:
+        return _eager(x, residual, weight, bias, dims, eps)
+    s = x if residual is None else x + residual
+    y, mean, scale = _forward(s, dims, weight, bias, eps)
+    if far(mean, scale):
+        y = _eager(s.float(), None, widen(weight), widen(bias), dims, eps)[0].to(s.dtype)
+    return y, None if residual is None else s
 
 
 def cpu_backward(dy: Tensor, ds: Tensor | None, s: Tensor, weight: Tensor | None, bias: Tensor | None, dims: int, eps: float) -> Any:
-    """Of rows from which the mean is taken beforehand: of equal elements exactly zeros are left."""
+    """Of rows from which the mean is taken beforehand: of equal elements exactly zeros are left. The gradients of few columns cancel to
+    nothing but rounding: in float64."""
     import torch
 
-    if prod(s.shape[s.dim() - dims :]) <= 1 or not s.numel():
+    if not s.numel():
         return NotImplemented
-    wide, axes = s.float(), tuple(range(-dims, 0))
-    off = wide - wide.mean(axes, keepdim=True)
-    scale = (off.square().mean(axes, keepdim=True) + eps).rsqrt()
-    need = [True, weight is not None, bias is not None]
-    found = torch.ops.aten.native_layer_norm_backward(
-        dy.float(), off, s.shape[-dims:], torch.zeros_like(scale), scale, widen(weight), widen(bias), need
-    )
-    dx = (found[0] if ds is None else found[0] + ds.float()).to(s.dtype)
-    return dx, None if weight is None else found[1].to(weight.dtype), None if bias is None else found[2].to(bias.dtype)
+    if prod(s.shape[s.dim() - dims :]) <= FEW:
+        w, b = (t if t is None else t.double() for t in (weight, bias))
+        found = backward(dy.double(), ds if ds is None else ds.double(), s.double(), w, b, dims, eps)
+    else:
+        wide, axes = s.float(), tuple(range(-dims, 0))
+        off = wide - wide.mean(axes, keepdim=True)
+        scale = (off.square().mean(axes, keepdim=True) + eps).rsqrt()
+        g = dy.float()
+        dx = torch.ops.aten.native_layer_norm_backward(
+            g, off, s.shape[-dims:], torch.zeros_like(scale), scale, widen(weight), widen(bias), [True, False, False]
+        )[0]
+        found = (dx if ds is None else dx + ds.float(), None if weight is None else total(g * (off * scale), dims), total(g, dims))
+    return tuple(None if like is None else t.to(like.dtype) for t, like in zip(found, (s, weight, bias), strict=True))
 
 
 def _torch() -> Callable[..., Any]:
@@ -224,13 +247,14 @@ OP = Op(
     cases=cases(bias=True),
     swept=sizes(bias=True),
     work=work,
-    judging=Judging(same=of_rounded_sum(reference), rows=first_of("x", "residual", "y", "s")),
+    judging=Judging(same=of_rounded_sum(reference), undefined=_undefined, rows=first_of("x", "residual", "y", "s")),
     tolerance=Tolerance(multiple=4.0),
     grad=Grad(
         wrt=("x=residual", "weight", "bias"),
         saves=("s|x", "weight", "bias"),
         rows=first_of("dy", "ds", "s", "dx"),
         backward=backward,
+        undefined=lambda dy, ds, s, weight, bias, dims, eps: backward(dy, ds, from_first(s, dims), weight, bias, dims, eps),
         outputs=outputs_bwd,
         work=work_bwd,
         cpu=cpu_backward,

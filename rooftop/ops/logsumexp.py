@@ -63,6 +63,7 @@ def backward(dy: Tensor, x: Tensor, y: Tensor, dim: int) -> Tensor:
 
 
 def outputs(x: Meta, dim: int) -> dict[str, Meta]:
+    dim %= len(x.shape)
     return {"y": Meta((*x.shape[:dim], *x.shape[dim + 1 :]), x.dtype)}
 
 

@@ -3,7 +3,7 @@
     w_i = exp((logits_i - max) / temperature), rounded down to a multiple of 2^-32
     kept: the top_k first in order; of those the shortest run from the first on whose w come to top_p of all of theirs; of those with w_i >=
     min_p out = the first kept i with w_0 + ... + w_i > u · (sum of all kept w), indices in their order, u in [0, 1) from the seed and the
-    row
+    row, or from the row's own seed
 
 In order: the largest first, equal ones by index. Sums of whole multiples are exact, so no order of summation shows.
 
@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from rooftop.core import argument_checks
+from rooftop.core import argument_checks, invariance
 from rooftop.core.op import Calls, Judged, Judging, Op, Values
 from rooftop.core.spec import Case, Input, Meta, Problem, Work, case
 from rooftop.core.sweeps import Sizes
@@ -36,7 +36,7 @@ def sample(
     top_k: int | None = None,
     top_p: float = 1.0,
     min_p: float = 0.0,
-    seed: int | None = None,
+    seed: int | Tensor | None = None,
     *,
     generator: torch.Generator | None = None,
     implementation: str | None = None,
@@ -52,8 +52,9 @@ def sample(
         top_p: above 0, at most 1: of those, only the largest that together have this share of the probability.
         min_p: 0 to 1: of those, only the ones whose probability is at least `min_p` times that of the most probable one.
         seed: any whole number, of which the low 32 bits count: equal calls give equal draws. Row r (counted row-major) uses the random bits
-        of elements 2 r and
-            2 r + 1. None: drawn from `generator`. A call in a CUDA graph that is captured needs one; every replay uses it.
+        of elements 2 r and 2 r + 1. An int32 or int64 tensor of the shape of the result: a seed for each row, which uses elements 0 and 1 of
+        it, so that a draw does not depend on its place in the call. None: drawn from `generator`. A call in a CUDA graph that is captured
+        needs one; every replay uses it.
         generator: a `torch.Generator` of the device of `logits` that draws the seed; None: torch's default one, which `torch.manual_seed`
         sets.
         implementation: name of a kernel, which runs or raises. None selects the best one that supports `logits`.
@@ -64,14 +65,36 @@ def sample(
 
     Raises TypeError for other dtypes or arguments that are not numbers, ValueError for numbers out of these ranges, logits without
     dimensions or an empty vocabulary, or where a named implementation cannot take `logits`."""
+    import torch
+
     _validate(logits, temperature, top_k, top_p, min_p)
-    drawn = _randomness.seed("sample", seed, generator, logits, temperature != 0)
+    seeds, drawn = _seeds(logits, seed, generator), 0
+    if seeds is None and temperature == 0 and invariance.on:  # nothing is drawn: any seeds do
+        seeds = logits.new_zeros(logits.shape[:-1], dtype=torch.int32)
+    if seeds is None:
+        drawn = _randomness.seed("sample", seed, generator, logits, temperature != 0)
     if 0 < temperature < LEAST:
         temperature = LEAST
     return OP(
-        logits, float(temperature), 0 if top_k is None else min(top_k, logits.shape[-1]), float(top_p), float(min_p), drawn,
+        logits, seeds, float(temperature), 0 if top_k is None else min(top_k, logits.shape[-1]), float(top_p), float(min_p), drawn,
         implementation=implementation,
     )
+
+
+def _seeds(logits: Tensor, seed: Any, generator: Any) -> Tensor | None:
+    """One seed for each row as int32, its low 32 bits; None if `seed` is no tensor."""
+    import torch
+
+    if not isinstance(seed, torch.Tensor):
+        return None
+    if generator is not None:
+        raise ValueError("sample: seed and generator are both given; a generator draws the seed: give one of them")
+    if seed.dtype not in (torch.int32, torch.int64) or seed.shape != logits.shape[:-1] or seed.device != logits.device:
+        raise ValueError(
+            f"sample: seed is {seed.dtype} of shape {tuple(seed.shape)} on {seed.device}; as a tensor it must be torch.int32 or torch.int64 of shape "
+            f"{tuple(logits.shape[:-1])} on {logits.device}, one for each row"
+        )
+    return seed.to(torch.int32).contiguous()
 
 
 def _validate(logits: Tensor, temperature: float, top_k: int | None, top_p: float, min_p: float) -> None:
@@ -97,9 +120,12 @@ def _validate(logits: Tensor, temperature: float, top_k: int | None, top_p: floa
         raise ValueError(f"sample: min_p is {min_p}; it must be 0 to 1")
 
 
-def uniform(seed: int, rows: int, device: Any) -> Tensor:
+def uniform(seed: int, seeds: Tensor | None, rows: int, device: Any) -> Tensor:
     """u of each row, float64: 53 of its 64 bits."""
-    words = random_bits.bits(seed, 2 * rows, device).view(rows, 2)
+    import torch
+
+    own: Any = seed if seeds is None else seeds.reshape(-1, 1).to(torch.int64, copy=True)
+    words = random_bits.bits(own, 2 * rows if seeds is None else 2, device).view(rows, 2)
     return (words[:, 0] * 2**21 + (words[:, 1] >> 11)).double() * 2.0**-53
 
 
@@ -145,7 +171,7 @@ def _draw(x: Tensor, order: Tensor, weights: Tensor, top_k: int, top_p: float, m
     return _at(_kept(x, order, weights, top_k, top_p, min_p, how), u)
 
 
-def reference(logits: Tensor, temperature: float, top_k: int, top_p: float, min_p: float, seed: int) -> Tensor:
+def reference(logits: Tensor, seeds: Tensor | None, temperature: float, top_k: int, top_p: float, min_p: float, seed: int) -> Tensor:
     """`top_k` 0: all."""
     import torch
 
@@ -157,11 +183,11 @@ def reference(logits: Tensor, temperature: float, top_k: int, top_p: float, min_
         return found.masked_fill(masked.all(-1), -1).view(logits.shape[:-1])
     x = x.float()
     order = _ordering.ordered(x, None, True, "smallest")
-    found = _draw(x, order, _weights(x, temperature), top_k, top_p, min_p, uniform(seed, rows, x.device))
+    found = _draw(x, order, _weights(x, temperature), top_k, top_p, min_p, uniform(seed, seeds, rows, x.device))
     return found.view(logits.shape[:-1])
 
 
-def cpu(logits: Tensor, temperature: float, top_k: int, top_p: float, min_p: float, seed: int) -> Any:
+def cpu(logits: Tensor, seeds: Tensor | None, temperature: float, top_k: int, top_p: float, min_p: float, seed: int) -> Any:
     """The same arithmetic, a cache's worth of rows at a time, and in order only where a filter asks for it."""
     import torch
 
@@ -169,7 +195,7 @@ def cpu(logits: Tensor, temperature: float, top_k: int, top_p: float, min_p: flo
     if temperature == 0 or not x.shape[0]:
         return NotImplemented
     found = torch.empty(x.shape[0], dtype=torch.int64)
-    share, step = uniform(seed, x.shape[0], x.device), max(1, AT_ONCE // x.shape[1])
+    share, step = uniform(seed, seeds, x.shape[0], x.device), max(1, AT_ONCE // x.shape[1])
     for i in range(0, x.shape[0], step):
         part = x[i : i + step].float()
         weights = _weights(part, temperature)
@@ -204,7 +230,7 @@ def _fits(judged: Judged) -> str | None:
         return f"row {row} has {int(out[row])}; the largest is {int(want[row])}"
     x = (logits.flatten(0, -2) if logits.dim() > 1 else logits.unsqueeze(0)).double()
     order, weights, u = _ordering.ordered(x, None, True, "smallest"), _weights(x, temperature), uniform(
-        int(o["seed"]), x.shape[0], x.device
+        int(o["seed"]), judged.tensors.get("seeds"), x.shape[0], x.device
     )
     fits = out == want
     for dp in (0.0, -SLACK, SLACK):
@@ -236,7 +262,7 @@ def work(p: Problem) -> Work:
 def _torch() -> Callable[..., Any]:
     """Filters and torch.multinomial. Its draws are its own: comparable in time alone."""
 
-    def run(logits: Tensor, temperature: float, top_k: int, top_p: float, min_p: float, seed: int) -> Tensor:
+    def run(logits: Tensor, seeds: Tensor | None, temperature: float, top_k: int, top_p: float, min_p: float, seed: int) -> Tensor:
         import torch
 
         if temperature == 0:
@@ -257,24 +283,24 @@ def _torch() -> Callable[..., Any]:
 
 
 def _wrong(change: str) -> Callable[..., Any]:
-    def run(logits: Tensor, temperature: float, top_k: int, top_p: float, min_p: float, seed: int) -> Tensor:
+    def run(logits: Tensor, seeds: Tensor | None, temperature: float, top_k: int, top_p: float, min_p: float, seed: int) -> Tensor:
         if change == "seed":
-            return reference(logits, temperature, top_k, top_p, min_p, seed + 1)
+            return reference(logits, None if seeds is None else seeds + 1, temperature, top_k, top_p, min_p, seed + 1)
         if change == "k":
-            return reference(logits, temperature, top_k + 1 if top_k else 0, top_p, min_p, seed)
+            return reference(logits, seeds, temperature, top_k + 1 if top_k else 0, top_p, min_p, seed)
         if change == "min_p":
-            return reference(logits, temperature, top_k, top_p, 0.0, seed)
+            return reference(logits, seeds, temperature, top_k, top_p, 0.0, seed)
         if change == "greedy":
-            return reference(logits, 0.0, top_k, top_p, min_p, seed)
+            return reference(logits, seeds, 0.0, top_k, top_p, min_p, seed)
         if change == "temperature":
-            return reference(logits, temperature and 1.0, top_k, top_p, min_p, seed)
+            return reference(logits, seeds, temperature and 1.0, top_k, top_p, min_p, seed)
         if change == "masked":
-            return reference(logits.nan_to_num(0.0, None, 0.0), temperature, top_k, top_p, min_p, seed)
+            return reference(logits.nan_to_num(0.0, None, 0.0), seeds, temperature, top_k, top_p, min_p, seed)
         if temperature == 0:
-            return reference(logits, temperature, top_k, top_p, min_p, seed)
+            return reference(logits, seeds, temperature, top_k, top_p, min_p, seed)
         x = (logits.flatten(0, -2) if logits.dim() > 1 else logits.unsqueeze(0)).float()
         order = _ordering.ordered(x, None, True, "smallest")
-        u = uniform(seed, x.shape[0], x.device)
+        u = uniform(seed, seeds, x.shape[0], x.device)
         return _draw(x, order, _weights(x, temperature), top_k, top_p, min_p, u, "p").view(logits.shape[:-1])
 
     return run
@@ -283,10 +309,11 @@ def _wrong(change: str) -> Callable[..., Any]:
 def _cases() -> list[Case]:
     def call(
         shape: tuple[int, ...], d: str, fill: str = "normal", layout: str = "contiguous", temperature: float = 1.0, top_k: int = 0,
-        top_p: float = 1.0, min_p: float = 0.0, seed: int = 7,
+        top_p: float = 1.0, min_p: float = 0.0, seed: int = 7, own: bool = False,
     ) -> dict[str, Any]:
         return {
-            "logits": Input(shape, d, fill, layout), "temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p,
+            "logits": Input(shape, d, fill, layout), "seeds": Input(shape[:-1], "i32") if own else None,
+            "temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p,
             "seed": seed
         }
 
@@ -343,6 +370,9 @@ def _cases() -> list[Case]:
             case("rows misaligned", tags="edge", **call((9, 260), d, "normal", "sliced", top_k=9)),
             case("expanded", tags="edge", **call((6, 320), d, "normal", "expanded")),
             case("another seed", tags="edge", **call((40, 300), d, seed=-5)),
+            *(case(f"a seed a row, {name}", tags="edge", **call((40, 300), d, own=True, **ways[name])) for name in ("plain", "k 50, p 0.9", "greedy")),
+            case("a seed a row 3x2x900", tags="edge", **call((3, 2, 900), d, own=True)),
+            case("a seed a row 2x20011", tags="edge", why="several blocks of a row", **call((2, 20011), d, own=True, top_p=0.9)),
         ]
         for fill in ("nan", "-inf rows") if d == "bf16" else ("nan", "inf", "-inf", "-inf rows", "-0.0", "equal", "wide", "large"):
             edge += [
@@ -358,9 +388,14 @@ def _cases() -> list[Case]:
 
 
 def _public(tensors: Mapping[str, Any], options: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+    seed = options["seed"] if tensors["seeds"] is None else tensors["seeds"]
     return [tensors["logits"], options["temperature"]], {
-        "top_k": options["top_k"] or None, **{n: options[n] for n in ("top_p", "min_p", "seed")}
+        "top_k": options["top_k"] or None, "top_p": options["top_p"], "min_p": options["min_p"], "seed": seed,
     }
+
+
+def _rows(p: Problem) -> dict[str, int] | str:
+    return _randomness.PLACE if p.get("seeds") is None else {"logits": 0, "seeds": 0, "out": 0}
 
 
 
@@ -372,13 +407,13 @@ OP = Op(
     cases=_cases(),
     swept=Sizes(
         lambda dtype, rows, columns: {
-            "logits": Input((rows, columns), dtype), "temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "seed": 7,
+            "logits": Input((rows, columns), dtype), "seeds": Input((rows,), "i32"), "temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "seed": 7,
         },
         {"rows": (1, 1 << 26), "columns": (64, 1 << 20)}, rows="rows", models={"columns": "vocabulary"}, axis="columns",
     ),
     work=work,
     values=Values(runtime_options=("temperature", "top_k", "top_p", "min_p", "seed")),
-    judging=Judging(rows=lambda p: _randomness.PLACE, invariant={"batch": _randomness.PLACE}, compare={"out": _fits}),
+    judging=Judging(rows=_rows, compare={"out": _fits}),
     peers={"torch": _torch},
     wrong={
         "another seed": _wrong("seed"), "one more of top_k": _wrong("k"), "min_p ignored": _wrong("min_p"),

@@ -104,12 +104,11 @@ def _backward(
 def cpu(
     a: Tensor, b: Tensor | None, limit: float = 0.0, alpha: float = 1.0, offset: float = 0.0, interleaved: bool = False
 ) -> Any:
-    """In float32 where gradients follow, whose intermediate values overflow in 16 bits, and where there is more to round. Of another alpha
-    torch's gradients are NaN for large values."""
+    """Of 16 bits in float32: the gate is not rounded before the product, and gradients do not overflow. Of another alpha torch's gradients
+    are NaN for large values."""
     if alpha != 1.0:
         return NotImplemented
-    wide = a.element_size() == 2 and (limit or offset or a.requires_grad or (b is not None and b.requires_grad))
-    x, y = (a.float(), None if b is None else b.float()) if wide else (a, b)
+    x, y = (a.float(), None if b is None else b.float()) if a.element_size() == 2 else (a, b)
     return _eager(x, y, limit, alpha, offset, interleaved).to(a.dtype)
 
 

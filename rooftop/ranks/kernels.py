@@ -13,7 +13,8 @@ from rooftop.core.spec import Launch
 
 FILES = {
     **{stem: f"comm/all_reduce_ranks__{stem}__cuda_sm80.cu" for stem in ("one_shot", "two_shot", "steps")},
-    "exchange": "comm/exchange_ranks__cuda_sm80.cu", "norm": "comm/all_reduce_norm_ranks__cuda_sm80.cu", "meeting": "comm/_rank_barrier.cu",
+    "exchange": "comm/exchange_ranks__cuda_sm80.cu", "norm": "comm/all_reduce_norm_ranks__cuda_sm80.cu",
+    "experts": "comm/expert_rows_ranks__cuda_sm80.cu", "meeting": "comm/_rank_barrier.cu",
 }
 
 

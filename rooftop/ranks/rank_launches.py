@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import sqrt
 from typing import Any
 
 from rooftop.core.spec import DTYPES, Launch, Meta, Problem
@@ -15,6 +16,7 @@ WARPS = 4  # warps of a block that have a chunk before another block is used: sm
 FLAGS = BLOCKS * RANKS * 8  # bytes
 PATIENCE = 20_000_000_000  # nanoseconds
 KINDS = {"bf16": 0, "fp8": 1, "int8": 2, "int4": 3}
+LINK, FLAG_US = 400e3, 1.0  # bytes a microsecond that a GPU sends to its peers; microseconds of a slab's flag that nothing hides
 
 
 def blocks(count: int, most: int) -> int:
@@ -27,31 +29,55 @@ def kernel(name: str, dtype: str, wire: str, group: int, rotated: bool, stochast
     return f"{name}<{', '.join(str(s).lower() if isinstance(s, bool) else str(s) for s in said)}>"
 
 
-def sizes(count: int, ranks: int, wire: str, group: int, shots: int) -> tuple[int, int, int]:
-    """(elements of a message, bytes of each of the two halves of a room behind its flags, bytes of both)."""
+@dataclass(frozen=True)
+class Geometry:
+    """How an all-reduce is shared out. A room has, behind its flags, `parts` parts: of one shot four quarters, in turn for a slab; of two
+    the halves for codes and for sums. A part has a message of `held` elements from each rank."""
+
+    size: int  # elements of the tensor (one shot) or of a stripe, in whole groups
+    blocks: int
+    threads: int
+    each: int  # chunks of a warp in a slab
+    held: int
+    part: int  # bytes
+    whole: int  # bytes of all parts
+
+
+def geometry(
+    shots: int, count: int, ranks: int, wire: str, group: int, most: int, each: int = 0, threads: int = 0
+) -> Geometry:
+    """`most`: blocks. `threads` 0: as many warps as a block has chunks, at most THREADS. `each` 0: by the pipeline's cost. Its first slab leaves the link idle (of two shots the last one too), each slab costs
+    a flag: of R chunks a warp, in R / n slabs, that is least with n = sqrt(R FLAG_US / time of a chunk on the link)."""
     size = stripe(count, ranks, group) * (ranks if shots == 1 else 1)
-    half = ranks * message_bytes(WIRES[wire], group, size)
-    return size, half, 2 * half
+    grid = min(BLOCKS, blocks(size, most))
+    threads = threads or min(THREADS, 32 * -(-size // (CHUNK * grid)))
+    round = grid * (threads // 32)  # chunks at a time
+    if not each:
+        sent = message_bytes(WIRES[wire], group, CHUNK) * round * (ranks - 1) * shots
+        each = max(1, int(sqrt(size / (CHUNK * round) * FLAG_US * LINK / max(sent, 1)) + 0.5))
+    held = min(size, each * round * CHUNK) if shots == 1 else size
+    part = ranks * message_bytes(WIRES[wire], group, held)
+    return Geometry(size, grid, threads, each, held, part, part * (4 if shots == 1 else 2))
 
 
 def launch(
     shots: int, count: int, ranks: int, dtype: str, wire: str, group: int, rotated: bool, stochastic: bool, most: int, *,
-    rank: int | None = None, second: int = 0, room: int = 0, call: int = 1, seed: Any = "seed", patience: int = PATIENCE,
+    rank: int | None = None, room: int = 0, call: int = 1, seed: Any = "seed", patience: int = PATIENCE, each: int = 0,
+    threads: int = 0,
 ) -> Launch:
-    """`rank`: for several GPUs, whose rooms are in `table`; None: this device plays all ranks. `second`, `room`: of a larger room than
-    `sizes` gives."""
-    message, after, whole = sizes(count, ranks, wire, group, shots)
-    here = rank is None
+    """`rank`: for several GPUs, whose rooms are in `table`; None: this device plays all ranks. `room`: bytes behind the flags, if more than
+    `geometry` has: where its parts begin follows from it alone."""
+    g, here = geometry(shots, count, ranks, wire, group, most, each, threads), rank is None
+    part = room // (4 if shots == 1 else 2) or g.part
     args: dict[str, tuple[str, Any]] = {
-        "ranks": ("i32", ranks), "first": ("i32", rank or 0), "count": ("i64", count), "message": ("i64", message), "x": ("ptr", "x"),
-        "out": ("ptr", "out"), "room": ("ptr", "room" if here else None), "table": ("ptr", None if here else "table"),
-        "bytes": ("i64", room or FLAGS + whole), "second": ("i64", second or (after if shots == 1 else FLAGS + after)),
+        "ranks": ("i32", ranks), "first": ("i32", rank or 0), "count": ("i64", count), "size": ("i64", g.size), "each": ("i32", g.each),
+        "x": ("ptr", "x"), "out": ("ptr", "out"), "room": ("ptr", "room" if here else None), "table": ("ptr", None if here else "table"),
+        "bytes": ("i64", FLAGS + (room or g.whole)), "part": ("i64", part if shots == 1 else FLAGS + part),
         "epochs": ("ptr", "epochs"), "fault": ("ptr", "fault"), "call": ("u32", call), "seed": ("i32", seed), "patience": ("i64", patience),
     }
     name = kernel("one_shot" if shots == 1 else "two_shot", dtype, wire, group, rotated, stochastic, here)
-    grid = (min(BLOCKS, blocks(message, most)), ranks if here else 1)
-    types = tuple(t for t, _ in args.values())
-    return Launch(name, grid, {n: v for n, (_, v) in args.items()}, types=types, block=(THREADS,), cooperative=True)
+    grid, types = (g.blocks, ranks if here else 1), tuple(t for t, _ in args.values())
+    return Launch(name, grid, {n: v for n, (_, v) in args.items()}, types=types, block=(g.threads,), cooperative=True)
 
 
 @dataclass(frozen=True)
@@ -123,13 +149,14 @@ def problem_supported(p: Problem, shots: int) -> str | None:
 def problem_launches(p: Problem, shots: int) -> list[Launch]:
     ranks, count = p["x"].shape
     wire, group = str(p.option("wire")), int(p.option("group"))
-    most = max(1, p.device.sms // ranks)
-    return [launch(shots, count, ranks, p["x"].dtype, wire, group, bool(p.option("hadamard")), bool(p.option("stochastic")), most)]
+    flags = bool(p.option("hadamard")), bool(p.option("stochastic"))
+    return [launch(shots, count, ranks, p["x"].dtype, wire, group, *flags, max(1, p.device.sms // ranks))]
 
 
 def problem_scratch(p: Problem, shots: int) -> dict[str, Meta]:
     ranks, count = p["x"].shape
-    whole = sizes(count, ranks, str(p.option("wire")), int(p.option("group")), shots)[2]
+    wire, group = str(p.option("wire")), int(p.option("group"))
+    whole = geometry(shots, count, ranks, wire, group, max(1, p.device.sms // ranks)).whole
     return {"room": Meta((ranks, FLAGS + whole), "u8"), "epochs": Meta((ranks, BLOCKS), "u32"), "fault": Meta((4,), "i32")}
 
 

@@ -198,24 +198,28 @@ def raise_faults(group: Any, what: str = "rooftop.comm") -> None:
             raise error(f"{what} ({where}): {FAULTS[code]}. The group cannot be used on")
 
 
-def all_reduce(x: Tensor, group: Any, o: Options, shots: int, limit: Limit | None = None, blocks: int | None = None) -> Tensor:
-    """As `rooftop.comm.all_reduce`, of a CUDA tensor that is not empty, in a group of several ranks that `unable` has nothing against."""
+def all_reduce(
+    x: Tensor, group: Any, o: Options, shots: int, limit: Limit | None = None, blocks: int = 0, each: int = 0,
+    threads: int = 0,
+) -> Tensor:
+    """As `rooftop.comm.all_reduce`, of a CUDA tensor that is not empty, in a group of several ranks that `unable` has nothing against.
+    `blocks`, `each`, `threads`: for measurements, see `rank_launches.geometry`."""
     raise_faults(group, "all_reduce")
     ranks, rank, count = dist.get_world_size(group), dist.get_rank(group), x.numel()
     x = x.contiguous()
     out = torch.empty_like(x)
-    whole = launches.sizes(count, ranks, o.wire.name, o.group, shots)[2]
-    call = zlib.crc32(repr((shots, count, str(x.dtype), *o.facts())).encode()) & 0x7FFFFFFF
+    most, said = blocks or kernels.facts(x.device.index).sms, (blocks, each, threads)
+    whole = launches.geometry(shots, count, ranks, o.wire.name, o.group, most, each, threads).whole
+    call = zlib.crc32(repr((shots, count, str(x.dtype), *o.facts(), *said)).encode()) & 0x7FFFFFFF
 
     def make(room: Room, sms: int, patience: int) -> Launch:
-        second = room.capacity // 2 + (launches.FLAGS if shots == 2 else 0)  # halves of the room, whatever the call needs
         return launches.launch(
-            shots, count, ranks, dtype_of(x.dtype), o.wire.name, o.group, o.hadamard, o.stochastic, blocks or sms, rank=rank, second=second,
-            room=launches.FLAGS + room.capacity, call=call, patience=patience,
+            shots, count, ranks, dtype_of(x.dtype), o.wire.name, o.group, o.hadamard, o.stochastic, most, rank=rank,
+            room=room.capacity, call=call, patience=patience, each=each, threads=threads,
         )
 
     given = {"x": x, "out": out, "seed": o.seed}
-    launched("one_shot" if shots == 1 else "two_shot", shots, whole, (call, count, x.dtype, o, blocks), make, given, x.device, group, limit)
+    launched("one_shot" if shots == 1 else "two_shot", shots, whole, (call, count, x.dtype, o, said), make, given, x.device, group, limit)
     return out
 
 

@@ -12,12 +12,10 @@ import torch.distributed as dist
 from torch import Tensor
 
 from rooftop.formats import wire as wires
-from rooftop.ranks import groups, hierarchy, steps
+from rooftop.ranks import groups, hierarchy, link_model, steps
 from rooftop.ranks.groups import Limit
 from rooftop.ranks.steps import Options
 
-# bytes of the others' tensors up to which everybody adds up everything: on two H200 int8 took 21 us so at 4 MiB, 27 in two shots
-ONE_SHOT_BYTES = 4 << 20
 PATHS = ("portable", "symmetric", "hierarchical", "plain")
 KINDS = ("all_reduce", "reduce_scatter", "all_gather", "all_to_all")
 
@@ -42,8 +40,8 @@ def plan(
 
     "symmetric": a kernel that accesses the peers' memory; "hierarchical": for several hosts with several ranks each, quantised only between
     hosts; "portable": torch.distributed's all-to-all and all-gather of messages; "plain": torch.distributed's own collective in x's dtype,
-    unquantised, if it is faster according to a measured table of sizes (`rooftop calibrate --comm`). In the first call of a group, this one
-    or a collective, the ranks exchange their hosts.
+    unquantised, if it is faster according to a measured table of sizes (`rooftop calibrate --comm`) or, without one, to a model of launch
+    and link (rooftop/ranks/link_model.py). In the first call of a group, this one or a collective, the ranks exchange their hosts.
 
     Raises ValueError for an unknown path or kind, or shots of another collective than an all-reduce, RuntimeError for a named path that is
     not available."""
@@ -71,17 +69,26 @@ def check_way(what: str, shots: Any, path: Any, accepted: tuple[str, ...]) -> No
 
 def planned(what: str, x: Tensor, group: Any, wire: str, shots: int | None, path: str | None, limit: Limit) -> Plan:
     """As `plan`, of arguments that are right."""
-    from rooftop.ranks import sizes
-
     ranks = dist.get_world_size(group)
     free = shots is None
     if shots is None:
-        shots = 1 if x.numel() * x.element_size() * (ranks - 1) <= ONE_SHOT_BYTES else 2
+        shots = link_model.shots(x.numel(), x.element_size(), ranks, wire)
     chosen, why = _way(what, x, group, path, PATHS, limit)
-    measured = sizes.faster(x, ranks, wire, chosen) if free and path is None else None
-    if measured is not None and measured.path == "plain":
-        return Plan("plain", shots, measured.why)
-    return Plan(chosen, shots, why)
+    plain = _plain(x, ranks, wire, chosen) if free and path is None else ""
+    return Plan("plain", shots, plain) if plain else Plan(chosen, shots, why)
+
+
+def _plain(x: Tensor, ranks: int, wire: str, way: str, kind: str = "all_reduce") -> str:
+    """Why torch's own is faster than that path: by the measured table of sizes, else, of all-reduces on the symmetric path, by the model;
+    or nothing."""
+    from rooftop.ranks import sizes
+
+    if (measured := sizes.faster(x, ranks, wire, way, kind)) is not None:
+        return measured.why if measured.path == "plain" else ""
+    if way != "symmetric" or kind != "all_reduce" or not x.numel() or ranks == 1:
+        return ""
+    shots = link_model.shots(x.numel(), x.element_size(), ranks, wire)
+    return link_model.plain(x.numel(), x.element_size(), ranks, wire, shots)
 
 
 def _way(what: str, x: Tensor, group: Any, path: str | None, accepted: tuple[str, ...], limit: Limit) -> tuple[str, str]:
@@ -108,27 +115,22 @@ def _way(what: str, x: Tensor, group: Any, path: str | None, accepted: tuple[str
 
 
 def paths_of(what: str) -> tuple[str, ...]:
-    return {"all_to_all": ("portable", "symmetric", "plain"), "all_reduce_norm": ("portable", "symmetric")}.get(what, PATHS)
+    if what in ("all_reduce_norm", "dispatch_rows", "combine_rows"):
+        return "portable", "symmetric"
+    return ("portable", "symmetric", "plain") if what == "all_to_all" else PATHS
 
 
 def exchanged_by(what: str, x: Tensor, group: Any, path: str | None, wire: str, limit: Limit, kind: str = "") -> Plan:
     """The path of a reduce_scatter, all_gather or all_to_all, which is `kind` or else `what`: see `plan`."""
-    from rooftop.ranks import sizes
-
     kind = kind or what
     way, why = _way(what, x, group, path, paths_of(kind), limit)
-    measured = sizes.faster(x, dist.get_world_size(group), wire, way, kind) if path is None else None
-    return Plan("plain", 1, measured.why) if measured is not None and measured.path == "plain" else Plan(way, 1, why)
+    plain = _plain(x, dist.get_world_size(group), wire, way, kind) if path is None else ""
+    return Plan("plain", 1, plain) if plain else Plan(way, 1, why)
 
 
 def measured_plain(what: str, x: Tensor, ranks: int, wire: str) -> tuple[str, ...]:
-    """The ways that this process' table of sizes would leave for "plain": ranks whose tables decide otherwise would wait for each other."""
-    from rooftop.ranks import sizes
-
-    if not x.is_cuda:
-        return ()
-    found = ((way, sizes.faster(x, ranks, wire, way, what)) for way in PATHS[:3])
-    return tuple(way for way, m in found if m is not None and m.path == "plain")
+    """The ways that this process would leave for "plain": ranks whose tables decide otherwise would wait for each other."""
+    return tuple(way for way in PATHS[:3] if _plain(x, ranks, wire, way, what)) if x.is_cuda else ()
 
 
 def _in_range(x: Tensor, o: Options, ranks: int, call: Callable[[Tensor], Tensor]) -> Tensor:

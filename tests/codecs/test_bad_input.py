@@ -51,6 +51,8 @@ def test_arrays() -> None:
         codecs.compress(np.zeros((1, 1, 1, 1, 1)), abs=1.0)
     with pytest.raises(TypeError, match="dtype is complex128; accepted are f64, f32"):
         codecs.compress(np.zeros(3, complex), abs=1.0)
+    with pytest.raises(ValueError, match="fitted is False of codec 'fast'"):
+        codecs.compress(np.zeros(3, np.float32), abs=1.0, codec="fast", fitted=False)
     with pytest.raises(ValueError, match="codec 'ratio' is for floats; x is i32"):
         codecs.compress(np.zeros(3, np.int32), abs=1.0, codec="ratio")
 

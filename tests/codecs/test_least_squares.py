@@ -9,7 +9,7 @@ import sys
 import numpy as np
 import pytest
 
-from rooftop.codecs import least_squares
+from rooftop.formats import least_squares
 
 
 @pytest.mark.parametrize("scale", [1e-120, 1.0, 3e120])

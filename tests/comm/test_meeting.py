@@ -20,7 +20,7 @@ def run(shots: int, prepare: Any, patience: int = 20_000_000_000) -> tuple[torch
     """Rank 0's out, its fault, its room and rank 1's. `prepare(flags [2, 256, 16], rooms [2, bytes])` plays rank 1."""
     x = given()
     launch = launches.launch(shots, COUNT, 2, "f32", "int8", 128, False, False, 1, call=CALL, seed=0, patience=patience)
-    whole = launches.FLAGS + launches.sizes(COUNT, 2, "int8", 128, shots)[2]
+    whole = launches.FLAGS + launches.geometry(shots, COUNT, 2, "int8", 128, 1).whole
     room = torch.zeros(2, whole, dtype=torch.uint8)
     flags = room[:, : launches.FLAGS].view(torch.int64).view(2, launches.BLOCKS, launches.RANKS)
     prepare(flags, room)
@@ -56,7 +56,7 @@ def flag(number: int, call: int = CALL) -> int:
 
 @pytest.mark.sampled("kernels", "all_reduce_ranks__one_shot__cuda_sm80")
 def test_what_the_other_rank_has_put_down_is_added() -> None:
-    size = launches.sizes(COUNT, 2, "int8", 128, 1)[0]
+    size = launches.geometry(1, COUNT, 2, "int8", 128, 1).held
 
     def prepare(flags: torch.Tensor, room: torch.Tensor) -> None:
         flags[0, 0, 1] = flag(1)  # in rank 0's room, by rank 1
@@ -83,7 +83,7 @@ def test_a_rank_that_calls_something_else_is_found_and_told(shots: int) -> None:
 @pytest.mark.sampled("kernels", "all_reduce_ranks__one_shot__cuda_sm80")
 def test_a_rank_that_is_ahead_does_not_look_like_another_call() -> None:
     """It has passed this meeting and stands at the next call's, which is another."""
-    size = launches.sizes(COUNT, 2, "int8", 128, 1)[0]
+    size = launches.geometry(1, COUNT, 2, "int8", 128, 1).held
 
     def prepare(flags: torch.Tensor, room: torch.Tensor) -> None:
         flags[0, 0, 1] = flag(2, CALL + 5)
@@ -91,6 +91,36 @@ def test_a_rank_that_is_ahead_does_not_look_like_another_call() -> None:
 
     out, fault, *_ = run(1, prepare)
     assert torch.equal(out, reference(given(), "int8", 128, False, False, 0, 1)[0]) and not fault.any()
+
+
+@pytest.mark.sampled("kernels", "all_reduce_ranks__one_shot__cuda_sm80", "all_reduce_ranks__two_shot__cuda_sm80")
+@pytest.mark.parametrize(
+    ("shots", "ranks", "each", "wire", "threads"),
+    [(1, 2, 1, "int8", 64), (1, 3, 2, "int4", 32), (1, 4, 1, "bf16", 64), (1, 8, 1, "fp8", 32), (2, 2, 1, "int8", 64), (2, 3, 2, "int4", 32),
+     (2, 4, 1, "bf16", 64), (2, 8, 4, "fp8", 32)],
+)
+def test_slabs_make_the_sums_of_the_contract(shots: int, ranks: int, each: int, wire: str, threads: int) -> None:
+    """One block a rank, so few warps that there are several slabs, the last one not full; three calls in one room, in whose quarters they begin
+    elsewhere."""
+    stripe = (2 * each + 1) * threads // 32 * launches.CHUNK - 300
+    x = torch.randn(ranks, (ranks if shots == 2 else 3) * stripe - 77, generator=torch.Generator().manual_seed(ranks)).bfloat16()
+    g = launches.geometry(shots, x.shape[1], ranks, wire, 64, 1, each, threads)
+    launch = launches.launch(shots, x.shape[1], ranks, "bf16", wire, 64, False, False, 1, seed=0, each=each, threads=threads)
+    tensors = {
+        "x": x.clone(), "out": torch.zeros_like(x), "room": torch.zeros(ranks, launches.FLAGS + g.whole, dtype=torch.uint8),
+        "epochs": torch.zeros(ranks, launches.BLOCKS, dtype=torch.int32), "fault": torch.zeros(4, dtype=torch.int32),
+    }
+    text, _, folders = kernels.source("one_shot" if shots == 1 else "two_shot")
+    arguments = [(0 if value is None else value, kind) for value, kind in zip(launch.args.values(), launch.types, strict=True)]
+    slabs = -(-g.size // (launches.CHUNK * threads // 32 * each))
+    assert slabs > 2
+    for call in range(3):
+        report = simulate(text, launch.kernel, tensors, grid=launch.grid, block=launch.block, arguments=arguments, cooperative=True, folders=folders)
+        assert not report.findings, report.findings
+        assert torch.equal(tensors["out"], reference(x, wire, 64, False, False, 0, shots)) and not tensors["fault"].any()
+        assert bool((tensors["epochs"] == (call + 1) * (slabs + shots - 1)).all())
+        tensors["out"].zero_()
+        tensors["x"].copy_(x := -x.flip(1))
 
 
 def by_address(key: tuple[Any, ...], make: Any, index: int, given: Any) -> None:

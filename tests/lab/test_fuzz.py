@@ -71,6 +71,19 @@ def test_strides_of_extents_of_one_say_nothing(strides: tuple[tuple[int, ...], t
     assert call is not None and call.copies == ()
 
 
+def test_on_the_cpu_torchs_own_rounding_and_layouts_are_no_ones() -> None:
+    """Each was a finding: torch's function errs there, or reads another layout."""
+    row = torch.arange(14, dtype=torch.int8)
+    assert rooftop.int_matmul(row.as_strided((1, 14), (1, 1)), row.as_strided((14, 1), (1, 1))).item() == int((row.long() ** 2).sum())
+    x = torch.tensor([[1.0, 3.0], [float("nan"), 2.0]], requires_grad=True)
+    (found,) = torch.autograd.grad(rooftop.reduce(x, "max", (1,)).sum(), x)
+    assert found.tolist() == [[0.0, 1.0], [1.0, 0.0]]
+    assert rooftop.group_norm(torch.full((2, 4, 3), 1.3), 2).abs().max() == 0
+    assert rooftop.layer_norm(torch.full((3, 5), 100.0, dtype=torch.float16), (5,)).abs().max() == 0
+    exact = 16 * torch.tensor(4.0, dtype=torch.float64).log().item()
+    assert abs(rooftop.cross_entropy(torch.zeros(16, 4), torch.zeros(16, dtype=torch.int64), reduction="sum").item() - exact) < 2e-6
+
+
 # -- drawing ------------------------------------------------------------------------------------------------------------
 
 
@@ -377,3 +390,31 @@ def test_a_cache_of_no_pages_is_drawn() -> None:
     assert arranged is not None
     given = {"k": torch.zeros(0, 16, 2, 8), "q": torch.zeros(2, 1, 2, 8), "page_table": torch.zeros(2, 3, dtype=torch.int32)}
     assert not bool(arranged(given, {}, torch.Generator())["page_table"].any())
+
+
+# -- what is undefined ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["layer_norm", "group_norm"])
+def test_nothing_is_asked_of_rows_of_equal_elements_without_eps_and_all_of_other_rows(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    case = {"layer_norm": "odd 37x1001", "group_norm": "positions padded"}[name]
+    one = draft(name, case, {}, fills={"x": Fill("equal")}, layouts={"x": Layout(still=(1, 2))})
+    one = replace(one, options={**one.options, "eps": 0.0})
+    assert judge._judged(one, "cpu", judge.public)[0] == []
+    real = public_calls.function(registry.op(name))
+    planted(monkeypatch, name, lambda *args, **more: real(*args, **more) * 1.01)
+    assert judge._judged(replace(one, fills={}, layouts={}), "cpu", judge.public)[0]
+
+
+def test_an_overflow_on_the_way_is_judged_by_float64_alone() -> None:
+    inf, nan = float("inf"), float("nan")
+
+    def ok(got: float, exact: float, same: float, plain: float | None = None) -> bool:
+        g, e, s = torch.tensor([got]), torch.tensor([exact], dtype=torch.float64), torch.tensor([same])
+        undefined = None if plain is None else torch.tensor([plain])
+        return judge._verdict(judge._known(judge.Item(g, e, s, judge.GRADIENT), undefined)).ok
+
+    assert ok(nan, 1.0, -inf) and ok(1.0, 1.0, inf)
+    assert not ok(1.5, 1.0, inf) and not ok(nan, 1.0, 1.0)
+    assert ok(inf, 1e300, nan) and not ok(-inf, 1e300, nan) and not ok(nan, 1e300, inf)
+    assert ok(0.5, nan, 1.0, nan) and not ok(0.5, nan, nan) and not ok(0.5, nan, nan, 1.0)

@@ -257,6 +257,7 @@ def test_a_regret_is_the_time_of_the_choice_over_the_best(monkeypatch: pytest.Mo
     assert all("block=1024, warps=8" in best for best in record["best"]) and set(record["peers"]) == {"torch"}
     assert regret.ratios(record) == pytest.approx([2.0] * 3, rel=0.01) and regret.mean(regret.ratios(record)) == pytest.approx(2.0, rel=0.01)
     assert all(e["by"] == "add__triton" and len(e["seconds"]) > 3 and "torch" not in str(e["seconds"]) for e in every)
+    assert all(n == len(e["seconds"]) <= 2 + worst.FIRST + worst.DRAWN for n, e in zip(record["tried"], every, strict=True))
     assert sweep_page.newest([record]) == {}, "the page of an op draws its sweep"
     assert regret.measured(run, -1.0, lambda text: None)["us"] == []
 

@@ -245,6 +245,10 @@ def test_a_file_that_only_offers_kernels_says_how_to_launch_one(tmp_path: Path) 
             ("own.cu:2: 'cudaChannelFormatDesc' is declared neither", "(textures and surfaces are not simulated)"),
         ),
         (
+            "__global__ void k() {}\nint main() { cudaDeviceProp p; k<<<1, p.noSuchThing>>>(); }\n",
+            ("own.cu:2", "no member named", "noSuchThing", "checked: no fault"),
+        ),
+        (
             "#include <cuda.h>\n__global__ void k() {}\nint main() { CUmodule m; cuModuleLoad(&m, \"k.cubin\"); k<<<1, 1>>>(); }\n",
             ("own.cu:3: 'CUmodule' is declared neither", "(the driver API is not simulated)"),
         ),
@@ -266,6 +270,71 @@ def test_what_is_not_here_is_named_with_exit_code_3(text: str, says: tuple[str, 
     done = CliRunner().invoke(app, ["simt", "own.cu"])
     assert done.exit_code == 3, done.output
     assert all(words in done.output for words in says), done.output
+
+
+ALONE = """#include <GL/gl.h>
+struct Cell { int a, b; };
+struct Window { GLuint id; };
+texture<float, 1> table;
+__global__ void shift(float4* p, const Cell* cells, int n) {
+    extern __shared__ float4 held[];
+    const int i = blockIdx.x * blockDim.x + threadIdx.x;
+    held[threadIdx.x] = p[i%s];
+    __syncthreads();
+    if (i < n) p[i].x = held[threadIdx.x].x + cells[i].a;
+}
+__global__ void looked_up(float* o) { o[threadIdx.x] = tex1Dfetch(table, threadIdx.x); }
+int main() { Window w; glGenBuffers(1, &w.id); shift<<<8, 128, 128 * sizeof(float4)>>>(nullptr, nullptr, 1024); }
+"""
+
+
+def test_kernels_are_launched_where_no_caller_can_be_made_for_the_functions_that_do(tmp_path: Path) -> None:
+    path = tmp_path / "own.cu"
+    path.write_text(
+        "#define real float\nstruct Net { real* w; };\n__global__ void scale(real* w, int n) { if (threadIdx.x < n) w[threadIdx.x] *= 2; }\n"
+        "void forward(Net net, float* x) { scale<<<1, 64>>>(net.w, 64); }\n"
+    )
+    source, assumed = program.source_of(path, given=["n=40"])
+    run = program.run(source)
+    assert assumed == "scale<<<1, 64>>>(w=f32:4096, n=40)" and not run.report.faults and len(run.launches) == 1
+
+
+def test_kernels_alone_are_judged_where_the_host_cannot_be_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    commands()
+    for more, fault in (("", 0), (" + 4000", 1)):
+        Path("own.cu").write_text(ALONE % more, encoding="utf-8")
+        done = CliRunner().invoke(app, ["simt", "own.cu"])
+        assert done.exit_code == 3, done.output
+        assert "its kernels alone are judged, since the program cannot be run: own.cu:1: <GL/gl.h> is not found" in done.output
+        assert "shift<<<8, 128, 2048 B shared>>>(p=float4:4096, cells=Cell:4096:zeros, n=1024)" in done.output
+        assert "left out, as it does not compile: own.cu:4" in done.output and "looked_up<<<" not in done.output, done.output
+        assert ("own.cu:8: out-of-bounds" in done.output) == bool(fault)
+        assert f"checked: {'1 fault' if fault else 'no fault'}" in done.output, done.output
+
+
+def test_a_fault_of_one_function_keeps_no_other_from_being_judged(tmp_path: Path) -> None:
+    one = "__global__ void k{0}(float* x, int n) {{ const int i = blockIdx.x * 32 + threadIdx.x; if (i {1} n) x[i] = {0}; }}\n"
+    each = 'extern "C" void f{0}(float* x, int n) {{ k{0}<<<(n + 32) / 32, 32>>>(x, n); }}\n'
+    path = tmp_path / "own.cu"
+    path.write_text("".join((one + each).format(i, "<=" if i in (1, 3) else "<") for i in (1, 2, 3)))
+    run = program.run(program.source_of(path)[0])
+    assert [x.kernel for x in run.launches] == ["k1", "k2", "k3"] and {(f.line, f.kind) for f in run.report.findings} == {
+        (1, "out-of-bounds"), (5, "out-of-bounds")
+    }
+
+
+def test_the_macros_of_a_file_are_its_own(tmp_path: Path) -> None:
+    (tmp_path / "own.cuh").write_text("void check(int code, int line);\nint answer();\n")
+    (tmp_path / "other.cu").write_text(
+        '#include "own.cuh"\n#include <cstdio>\nvoid check(int code, int line) { printf("%d at %d\\n", code, line); }\nint answer() { return 42; }\n'
+    )
+    (tmp_path / "own.cu").write_text(
+        '#include "own.cuh"\n#define check(code) (check(code, __LINE__))\n__global__ void k(int* p) { *p = 1; }\n'
+        "int main() { int* p; cudaMalloc(&p, 4); k<<<1, 1>>>(p); cudaFree(p); check(answer()); }\n"
+    )
+    run = program.run(program.source_of(tmp_path / "own.cu")[0])
+    assert run.report.printed == "42 at 4\n" and not run.report.findings
 
 
 def test_a_header_that_is_left_out_is_said_and_no_other_file_is_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

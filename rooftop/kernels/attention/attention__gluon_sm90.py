@@ -1,4 +1,4 @@
-"""FlashAttention-3 forward on Hopper: plain, causal, windowed, capped, packed. Contract: rooftop/ops/attention.py
+"""FlashAttention-3 forward on Hopper: plain, causal, windowed, capped, packed, with dropout. Contract: rooftop/ops/attention.py
 
 Persistent and warp-specialised: a block is one producer warp and two or three consumer warp groups, of 64 queries each. The producer loads
 queries, then tiles of keys and values by TMA into a ring; each slot has two mbarriers, `full` (its bytes have arrived) and `empty` (every
@@ -22,6 +22,8 @@ in bfloat16, which has float32's
 exponents: half of the cap is. Polynomial and exponential are then one stretch of code, and neither maxima nor the rescaling of the result
 are needed (0.87 and 0.88 of plain causal attention on an H200).
 
+Dropout draws its bits where the weights are: the two neighbours of a thread share a word of them.
+
 For heads of more than 128 columns the output accumulators need half of the registers and tiles of 64 keys the rest; the result is staged in
 the memory of the queries."""
 
@@ -36,6 +38,8 @@ from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared,
 from rooftop.core.spec import Descriptor, Launch, Meta, Problem
 from rooftop.core.tensor_maps import not_copied
 from rooftop.kernels.attention import _arguments as shared
+from rooftop.kernels.attention._dropout_sm90 import dropped, numbered
+from rooftop.kernels.attention._fwd_sm90 import flat, place, range_of, store_rows
 from rooftop.kernels.attention._packed_sm90 import CHUNK, clear_rows, plan_tiles, tile_of
 from rooftop.kernels.attention._soft_cap_sm90 import SMALL, TANH_OF, TANH_OPERANDS, WEIGHTS_OF, WEIGHTS_OPERANDS
 from rooftop.kernels.attention._tiles import softcap
@@ -47,38 +51,6 @@ CAPPED, BOUNDED = gl.constexpr(1), gl.constexpr(2)  # a soft cap; one whose weig
 # cap of BOUNDED: less half of it, weights are 2^-108 to 2^36. A float32 holds their sum times values while keys times the largest is below
 # 2^92
 HIGHEST = 50.0
-
-
-@gluon.jit
-def _place(turn, tiles, rows_of_tiles, heads, section):
-    """The turn-th tile of this block: (tile of queries from the last, batch times heads). Blocks reverse their order with each turn."""
-    blocks = gl.num_programs(0)
-    p = gl.program_id(0)
-    t = turn * blocks + (blocks - 1 - p if turn % 2 == 1 else p)
-    whole = section * rows_of_tiles
-    first = t // whole * section
-    here = gl.minimum(section, heads - first)
-    rest = t % whole
-    return t < tiles, rows_of_tiles - 1 - rest // here, first + rest % here
-
-
-@gluon.jit
-def _range(row, SQ, SK, BM: gl.constexpr, BN: gl.constexpr, LEFT: gl.constexpr, RIGHT: gl.constexpr):
-    """For a tile of queries: the first tile of keys, one past the last, and the bounds (tiles too) between which no mask is needed: every
-    query attends to every key."""
-    position = SK - SQ
-    stop = SK
-    edge = SK
-    if RIGHT >= 0:
-        stop = gl.maximum(gl.minimum(SK, gl.minimum(row + BM, SQ) + position + RIGHT), 0)
-        edge = gl.maximum(gl.minimum(SK, row + position + RIGHT + 1), 0)
-    begin = 0
-    whole = 0
-    if LEFT >= 0:
-        begin = gl.maximum(row + position - LEFT, 0) // BN
-        whole = (gl.maximum(gl.minimum(row + BM, SQ) - 1 + position - LEFT, 0) + BN - 1) // BN
-    end = gl.maximum((stop + BN - 1) // BN, begin)
-    return begin, end, whole, edge // BN
 
 
 @gluon.jit
@@ -102,12 +74,12 @@ def _load(q_desc, k_desc, v_desc, z_desc, q_tiles, k_ring, v_ring, z_tiles, q_fu
     tiles = rows_of_tiles * all_heads
     turns = gl.cdiv(tiles, gl.num_programs(0))
     for turn in range(turns):
-        there, tile, bh = _place(turn, tiles, rows_of_tiles, all_heads, section)
+        there, tile, bh = place(turn, tiles, rows_of_tiles, all_heads, section)
         if there:
             b = bh // H
             h = bh % H
             first, SQ, first_key, SK, row = tile_of(plan, tile, TQ, TK, BM, PACKED)
-            begin, end, _, _ = _range(row, SQ, SK, BM, BN, LEFT, RIGHT)
+            begin, end, _, _ = range_of(row, SQ, SK, BM, BN, LEFT, RIGHT)
             if end > begin:
                 for g in gl.static_range(GROUPS):
                     mbarrier.wait(q_empty.index(g), (used & 1) ^ 1)
@@ -134,16 +106,10 @@ def _load(q_desc, k_desc, v_desc, z_desc, q_tiles, k_ring, v_ring, z_tiles, q_fu
 
 
 @gluon.jit
-def _flat(x):
-    """A tile [1, 1, rows, columns] as the matrix that wgmma reads."""
-    return x.reshape([x.shape[2], x.shape[3]])
-
-
-@gluon.jit
 def _weights(z, top, total, factor, cap, z_tiles, z_full, z_empty, n, INDEX: gl.constexpr, BIAS: gl.constexpr, rows, column, SK, position,
-             LEFT: gl.constexpr, RIGHT: gl.constexpr, CAP: gl.constexpr, MASKED: gl.constexpr):
+             seed, below, numbers, LEFT: gl.constexpr, RIGHT: gl.constexpr, CAP: gl.constexpr, MASKED: gl.constexpr, DROP: gl.constexpr):
     """(p, the new maximum, the new sum, the factor that rescales the old ones) for scores of one tile of keys, which starts at `column`;
-    all in base 2."""
+    all in base 2. With DROP some of p are 0, after the sum."""
     L: gl.constexpr = z.type.layout
     EACH: gl.constexpr = z.shape[1] // 2  # scores of a thread
     # Not pure: the lanes of a warp vote, so that it must not be moved to where some of them do not come.
@@ -155,7 +121,7 @@ def _weights(z, top, total, factor, cap, z_tiles, z_full, z_empty, n, INDEX: gl.
         )
     if BIAS:
         mbarrier.wait(z_full.index(INDEX), n & 1)
-        added = _flat(z_tiles.index(INDEX)).load(L)
+        added = flat(z_tiles.index(INDEX)).load(L)
         mbarrier.arrive(z_empty.index(INDEX), count=1)
         z = z * factor + added.to(gl.float32) * LOG2E
     if MASKED:
@@ -171,7 +137,10 @@ def _weights(z, top, total, factor, cap, z_tiles, z_full, z_empty, n, INDEX: gl.
         else:
             z = gl.where(inside, z, float("-inf"))
     if CAP == BOUNDED:
-        return p, top, total + gl.sum(p, 1), total
+        new_total = total + gl.sum(p, 1)
+        if DROP:
+            p = dropped(p, seed, below, numbers, column)
+        return p, top, new_total, total
     if BIAS:
         new = gl.maximum(top, gl.max(z, 1))
         base = gl.where(new == float("-inf"), 0.0, new)
@@ -181,13 +150,16 @@ def _weights(z, top, total, factor, cap, z_tiles, z_full, z_empty, n, INDEX: gl.
         base = gl.where(new == float("-inf"), 0.0, new)
         p = gl.exp2(z * factor - base[:, None])
     shrink = gl.exp2(top - base)
-    return p, new, total * shrink + gl.sum(p, 1), shrink
+    new_total = total * shrink + gl.sum(p, 1)
+    if DROP:
+        p = dropped(p, seed, below, numbers, column)
+    return p, new, new_total, shrink
 
 
 @gluon.jit
 def _steps(acc, w, top, total, q, k_ring, v_ring, z_tiles, k_full, v_full, empty, z_full, z_empty, turn_bars, n, first, last, factor, cap,
-           rows, SK, position, INDEX: gl.constexpr, STAGES: gl.constexpr, BN: gl.constexpr, LEFT: gl.constexpr, RIGHT: gl.constexpr,
-           CAP: gl.constexpr, MASKED: gl.constexpr, PING: gl.constexpr, BIAS: gl.constexpr):
+           rows, SK, position, seed, limit, numbers, INDEX: gl.constexpr, STAGES: gl.constexpr, BN: gl.constexpr, LEFT: gl.constexpr,
+           RIGHT: gl.constexpr, CAP: gl.constexpr, MASKED: gl.constexpr, PING: gl.constexpr, BIAS: gl.constexpr, DROP: gl.constexpr):
     """Main loop over tiles of keys from `first` down to one past `last`: the scores of each are issued together with the product of the
     weights of the tile before it."""
     M: gl.constexpr = acc.shape[0]
@@ -201,15 +173,15 @@ def _steps(acc, w, top, total, q, k_ring, v_ring, z_tiles, k_full, v_full, empty
             mbarrier.wait(turn_bars.index(INDEX), n & 1)
         p = gl.convert_layout(w.to(v_ring.dtype), LEFT_OPERAND, assert_trivial=True)
         z = gl.zeros((M, BN), gl.float32, SCORES)
-        z = warpgroup_mma(q, _flat(k_ring.index(stage)).permute((1, 0)), z, use_acc=False, is_async=True)
+        z = warpgroup_mma(q, flat(k_ring.index(stage)).permute((1, 0)), z, use_acc=False, is_async=True)
         mbarrier.wait(v_full.index(before), (n - 1) // STAGES & 1)
-        acc = warpgroup_mma(p, _flat(v_ring.index(before)), acc, is_async=True)
+        acc = warpgroup_mma(p, flat(v_ring.index(before)), acc, is_async=True)
         if PING:
             mbarrier.arrive(turn_bars.index(1 - INDEX), count=1)
         z = warpgroup_mma_wait(num_outstanding=1, deps=(z,))
         mbarrier.arrive(empty.index(2 * stage), count=1)
         w, top, total, shrink = _weights(z, top, total, factor, cap, z_tiles, z_full, z_empty, n, INDEX, BIAS, rows, (first - 1 - i) * BN,
-                                         SK, position, LEFT, RIGHT, CAP, MASKED)
+                                         SK, position, seed, limit, numbers, LEFT, RIGHT, CAP, MASKED, DROP)
         # Waiting for the next keys here ends a basic block: within one, ptxas moves the exponentials behind the wait for the product.
         mbarrier.wait(k_full.index((n + 1) % STAGES), (n + 1) // STAGES & 1, pred=i + 1 < first - last)
         acc = warpgroup_mma_wait(num_outstanding=0, deps=(acc,))
@@ -221,19 +193,11 @@ def _steps(acc, w, top, total, q, k_ring, v_ring, z_tiles, k_full, v_full, empty
 
 
 @gluon.jit
-def _stage(tile, made, out_desc, b, h, row):
-    """Stores 64 rows of the result through shared memory, once the store before has read it."""
-    tma.store_wait(0)
-    _flat(tile).store(made)
-    fence_async_shared()
-    tma.async_copy_shared_to_global(out_desc, [b, h, row, 0], tile)
-
-
-@gluon.jit
 def _consume(INDEX: gl.constexpr, q_tiles, k_ring, v_ring, z_tiles, o_tiles, q_full, q_empty, k_full, v_full, empty, z_full, z_empty,
-             turn_bars, out_desc, out, lse, plan, rows_of_tiles, all_heads, section, H, TQ, TK, scale, softcap, ob, os, oh,
-             WIDTH: gl.constexpr, OVER: gl.constexpr, GROUPS: gl.constexpr, STAGES: gl.constexpr, BM: gl.constexpr, BN: gl.constexpr,
-             LEFT: gl.constexpr, RIGHT: gl.constexpr, CAP: gl.constexpr, PING: gl.constexpr, PACKED: gl.constexpr, BIAS: gl.constexpr):
+             turn_bars, out_desc, out, lse, plan, rows_of_tiles, all_heads, section, H, TQ, TK, scale, softcap, ob, os, oh, seed, limit, stay,
+             EIGHTHS, WIDTH: gl.constexpr, OVER: gl.constexpr, GROUPS: gl.constexpr, STAGES: gl.constexpr, BM: gl.constexpr, BN: gl.constexpr,
+             LEFT: gl.constexpr, RIGHT: gl.constexpr, CAP: gl.constexpr, PING: gl.constexpr, PACKED: gl.constexpr, BIAS: gl.constexpr, DROP: gl.constexpr,
+             SHORT: gl.constexpr):
     """One consumer warp group: the 64 queries from INDEX · 64 on of each tile."""
     DV: gl.constexpr = v_ring.shape[4]
     SCORES: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, BN, 16])
@@ -253,62 +217,68 @@ def _consume(INDEX: gl.constexpr, q_tiles, k_ring, v_ring, z_tiles, o_tiles, q_f
     tiles = rows_of_tiles * all_heads
     turns = gl.cdiv(tiles, gl.num_programs(0))
     for turn in range(turns):
-        there, tile, bh = _place(turn, tiles, rows_of_tiles, all_heads, section)
+        there, tile, bh = place(turn, tiles, rows_of_tiles, all_heads, section)
         if there:
             first, SQ, _unused, SK, row = tile_of(plan, tile, TQ, TK, BM, PACKED)
             position = SK - SQ
-            begin, end, whole, edge = _range(row, SQ, SK, BM, BN, LEFT, RIGHT)
+            begin, end, whole, edge = range_of(row, SQ, SK, BM, BN, LEFT, RIGHT)
             rows = row + INDEX * 64 + gl.arange(0, 64, ROWS)
+            numbers = rows
+            if DROP:
+                numbers = numbered(bh, first + rows, TQ, EIGHTHS, SHORT)
             acc = gl.zeros((64, DV), gl.float32, RESULT)
             top = gl.full((64,), 0.0, gl.float32, ROWS) + (0.5 * factor if CAP == BOUNDED else float("-inf"))
             total = gl.zeros((64,), gl.float32, ROWS)
             if end > begin:
-                q = _flat(q_tiles.index(INDEX))
+                q = flat(q_tiles.index(INDEX))
                 mbarrier.wait(q_full.index(INDEX), used & 1)
                 stage = n % STAGES
                 mbarrier.wait(k_full.index(stage), n // STAGES & 1)
                 if PING:
                     mbarrier.wait(turn_bars.index(INDEX), n & 1)
                 z = gl.zeros((64, BN), gl.float32, SCORES)
-                z = warpgroup_mma(q, _flat(k_ring.index(stage)).permute((1, 0)), z, use_acc=False, is_async=True)
+                z = warpgroup_mma(q, flat(k_ring.index(stage)).permute((1, 0)), z, use_acc=False, is_async=True)
                 z = warpgroup_mma_wait(num_outstanding=0, deps=(z,))
                 if PING:
                     mbarrier.arrive(turn_bars.index(1 - INDEX), count=1)
                 mbarrier.arrive(empty.index(2 * stage), count=1)
                 w, top, total, _shrink = _weights(z, top, total, factor, cap, z_tiles, z_full, z_empty, n, INDEX, BIAS, rows,
-                                                 (end - 1) * BN, SK, position, LEFT, RIGHT, CAP, True)
+                                                 (end - 1) * BN, SK, position, seed, limit, numbers, LEFT, RIGHT, CAP,
+                                                 True, DROP)
                 if PACKED:  # noqa: SIM102  decided when it is compiled
                     if end * BN > SK:
                         mbarrier.wait(v_full.index(stage), n // STAGES & 1)
-                        clear_rows(_flat(v_ring.index(stage)), SK - (end - 1) * BN, BN)
+                        clear_rows(flat(v_ring.index(stage)), SK - (end - 1) * BN, BN)
                 n += 1
                 edge = gl.maximum(gl.minimum(edge, end - 1), begin)
                 if RIGHT >= 0:  # without, only the last tile needs a mask at that end: the one above
                     acc, w, top, total, n = _steps(acc, w, top, total, q, k_ring, v_ring, z_tiles, k_full, v_full, empty, z_full, z_empty,
-                                                   turn_bars, n, end - 1, edge, factor, cap, rows, SK, position, INDEX, STAGES, BN, LEFT,
-                                                   RIGHT, CAP, True, PING, BIAS)
+                                                   turn_bars, n, end - 1, edge, factor, cap, rows, SK, position, seed, limit, numbers,
+                                                   INDEX, STAGES, BN, LEFT, RIGHT, CAP, True, PING, BIAS, DROP)
                 inner = gl.minimum(gl.maximum(whole, begin), edge)
                 acc, w, top, total, n = _steps(acc, w, top, total, q, k_ring, v_ring, z_tiles, k_full, v_full, empty, z_full, z_empty,
-                                               turn_bars, n, edge, inner, factor, cap, rows, SK, position, INDEX, STAGES, BN, LEFT, RIGHT,
-                                               CAP, False, PING, BIAS)
+                                               turn_bars, n, edge, inner, factor, cap, rows, SK, position, seed, limit, numbers, INDEX,
+                                               STAGES, BN, LEFT, RIGHT, CAP, False, PING, BIAS, DROP)
                 if LEFT >= 0:
                     acc, w, top, total, n = _steps(acc, w, top, total, q, k_ring, v_ring, z_tiles, k_full, v_full, empty, z_full, z_empty,
-                                                   turn_bars, n, inner, begin, factor, cap, rows, SK, position, INDEX, STAGES, BN, LEFT,
-                                                   RIGHT, CAP, True, PING, BIAS)
+                                                   turn_bars, n, inner, begin, factor, cap, rows, SK, position, seed, limit, numbers,
+                                                   INDEX, STAGES, BN, LEFT, RIGHT, CAP, True, PING, BIAS, DROP)
                 if not OVER:
                     mbarrier.arrive(q_empty.index(INDEX), count=1)
                 before = (n - 1) % STAGES
                 mbarrier.wait(v_full.index(before), (n - 1) // STAGES & 1)
                 p = gl.convert_layout(w.to(v_ring.dtype), LEFT_OPERAND, assert_trivial=True)
-                acc = warpgroup_mma(p, _flat(v_ring.index(before)), acc, is_async=True)
+                acc = warpgroup_mma(p, flat(v_ring.index(before)), acc, is_async=True)
                 acc = warpgroup_mma_wait(num_outstanding=0, deps=(acc,))
                 mbarrier.arrive(empty.index(2 * before + 1), count=1)
                 used += 1
             share = gl.convert_layout(1.0 / gl.where(total == 0, 1.0, total), gl.SliceLayout(1, RESULT), assert_trivial=True)
+            if DROP:
+                share = share / stay
             made = (acc * share[:, None]).to(out_desc.dtype)
             if PACKED:
                 if row + INDEX * 64 + 64 <= SQ:
-                    _stage(o_tiles.index(INDEX), made, out_desc, bh // H, bh % H, first + row + INDEX * 64)
+                    store_rows(o_tiles.index(INDEX), made, out_desc, bh // H, bh % H, first + row + INDEX * 64)
                 else:
                     token = row + INDEX * 64 + gl.arange(0, 64, gl.SliceLayout(1, RESULT))
                     column = gl.arange(0, DV, gl.SliceLayout(0, RESULT))
@@ -318,7 +288,7 @@ def _consume(INDEX: gl.constexpr, q_tiles, k_ring, v_ring, z_tiles, o_tiles, q_f
                     )
                     gl.store(to, made, mask=(token < SQ)[:, None] & (column < WIDTH)[None, :])
             else:
-                _stage(o_tiles.index(INDEX), made, out_desc, bh // H, bh % H, first + row + INDEX * 64)
+                store_rows(o_tiles.index(INDEX), made, out_desc, bh // H, bh % H, first + row + INDEX * 64)
             if OVER:  # the next queries overwrite the staged result
                 tma.store_wait(0)
                 if end > begin:
@@ -328,12 +298,13 @@ def _consume(INDEX: gl.constexpr, q_tiles, k_ring, v_ring, z_tiles, o_tiles, q_f
     tma.store_wait(0)
 
 
-@gluon.jit(do_not_specialize=("SQ", "SK", "rows_of_tiles", "all_heads", "section", "H", "GROUP"))
+@gluon.jit(do_not_specialize=("SQ", "SK", "rows_of_tiles", "all_heads", "section", "H", "GROUP", "seed", "limit", "EIGHTHS"))
 def _forward(q_desc, k_desc, v_desc, out_desc, bias_desc, out, lse, plan, rows_of_tiles, all_heads, section, H, GROUP, SQ, SK, scale,
              softcap, ob, os, oh, WIDTH: gl.constexpr, OVER: gl.constexpr, GROUPS: gl.constexpr, STAGES: gl.constexpr, BN: gl.constexpr,
-             LEFT: gl.constexpr, RIGHT: gl.constexpr, CAP: gl.constexpr, PING: gl.constexpr, PACKED: gl.constexpr, BIAS: gl.constexpr):
+             LEFT: gl.constexpr, RIGHT: gl.constexpr, CAP: gl.constexpr, PING: gl.constexpr, PACKED: gl.constexpr, BIAS: gl.constexpr,
+             seed=None, limit=None, stay=None, EIGHTHS=None, DROP: gl.constexpr = False, SHORT: gl.constexpr = True):
     """`plan` is read if PACKED, `bias_desc` if BIAS. Strides of batch, token and head: out (o), of WIDTH columns. OVER: the result is
-    staged in the memory of the queries."""
+    staged in the memory of the queries. DROP: dropout, which the arguments from `seed` on say."""
     BM: gl.constexpr = 64 * GROUPS
     q_tiles = gl.allocate_shared_memory(q_desc.dtype, [GROUPS] + q_desc.block_type.shape, q_desc.layout)
     k_ring = gl.allocate_shared_memory(k_desc.dtype, [STAGES] + k_desc.block_type.shape, k_desc.layout)
@@ -373,12 +344,12 @@ def _forward(q_desc, k_desc, v_desc, out_desc, bias_desc, out, lse, plan, rows_o
         gl.warp_specialize([
             (_consume,
                         (0, q_tiles, k_ring, v_ring, z_tiles, o_tiles, q_full, q_empty, k_full, v_full, empty, z_full, z_empty, turn_bars,
-                        out_desc, out, lse, plan, rows_of_tiles, all_heads, section, H, SQ, SK, scale, softcap, ob, os, oh, WIDTH, OVER,
-                        GROUPS, STAGES, BM, BN, LEFT, RIGHT, CAP, PING, PACKED, BIAS)),
+                        out_desc, out, lse, plan, rows_of_tiles, all_heads, section, H, SQ, SK, scale, softcap, ob, os, oh, seed,
+                        limit, stay, EIGHTHS, WIDTH, OVER, GROUPS, STAGES, BM, BN, LEFT, RIGHT, CAP, PING, PACKED, BIAS, DROP, SHORT)),
             (_consume,
                         (1, q_tiles, k_ring, v_ring, z_tiles, o_tiles, q_full, q_empty, k_full, v_full, empty, z_full, z_empty, turn_bars,
-                        out_desc, out, lse, plan, rows_of_tiles, all_heads, section, H, SQ, SK, scale, softcap, ob, os, oh, WIDTH, OVER,
-                        GROUPS, STAGES, BM, BN, LEFT, RIGHT, CAP, PING, PACKED, BIAS)),
+                        out_desc, out, lse, plan, rows_of_tiles, all_heads, section, H, SQ, SK, scale, softcap, ob, os, oh, seed,
+                        limit, stay, EIGHTHS, WIDTH, OVER, GROUPS, STAGES, BM, BN, LEFT, RIGHT, CAP, PING, PACKED, BIAS, DROP, SHORT)),
             (_load,
                      (q_desc, k_desc, v_desc, bias_desc, q_tiles, k_ring, v_ring, z_tiles, q_full, q_empty, k_full, v_full, empty, z_full,
                      z_empty, plan, rows_of_tiles, all_heads, section, H, GROUP, SQ, SK, GROUPS, STAGES, BM, BN, LEFT, RIGHT, PACKED,
@@ -388,16 +359,16 @@ def _forward(q_desc, k_desc, v_desc, out_desc, bias_desc, out, lse, plan, rows_o
         gl.warp_specialize([
             (_consume,
                         (0, q_tiles, k_ring, v_ring, z_tiles, o_tiles, q_full, q_empty, k_full, v_full, empty, z_full, z_empty, turn_bars,
-                        out_desc, out, lse, plan, rows_of_tiles, all_heads, section, H, SQ, SK, scale, softcap, ob, os, oh, WIDTH, OVER,
-                        GROUPS, STAGES, BM, BN, LEFT, RIGHT, CAP, PING, PACKED, BIAS)),
+                        out_desc, out, lse, plan, rows_of_tiles, all_heads, section, H, SQ, SK, scale, softcap, ob, os, oh, seed,
+                        limit, stay, EIGHTHS, WIDTH, OVER, GROUPS, STAGES, BM, BN, LEFT, RIGHT, CAP, PING, PACKED, BIAS, DROP, SHORT)),
             (_consume,
                         (1, q_tiles, k_ring, v_ring, z_tiles, o_tiles, q_full, q_empty, k_full, v_full, empty, z_full, z_empty, turn_bars,
-                        out_desc, out, lse, plan, rows_of_tiles, all_heads, section, H, SQ, SK, scale, softcap, ob, os, oh, WIDTH, OVER,
-                        GROUPS, STAGES, BM, BN, LEFT, RIGHT, CAP, PING, PACKED, BIAS)),
+                        out_desc, out, lse, plan, rows_of_tiles, all_heads, section, H, SQ, SK, scale, softcap, ob, os, oh, seed,
+                        limit, stay, EIGHTHS, WIDTH, OVER, GROUPS, STAGES, BM, BN, LEFT, RIGHT, CAP, PING, PACKED, BIAS, DROP, SHORT)),
             (_consume,
                         (2, q_tiles, k_ring, v_ring, z_tiles, o_tiles, q_full, q_empty, k_full, v_full, empty, z_full, z_empty, turn_bars,
-                        out_desc, out, lse, plan, rows_of_tiles, all_heads, section, H, SQ, SK, scale, softcap, ob, os, oh, WIDTH, OVER,
-                        GROUPS, STAGES, BM, BN, LEFT, RIGHT, CAP, PING, PACKED, BIAS)),
+                        out_desc, out, lse, plan, rows_of_tiles, all_heads, section, H, SQ, SK, scale, softcap, ob, os, oh, seed,
+                        limit, stay, EIGHTHS, WIDTH, OVER, GROUPS, STAGES, BM, BN, LEFT, RIGHT, CAP, PING, PACKED, BIAS, DROP, SHORT)),
             (_load,
                      (q_desc, k_desc, v_desc, bias_desc, q_tiles, k_ring, v_ring, z_tiles, q_full, q_empty, k_full, v_full, empty, z_full,
                      z_empty, plan, rows_of_tiles, all_heads, section, H, GROUP, SQ, SK, GROUPS, STAGES, BM, BN, LEFT, RIGHT, PACKED,
@@ -428,7 +399,7 @@ def _over(p: Problem) -> bool:
 
 
 def supports(p: Problem) -> str | None:
-    if reason := shared.refused(p, ("mask", "page_table", "cache_lengths", "sinks", "q_scale", "k_scale", "v_scale", "alibi_slopes")):
+    if reason := shared.refused(p, ("mask", "page_table", "cache_lengths", "sinks", "q_scale", "k_scale", "v_scale", "alibi_slopes"), dropout=True):
         return reason
     if _over(p) and (shared.packed(p) or (int(p.option("right")) >= 0 and p["q"].shape[1] > p["k"].shape[1])):
         return (
@@ -519,6 +490,8 @@ def launches(p: Problem, config: Config) -> list[Launch]:
         "WIDTH": p["v"].shape[3], "OVER": _over(p), "GROUPS": config.GROUPS, "STAGES": config.STAGES, "BN": config.BN, **shared.windows(p),
         "CAP": _cap(p, config), "PING": config.PING,
     }
+    if float(p.option("dropout_p")):
+        args |= {"seed": "seed", "stay": 1.0 - float(p.option("dropout_p")), **shared.dropout(p)}
     made = [Launch(_forward, (min(tiles, p.device.sms),), args, warps=4)]
     if packed:
         bounds = {

@@ -1,4 +1,4 @@
-"""FlashAttention backward on Hopper, deterministic: plain, causal, windowed. Contract: rooftop/ops/attention.py
+"""FlashAttention backward on Hopper, deterministic: plain, causal, windowed, with dropout. Contract: rooftop/ops/attention.py
 
 Three launches, no atomics. The first computes, for each query, log2 of its normaliser and delta = sum_d dout_d · out_d - dlse. In the
 second a block has 128 keys and computes their dk and dv; in the third it has 128 queries and computes their dq. Both are warp-specialised:
@@ -29,6 +29,7 @@ from rooftop.core.tensor_maps import not_copied
 from rooftop.kernels.attention import _arguments as shared
 from rooftop.kernels.attention._bwd_sm90 import LOG2E, common_of, flat, inside_of, keys_of, place_of, queries_of, store_rows
 from rooftop.kernels.attention._bwd_wide_sm90 import to_half
+from rooftop.kernels.attention._dropout_sm90 import dropped, is_dropped, kept_keys, marked, numbered
 
 # ptxas keeps addresses that loops share in local memory; none of them is read in the loops without a mask.
 DEMANDS = {"has": ["HGMMA", "UTMALDG"], "spills": 256}
@@ -44,8 +45,8 @@ def _left(x, ring, acc):
 
 @gluon.jit
 def _key_steps(to_k, to_v, p, ds, norm, delta, k_tile, v_tile, q_ring, g_ring, q_full, g_full, empty, norm_at, delta_at, n, first, last,
-               factor, columns, SQ, position, STAGES: gl.constexpr, BM: gl.constexpr, LEFT: gl.constexpr, RIGHT: gl.constexpr,
-               MASKED: gl.constexpr, PIPED: gl.constexpr):
+               factor, columns, SQ, position, seed, limit, again, EIGHTHS, bh, first_key, STAGES: gl.constexpr, BM: gl.constexpr,
+               LEFT: gl.constexpr, RIGHT: gl.constexpr, MASKED: gl.constexpr, PIPED: gl.constexpr, DROP: gl.constexpr, SHORT: gl.constexpr):
     """Main loop over tiles of queries `first` to one before `last`. `norm` and `delta` are those of the first; those of the next are loaded
     while a tile is computed. PIPED: the products of the weights `p` and gradients `ds` of the tile before run meanwhile."""
     SCORES: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, BM, 16])
@@ -78,14 +79,21 @@ def _key_steps(to_k, to_v, p, ds, norm, delta, k_tile, v_tile, q_ring, g_ring, q
             rows = i * BM + gl.arange(0, BM, ACROSS)
             inside = inside_of(rows[None, :], columns[:, None], position, SQ, LEFT, RIGHT, True)
             p = gl.where(inside, p, 0.0)
+        if DROP:
+            p = marked(p, kept_keys(p, seed, limit, bh, i * BM, first_key, SQ, EIGHTHS, SHORT))
         if not PIPED:
-            w = _left(p, g_ring, to_v)
+            w = _left(gl.where(is_dropped(p), 0.0, p) if DROP else p, g_ring, to_v)
         across_delta = gl.convert_layout(delta, ACROSS)
         delta = gl.load(delta_at + ahead)
         dp = warpgroup_mma_wait(num_outstanding=2 if PIPED else 0, deps=(dp,))
         if not PIPED:
             to_v = warpgroup_mma(w, flat(g_ring.index(stage)), to_v, is_async=True)
-        ds = p * (dp - across_delta[None, :])
+        if DROP:
+            ds = gl.abs(p) * (gl.where(is_dropped(p), 0.0, dp * again) - across_delta[None, :])
+            if PIPED:
+                p = gl.where(is_dropped(p), 0.0, p)
+        else:
+            ds = p * (dp - across_delta[None, :])
         if MASKED:
             ds = gl.where(inside, ds, 0.0)
         if not PIPED:
@@ -98,8 +106,9 @@ def _key_steps(to_k, to_v, p, ds, norm, delta, k_tile, v_tile, q_ring, g_ring, q
 
 @gluon.jit
 def _to_keys(INDEX: gl.constexpr, k_tiles, v_tiles, q_ring, g_ring, kv_full, q_full, g_full, empty, norms, deltas, dk, dv, tiles, all_heads,
-             section, H, GROUP, SQ, SK, PADDED, scale, yb, ys, yh, wb, ws, wh, D: gl.constexpr, DV: gl.constexpr, STAGES: gl.constexpr,
-             BM: gl.constexpr, LEFT: gl.constexpr, RIGHT: gl.constexpr):
+             section, H, GROUP, SQ, SK, PADDED, scale, yb, ys, yh, wb, ws, wh, seed, limit, again, EIGHTHS, D: gl.constexpr,
+             DV: gl.constexpr, STAGES: gl.constexpr, BM: gl.constexpr, LEFT: gl.constexpr, RIGHT: gl.constexpr, DROP: gl.constexpr,
+             SHORT: gl.constexpr):
     """One consumer warp group of the second launch: keys from INDEX · 64 on of the block."""
     SIZE: gl.constexpr = k_tiles.shape[4]
     SIZE_V: gl.constexpr = v_tiles.shape[4]
@@ -125,7 +134,8 @@ def _to_keys(INDEX: gl.constexpr, k_tiles, v_tiles, q_ring, g_ring, kv_full, q_f
     if end > begin:
         mbarrier.wait(kv_full.index(0), 0)
     for g in range(GROUP):
-        at = (batch * H + key_head * GROUP + g).to(gl.int64) * PADDED
+        of = batch * H + key_head * GROUP + g
+        at = of.to(gl.int64) * PADDED
         line = begin * BM + gl.arange(0, BM, LINE)
         norm = gl.load(norms + at + line)
         delta = gl.load(deltas + at + line)
@@ -136,15 +146,15 @@ def _to_keys(INDEX: gl.constexpr, k_tiles, v_tiles, q_ring, g_ring, kv_full, q_f
         if RIGHT >= 0:
             to_k, to_v, p, ds, norm, delta, n = _key_steps(
                 to_k, to_v, p, ds, norm, delta, k_tile, v_tile, q_ring, g_ring, q_full, g_full, empty, norms_at, deltas_at, n, begin, whole,
-                factor, columns, SQ, position, STAGES, BM, LEFT, RIGHT, True, PIPED
+                factor, columns, SQ, position, seed, limit, again, EIGHTHS, of, column + INDEX * 64, STAGES, BM, LEFT, RIGHT, True, PIPED, DROP, SHORT
             )
         to_k, to_v, p, ds, norm, delta, n = _key_steps(
             to_k, to_v, p, ds, norm, delta, k_tile, v_tile, q_ring, g_ring, q_full, g_full, empty, norms_at, deltas_at, n, whole, edge,
-            factor, columns, SQ, position, STAGES, BM, LEFT, RIGHT, False, PIPED
+            factor, columns, SQ, position, seed, limit, again, EIGHTHS, of, column + INDEX * 64, STAGES, BM, LEFT, RIGHT, False, PIPED, DROP, SHORT
         )
         to_k, to_v, p, ds, norm, delta, n = _key_steps(
             to_k, to_v, p, ds, norm, delta, k_tile, v_tile, q_ring, g_ring, q_full, g_full, empty, norms_at, deltas_at, n, edge, end,
-            factor, columns, SQ, position, STAGES, BM, LEFT, RIGHT, True, PIPED
+            factor, columns, SQ, position, seed, limit, again, EIGHTHS, of, column + INDEX * 64, STAGES, BM, LEFT, RIGHT, True, PIPED, DROP, SHORT
         )
     if PIPED:  # noqa: SIM102  decided when it is compiled
         if n > 0:  # the products of the last tile
@@ -160,7 +170,7 @@ def _to_keys(INDEX: gl.constexpr, k_tiles, v_tiles, q_ring, g_ring, kv_full, q_f
         gl.arange(0, SIZE, gl.SliceLayout(0, TO_K)), D
     )
     store_rows(
-        dv + b * wb + h * wh, to_v, first + gl.arange(0, 64, gl.SliceLayout(1, TO_V)), SK, ws,
+        dv + b * wb + h * wh, to_v * again if DROP else to_v, first + gl.arange(0, 64, gl.SliceLayout(1, TO_V)), SK, ws,
         gl.arange(0, SIZE_V, gl.SliceLayout(0, TO_V)), DV
     )
 
@@ -193,13 +203,14 @@ def _load_queries(q_desc, k_desc, v_desc, g_desc, k_tiles, v_tiles, q_ring, g_ri
                 n += 1
 
 
-@gluon.jit(do_not_specialize=("SQ", "SK", "PADDED", "tiles", "all_heads", "section", "H", "GROUP"))
+@gluon.jit(do_not_specialize=("SQ", "SK", "PADDED", "tiles", "all_heads", "section", "H", "GROUP", "seed", "limit", "EIGHTHS"))
 def _keys(q_desc, k_desc, v_desc, g_desc, norms, deltas, dk, dv, tiles, all_heads, section, H, GROUP, SQ, SK, PADDED, scale, yb, ys, yh, wb,
           ws, wh, D: gl.constexpr, DV: gl.constexpr, STAGES: gl.constexpr, BM: gl.constexpr, LEFT: gl.constexpr, RIGHT: gl.constexpr,
-          TILES: gl.constexpr, PARTS: gl.constexpr):
+          TILES: gl.constexpr, PARTS: gl.constexpr, seed=None, limit=None, again=None, EIGHTHS=None, DROP: gl.constexpr = False,
+          SHORT: gl.constexpr = True):
     """dk and dv of TILES times 64 keys a block: with 2 tiles each warp group has 64 keys, with 1 one of the two gradients. Strides of
     batch, token and head: dk (y), dv (w). PARTS: so many blocks share a key head, with GROUP query heads each; dk and dv are then of
-    parts of key heads."""
+    parts of key heads. DROP: dropout; `again`: 1 / (1 - dropout_p)."""
     k_tiles = gl.allocate_shared_memory(k_desc.dtype, [TILES] + k_desc.block_type.shape, k_desc.layout)
     v_tiles = gl.allocate_shared_memory(v_desc.dtype, [TILES] + v_desc.block_type.shape, v_desc.layout)
     q_ring = gl.allocate_shared_memory(q_desc.dtype, [STAGES] + q_desc.block_type.shape, q_desc.layout)
@@ -218,10 +229,12 @@ def _keys(q_desc, k_desc, v_desc, g_desc, norms, deltas, dk, dv, tiles, all_head
         gl.warp_specialize([
             (_to_keys,
                         (0, k_tiles, v_tiles, q_ring, g_ring, kv_full, q_full, g_full, empty, norms, deltas, dk, dv, tiles, all_heads,
-                        section, H, GROUP, SQ, SK, PADDED, scale, yb, ys, yh, wb, ws, wh, D, DV, STAGES, BM, LEFT, RIGHT)),
+                        section, H, GROUP, SQ, SK, PADDED, scale, yb, ys, yh, wb, ws, wh, seed, limit, again, EIGHTHS, D, DV, STAGES, BM, LEFT,
+                        RIGHT, DROP, SHORT)),
             (_to_keys,
                         (1, k_tiles, v_tiles, q_ring, g_ring, kv_full, q_full, g_full, empty, norms, deltas, dk, dv, tiles, all_heads,
-                        section, H, GROUP, SQ, SK, PADDED, scale, yb, ys, yh, wb, ws, wh, D, DV, STAGES, BM, LEFT, RIGHT)),
+                        section, H, GROUP, SQ, SK, PADDED, scale, yb, ys, yh, wb, ws, wh, seed, limit, again, EIGHTHS, D, DV, STAGES, BM, LEFT,
+                        RIGHT, DROP, SHORT)),
             (_load_queries,
                              (q_desc, k_desc, v_desc, g_desc, k_tiles, v_tiles, q_ring, g_ring, kv_full, q_full, g_full, empty, tiles,
                              all_heads, section, H, GROUP, SQ, SK, STAGES, BM, LEFT, RIGHT, TILES, PARTS)),
@@ -230,10 +243,12 @@ def _keys(q_desc, k_desc, v_desc, g_desc, norms, deltas, dk, dv, tiles, all_head
         gl.warp_specialize([
             (to_half,
                        (0, k_tiles, v_tiles, q_ring, g_ring, kv_full, q_full, g_full, empty, norms, deltas, dk, dv, tiles, all_heads,
-                       section, H, GROUP, SQ, SK, PADDED, scale, yb, ys, yh, wb, ws, wh, D, DV, STAGES, BM, LEFT, RIGHT)),
+                       section, H, GROUP, SQ, SK, PADDED, scale, yb, ys, yh, wb, ws, wh, seed, limit, again, EIGHTHS, D, DV, STAGES, BM, LEFT,
+                        RIGHT, DROP, SHORT)),
             (to_half,
                        (1, k_tiles, v_tiles, q_ring, g_ring, kv_full, q_full, g_full, empty, norms, deltas, dk, dv, tiles, all_heads,
-                       section, H, GROUP, SQ, SK, PADDED, scale, yb, ys, yh, wb, ws, wh, D, DV, STAGES, BM, LEFT, RIGHT)),
+                       section, H, GROUP, SQ, SK, PADDED, scale, yb, ys, yh, wb, ws, wh, seed, limit, again, EIGHTHS, D, DV, STAGES, BM, LEFT,
+                        RIGHT, DROP, SHORT)),
             (_load_queries,
                              (q_desc, k_desc, v_desc, g_desc, k_tiles, v_tiles, q_ring, g_ring, kv_full, q_full, g_full, empty, tiles,
                              all_heads, section, H, GROUP, SQ, SK, STAGES, BM, LEFT, RIGHT, TILES, PARTS)),
@@ -256,7 +271,8 @@ def _sum_parts(x, out, N, H, ob, os, oh, S, D: tl.constexpr, SIZE: tl.constexpr,
 
 @gluon.jit
 def _query_steps(to_q, ds, norm, delta, q_tile, g_tile, k_ring, v_ring, k_full, v_full, empty, n, first, last, factor, rows, SK,
-                 position, STAGES: gl.constexpr, BN: gl.constexpr, LEFT: gl.constexpr, RIGHT: gl.constexpr, MASKED: gl.constexpr):
+                 position, seed, limit, again, numbers, STAGES: gl.constexpr, BN: gl.constexpr, LEFT: gl.constexpr, RIGHT: gl.constexpr,
+                 MASKED: gl.constexpr, DROP: gl.constexpr):
     """Main loop over tiles of keys `first` to one before `last`. The product of the gradients `ds` of the tile before runs while those of a
     tile are computed."""
     SCORES: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, BN, 16])
@@ -275,6 +291,8 @@ def _query_steps(to_q, ds, norm, delta, q_tile, g_tile, k_ring, v_ring, k_full, 
         z = warpgroup_mma_wait(num_outstanding=2, deps=(z,))
         p = gl.exp2(z * factor - norm[:, None])
         dp = warpgroup_mma_wait(num_outstanding=1, deps=(dp,))
+        if DROP:
+            dp = dropped(dp, seed, limit, numbers, i * BN) * again
         ds = p * (dp - delta[:, None])
         if MASKED:
             columns = i * BN + gl.arange(0, BN, gl.SliceLayout(0, SCORES))
@@ -287,8 +305,8 @@ def _query_steps(to_q, ds, norm, delta, q_tile, g_tile, k_ring, v_ring, k_full, 
 
 @gluon.jit
 def _to_queries(INDEX: gl.constexpr, q_tiles, g_tiles, k_ring, v_ring, qg_full, k_full, v_full, empty, norms, deltas, dq, tiles, all_heads,
-                section, H, SQ, SK, PADDED, scale, xb, xs, xh, D: gl.constexpr, STAGES: gl.constexpr, BN: gl.constexpr, LEFT: gl.constexpr,
-                RIGHT: gl.constexpr):
+                section, H, SQ, SK, PADDED, scale, xb, xs, xh, seed, limit, again, EIGHTHS, D: gl.constexpr, STAGES: gl.constexpr,
+                BN: gl.constexpr, LEFT: gl.constexpr, RIGHT: gl.constexpr, DROP: gl.constexpr, SHORT: gl.constexpr):
     """One consumer warp group of the third launch: queries from INDEX · 64 on of the block."""
     SIZE: gl.constexpr = q_tiles.shape[4]
     SCORES: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, BN, 16])
@@ -301,6 +319,9 @@ def _to_queries(INDEX: gl.constexpr, q_tiles, g_tiles, k_ring, v_ring, qg_full, 
     at = bh.to(gl.int64) * PADDED + rows
     norm = gl.load(norms + at, mask=rows < PADDED, other=0.0)
     delta = gl.load(deltas + at, mask=rows < PADDED, other=0.0)
+    numbers = rows
+    if DROP:
+        numbers = numbered(bh, rows, SQ, EIGHTHS, SHORT)
     to_q = gl.zeros((64, SIZE), gl.float32, TO_Q)
     ds = gl.zeros((64, BN), gl.float32, SCORES)
     factor = scale * LOG2E
@@ -312,15 +333,15 @@ def _to_queries(INDEX: gl.constexpr, q_tiles, g_tiles, k_ring, v_ring, qg_full, 
     if LEFT >= 0:
         to_q, ds, n = _query_steps(
             to_q, ds, norm, delta, q_tile, g_tile, k_ring, v_ring, k_full, v_full, empty, n, begin, whole, factor, rows, SK, position,
-            STAGES, BN, LEFT, RIGHT, True
+            seed, limit, again, numbers, STAGES, BN, LEFT, RIGHT, True, DROP
         )
     to_q, ds, n = _query_steps(
         to_q, ds, norm, delta, q_tile, g_tile, k_ring, v_ring, k_full, v_full, empty, n, whole, edge, factor, rows, SK, position,
-        STAGES, BN, LEFT, RIGHT, False
+        seed, limit, again, numbers, STAGES, BN, LEFT, RIGHT, False, DROP
     )
     to_q, ds, n = _query_steps(
         to_q, ds, norm, delta, q_tile, g_tile, k_ring, v_ring, k_full, v_full, empty, n, edge, end, factor, rows, SK, position,
-        STAGES, BN, LEFT, RIGHT, True
+        seed, limit, again, numbers, STAGES, BN, LEFT, RIGHT, True, DROP
     )
     if n > 0:  # the product of the last tile
         to_q = warpgroup_mma(_left(ds, k_ring, to_q), flat(k_ring.index((n - 1) % STAGES)), to_q, use_acc=n > 1, is_async=True)
@@ -354,9 +375,10 @@ def _load_keys(q_desc, k_desc, v_desc, g_desc, q_tiles, g_tiles, k_ring, v_ring,
             tma.async_copy_global_to_shared(v_desc, [batch, head // GROUP, column, 0], v_full.index(stage), v_ring.index(stage))
 
 
-@gluon.jit(do_not_specialize=("SQ", "SK", "PADDED", "tiles", "all_heads", "section", "H", "GROUP"))
+@gluon.jit(do_not_specialize=("SQ", "SK", "PADDED", "tiles", "all_heads", "section", "H", "GROUP", "seed", "limit", "EIGHTHS"))
 def _queries(q_desc, k_desc, v_desc, g_desc, norms, deltas, dq, tiles, all_heads, section, H, GROUP, SQ, SK, PADDED, scale, xb, xs, xh,
-             D: gl.constexpr, STAGES: gl.constexpr, BN: gl.constexpr, LEFT: gl.constexpr, RIGHT: gl.constexpr):
+             D: gl.constexpr, STAGES: gl.constexpr, BN: gl.constexpr, LEFT: gl.constexpr, RIGHT: gl.constexpr, seed=None, limit=None,
+             again=None, EIGHTHS=None, DROP: gl.constexpr = False, SHORT: gl.constexpr = True):
     """dq of 128 queries a block; those with the most keys start first. Strides of batch, token and head: dq (x)."""
     q_tiles = gl.allocate_shared_memory(q_desc.dtype, [2] + q_desc.block_type.shape, q_desc.layout)
     g_tiles = gl.allocate_shared_memory(g_desc.dtype, [2] + g_desc.block_type.shape, g_desc.layout)
@@ -375,10 +397,10 @@ def _queries(q_desc, k_desc, v_desc, g_desc, norms, deltas, dq, tiles, all_heads
     gl.warp_specialize([
         (_to_queries,
                        (0, q_tiles, g_tiles, k_ring, v_ring, qg_full, k_full, v_full, empty, norms, deltas, dq, tiles, all_heads, section,
-                       H, SQ, SK, PADDED, scale, xb, xs, xh, D, STAGES, BN, LEFT, RIGHT)),
+                       H, SQ, SK, PADDED, scale, xb, xs, xh, seed, limit, again, EIGHTHS, D, STAGES, BN, LEFT, RIGHT, DROP, SHORT)),
         (_to_queries,
                        (1, q_tiles, g_tiles, k_ring, v_ring, qg_full, k_full, v_full, empty, norms, deltas, dq, tiles, all_heads, section,
-                       H, SQ, SK, PADDED, scale, xb, xs, xh, D, STAGES, BN, LEFT, RIGHT)),
+                       H, SQ, SK, PADDED, scale, xb, xs, xh, seed, limit, again, EIGHTHS, D, STAGES, BN, LEFT, RIGHT, DROP, SHORT)),
         (_load_keys,
                       (q_desc, k_desc, v_desc, g_desc, q_tiles, g_tiles, k_ring, v_ring, qg_full, k_full, v_full, empty, tiles, all_heads,
                       section, H, GROUP, SQ, SK, STAGES, BN, LEFT, RIGHT)),
@@ -409,7 +431,7 @@ def _wide(p: Problem) -> bool:
 
 def supports(p: Problem) -> str | None:
     names = ("mask", "bias", "alibi_slopes", "cu_seqlens_q", "page_table", "cache_lengths", "q_scale", "k_scale", "v_scale", "sinks")
-    if reason := shared.refused(p, names):
+    if reason := shared.refused(p, names, dropout=True):
         return reason
     if float(p.option("softcap")):
         return "takes no soft cap"
@@ -511,6 +533,8 @@ def launches(p: Problem, config: Config) -> list[Launch]:
     parts = config.parts
     args = {"norms": "norms", "deltas": "deltas", "H": heads, "SQ": queries, "SK": keys, "PADDED": padded, "scale": "scale", "D": size,
             **shared.windows(p)}
+    if float(p.option("dropout_p")):
+        args |= {"seed": "seed", "again": 1.0 / (1.0 - float(p.option("dropout_p"))), **shared.dropout(p)}
     owned = 1 if _wide(p) else 2
     key_tiles, query_tiles = -(-keys // (64 * owned)), -(-queries // 128)
     virtual = key_heads * parts  # key heads of the second launch

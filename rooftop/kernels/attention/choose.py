@@ -16,6 +16,8 @@ def attention(p: Problem, named: str = "") -> Chosen | str:
     sequences = max(1, p["cu_seqlens_q"].shape[0] - 1) if _arguments.packed(p) else 1
     order = [("attention__decode__triton", "few queries: the keys are split among programs")]
     if p.device.arch >= 90 and q.shape[1] > 64 * sequences and max(q.shape[3], v.shape[3]) > 32:
+        if q.itemsize == 1:
+            order.append(("attention__eight__gluon_sm90", "both products in 8 bits, wgmma and TMA, warps specialised"))
         order.append(("attention__gluon_sm90", "blocks of 128 queries, wgmma and TMA, warps specialised"))
     order += [
         ("attention__triton", "any layout and size"), ("attention__gluon_sm90", "the only kernel that takes it"),
@@ -30,3 +32,11 @@ def attention_bwd(p: Problem, named: str = "") -> Chosen | str:
         "attention_bwd__gluon_sm90", "blocks of 128 queries or keys, wgmma and TMA"
     ), ("attention_bwd__triton", "any layout and size")
     return in_order(p, named, kernels if p.device.arch >= 90 and p["q"].shape[1] >= 64 else kernels[::-1])
+
+
+def latent_attention(p: Problem, named: str = "") -> Chosen | str:
+    """The Gluon kernel reads as many tokens at once as the portable one, and its products overlap with the exponentials."""
+    kernels = (
+        "latent_attention__gluon_sm90", "two warp groups share the weights of each tile, wgmma and TMA"
+    ), ("latent_attention__triton", "any page, address and element")
+    return in_order(p, named, kernels if p.device.arch >= 90 else kernels[::-1])

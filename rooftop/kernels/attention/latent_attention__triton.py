@@ -16,11 +16,10 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from rooftop.core.spec import Launch, Meta, Problem
 from rooftop.kernels.attention import _arguments as shared
+from rooftop.kernels.attention import _latent
 from rooftop.kernels.attention._tiles import LOG2E, page_of
-from rooftop.ops._attention import UNBOUNDED
 
 FEW, MANY = 16, 64  # rows of a tile
-SPLITS = 128
 
 
 @triton.jit(do_not_specialize=["SQ", "SK", "PAGES"])
@@ -122,32 +121,6 @@ def _part(q, kv, table, lengths, kv_scale, out, lse, parts, norms, scale, SQ, SK
         tl.store(norms + number, norm, mask=rows_in)
 
 
-@triton.jit
-def _join(parts, norms, out, lse, SQ, H, ob, os, oh, V: tl.constexpr, SIZE_V: tl.constexpr, PARTS: tl.constexpr, COUNT: tl.constexpr,
-          CHAINED: tl.constexpr):  # type: ignore[no-untyped-def]
-    """A row of one head: its parts, weighted by their normalisers. COUNT: the next power of two from PARTS."""
-    if CHAINED:
-        gdc_wait()
-    query = tl.program_id(0)
-    head = tl.program_id(1)
-    batch = tl.program_id(2).to(tl.int64)
-    number = (batch * H + head) * SQ + query
-    i = tl.arange(0, COUNT)
-    dv = tl.arange(0, SIZE_V)
-    norm = tl.load(norms + number * PARTS + i, mask=i < PARTS, other=float("-inf"))
-    top = tl.max(norm, 0)
-    base = tl.where(top == float("-inf"), 0.0, top)
-    total = tl.sum(tl.exp2(norm - base), 0)
-    acc = tl.zeros((SIZE_V,), tl.float32)
-    for n in range(PARTS):
-        weight = tl.exp2(tl.load(norms + number * PARTS + n) - base)
-        acc += weight * tl.load(parts + (number * PARTS + n) * V + dv, mask=dv < V, other=0.0)
-    made = acc / tl.where(total == 0, 1.0, total)
-    o_at = out + batch * ob + tl.cast(query, tl.int64) * os + tl.cast(head, tl.int64) * oh
-    tl.store(o_at + dv, made.to(out.dtype.element_ty), mask=dv < V)
-    tl.store(lse + number, (base + tl.log2(total)) / LOG2E)
-
-
 @dataclass(frozen=True)
 class Config:
     """Rows of a tile, tokens of a tile, warps, pipeline stages, and parts of the tokens of a sequence."""
@@ -165,35 +138,16 @@ def supports(p: Problem) -> str | None:
         return f"takes f16 and bf16, and kv of {shared.EIGHT_BITS}; given {q.dtype} and {kv.dtype}"
     if kv.dtype == shared.EIGHT_BITS and p.device.arch < 89:
         return f"Triton has {shared.EIGHT_BITS} from sm_89 on"
-    if q.numel == 0 or kv.numel == 0:
-        return "there is nothing to multiply"
-    if max(q.shape[0], q.shape[2]) > 65535:
-        return "more heads or batches than one launch may have"
-    if max(_rows(p), _room(p)) >= 2**30:
-        return "takes fewer than 2^30 rows and tokens"
+    if reason := _latent.refused(p):
+        return reason
     if _held(p, FEW, 16, 2) > p.device.shared_per_block:
         return f"needs {_held(p, FEW, 16, 2)} bytes of shared memory"
     return None
 
 
-def _rows(p: Problem) -> int:
-    return p["q"].shape[1] * (p["q"].shape[2] // max(p["kv"].shape[2], 1))
-
-
-def _room(p: Problem) -> int:
-    pages = p.get("page_table")
-    return p["kv"].shape[1] * (1 if pages is None else pages.shape[1])
-
-
-def _columns(p: Problem) -> tuple[int, int]:
-    """Columns of a value, and of a key beyond those."""
-    value = shared.option(p, "value_size")
-    return value, p["q"].shape[3] - value
-
-
 def _held(p: Problem, m: int, bn: int, stages: int) -> int:
     """Bytes of shared memory: the queries, the tiles in flight and in use, in 16 bits where they are multiplied."""
-    value, more = _columns(p)
+    value, more = _latent.columns(p)
     size = max(16, shared.pow2(value)) + (max(16, shared.pow2(more)) if more else 0)
     coded = p["kv"].itemsize == 1
     return 2 * m * (size + bn) + bn * size * (stages * p["kv"].itemsize + 2 * coded)
@@ -206,23 +160,20 @@ def _resident(p: Problem, m: int, bn: int, stages: int) -> int:
 def choose(p: Problem) -> Config:
     """Tiles of 16 rows where that is all, else of 64; of 8 bits always of 64, as wgmma reads what was converted from shared memory. The longest
     tile of tokens of which two fit into shared memory, and as many stages as fit."""
-    wgmma = p.device.arch == 90 and (_rows(p) > FEW or p["kv"].itemsize == 1)
+    wgmma = p.device.arch == 90 and (_latent.rows(p) > FEW or p["kv"].itemsize == 1)
     m, warps = (MANY, 8) if wgmma else (FEW, 4)
-    room, budget = max(16, shared.pow2(_room(p))), p.device.shared_per_block - 2048
+    room, budget = max(16, shared.pow2(_latent.room(p))), p.device.shared_per_block - 2048
     bn = next(n for n in (64, 32, 16) if (n == 16 or _held(p, m, n, 2) <= budget) and n <= max(room, 16))
     stages = max((s for s in (2, 3, 4) if _held(p, m, bn, s) <= budget), default=2)
-    blocks, tiles = -(-_rows(p) // m) * p["kv"].shape[2] * p["q"].shape[0], -(-_room(p) // bn)
+    blocks, tiles = -(-_latent.rows(p) // m) * p["kv"].shape[2] * p["q"].shape[0], -(-_latent.room(p) // bn)
     slots = p.device.sms * _resident(p, m, bn, stages)
-    most = max(1, min(SPLITS, tiles // 2))
-    whole = {min(most, max(1, slots * waves // blocks)) for waves in range(1, 9)}  # parts that fill the card so many times
-    parts = min({1, *whole}, key=lambda n: (shared.split_cost(blocks, slots, tiles, n), n))
-    return Config(m, bn, warps, stages, parts)
+    return Config(m, bn, warps, stages, _latent.parts(blocks, slots, tiles))
 
 
 def configs(p: Problem) -> list[Config]:
     c = choose(p)
     found = [Config(m, bn, w, s, n) for n in (c.parts, 2 * c.parts) for m, w in ((FEW, 4), (FEW, 8), (MANY, 8)) for bn in (16, 32, 64) for s in (2, 3, 4)]
-    return [x for x in found if x.parts <= SPLITS and _held(p, x.M, x.BN, x.stages) <= p.device.shared_per_block - 2048]
+    return [x for x in found if x.parts <= _latent.SPLITS and _held(p, x.M, x.BN, x.stages) <= p.device.shared_per_block - 2048]
 
 
 def for_any_rows(p: Problem) -> str:
@@ -234,35 +185,15 @@ def explains(p: Problem, config: Config) -> str:
 
 
 def scratch(p: Problem, config: Config) -> dict[str, Meta]:
-    if config.parts == 1:
-        return {}
-    batch, queries, heads, _ = p["q"].shape
-    shape = (batch, heads, queries, config.parts)
-    return {"parts": Meta((*shape, _columns(p)[0]), "f32"), "norms": Meta(shape, "f32")}
+    return _latent.scratch(p, config.parts)
 
 
 def launches(p: Problem, config: Config) -> list[Launch]:
-    q, kv, pages, scale = p["q"], p["kv"], p.get("page_table"), p.get("kv_scale")
-    batch, queries, heads, _ = q.shape
-    value, more = _columns(p)
-    several, early = config.parts > 1, p.device.pdl
-
-    def name(tensor: str) -> str | None:
-        return tensor if p.get(tensor) is not None else None
-
-    result = {
-        "out": "out", "lse": "lse", "parts": "parts" if several else None, "norms": "norms" if several else None, "SQ": queries, "H": heads,
-        **shared.strides(p, "o", "out"), "V": value, "SIZE_V": max(16, shared.pow2(value)), "PARTS": config.parts, "CHAINED": early,
-    }
+    (value, more), early = _latent.columns(p), p.device.pdl
     args = {
-        "q": "q", "kv": "kv", "table": name("page_table"), "lengths": name("cache_lengths"), "kv_scale": name("kv_scale"), "scale": "scale",
-        "SK": _room(p), "PAGES": kv.shape[0] if pages else 0, "GROUP": heads // kv.shape[2], **shared.strides(p, "q", "q"),
-        **shared.strides(p, "k", "kv"), "tb": pages.strides[0] if pages else 0, "kg": 1 if scale is not None and scale.shape[0] > 1 else 0, **result,
-        "R": more, "M": config.M, "BN": config.BN, "SIZE_R": max(16, shared.pow2(max(more, 1))), "PAGE": kv.shape[1] if pages else 0,
-        "CAUSAL": shared.option(p, "right") != UNBOUNDED,
+        **_latent.arguments(p, config.parts), "kv": "kv", **shared.strides(p, "k", "kv"), "M": config.M, "BN": config.BN,
+        "SIZE_V": max(16, shared.pow2(value)), "SIZE_R": max(16, shared.pow2(max(more, 1))), "CHAINED": early,
     }
-    tiles = -(-_rows(p) // config.M)
-    made = [Launch(_part, (tiles * config.parts, kv.shape[2], batch), args, config.warps, config.stages, chained=early)]
-    if several:
-        made.append(Launch(_join, (queries, heads, batch), {**result, "COUNT": shared.pow2(config.parts)}, 4, chained=early))
-    return made
+    tiles = -(-_latent.rows(p) // config.M)
+    grid = (tiles * config.parts, p["kv"].shape[2], p["q"].shape[0])
+    return [Launch(_part, grid, args, config.warps, config.stages, chained=early), *_latent.joined(p, config.parts)]

@@ -16,6 +16,14 @@ def header(p: Problem, x: str = "x") -> Header:
     return Header(codec, ELEMENTS[str(p.option("element"))], p[x].shape, bound, 0.0, 0.0, int(p.option("rank")))
 
 
+RATIO_VALUES = 262144  # room for a chunk of `ratio` in scratch memory
+
+
+def ratio_header(p: Problem, x: str) -> Header:
+    """For a problem of `compress_ratio` or `decompress_ratio`."""
+    return Header("ratio", ELEMENTS[str(p.option("element"))], p[x].shape, "abs", 0.0, 0.0, int(p.option("rank")))
+
+
 def instance(name: str, p: Problem) -> str:
     lossy = str(p.get("bound") is not None).lower()
     return f"{name}<{ELEMENTS[str(p.option('element'))].code}, {p.option('rank')}, {lossy}>"

@@ -21,23 +21,30 @@ constexpr unsigned SPOILT = 0xffffffffu;
 constexpr int MOST_RANKS = 16, BLOCKS = 256;  // the most ranks and blocks for which a room has flags
 constexpr long long FLAGS = BLOCKS * MOST_RANKS * 8;  // their bytes
 
-/// A barrier between ranks: block b of each rank waits for block b of all others; memory written before it is visible after it. Flags are
-/// the first words of a room, 64 bits each: [block][rank], the meeting's number in the low half and `call` in the high half, which all
-/// ranks must agree on. All threads call it; all get the result. `patience`: a timeout in nanoseconds. `fault`: where a failure is written,
-/// for the host and for this rank's other blocks.
+/// Block b of this rank tells block b of all others that it has come to `number`: memory that its threads wrote before is visible to
+/// whoever sees that. Flags are the first words of a room, 64 bits each: [block][rank], the number in the low half and `call` in the high
+/// half, which all ranks must agree on; `spoilt`: the call has failed here.
 template <typename Room>
-__device__ inline int meet(const Room& rooms, int rank, int ranks, unsigned number, unsigned call, bool spoilt, long long patience,
+__device__ inline void tell(const Room& rooms, int rank, int ranks, unsigned number, unsigned call, bool spoilt) {
+    __syncthreads();
+    if (threadIdx.x < ranks) {
+        __threadfence_system();  // the block's writes (ordered before this by the barrier) become visible before the flag
+        volatile unsigned long long* theirs =
+            reinterpret_cast<volatile unsigned long long*>(rooms(static_cast<int>(threadIdx.x))) + blockIdx.x * MOST_RANKS + rank;
+        *theirs = static_cast<unsigned long long>(spoilt ? SPOILT : call) << 32 | number;
+    }
+}
+
+/// Waits until block b of all ranks has told `number` or a later one. All threads call it; all get the result. `patience`: a timeout in
+/// nanoseconds. `fault`: where a failure is written, for the host and for this rank's other blocks.
+template <typename Room>
+__device__ inline int hear(const Room& rooms, int rank, int ranks, unsigned number, unsigned call, bool spoilt, long long patience,
     volatile int* fault) {
     __shared__ int answer;
     if (threadIdx.x == 0) answer = MET;
     __syncthreads();
     if (threadIdx.x < ranks) {
-        __threadfence_system();  // the block's writes (ordered before this by the barrier) become visible before the flag
-        const int other = threadIdx.x;
-        const unsigned said = spoilt ? SPOILT : call;
-        volatile unsigned long long* theirs = reinterpret_cast<volatile unsigned long long*>(rooms(other)) + blockIdx.x * MOST_RANKS + rank;
-        volatile unsigned long long* mine = reinterpret_cast<volatile unsigned long long*>(rooms(rank)) + blockIdx.x * MOST_RANKS + other;
-        *theirs = static_cast<unsigned long long>(said) << 32 | number;
+        volatile unsigned long long* mine = reinterpret_cast<volatile unsigned long long*>(rooms(rank)) + blockIdx.x * MOST_RANKS + threadIdx.x;
         unsigned long long seen, begun, asked;
         asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(begun));
         asked = begun;
@@ -68,4 +75,12 @@ __device__ inline int meet(const Room& rooms, int rank, int ranks, unsigned numb
     const int all = answer;
     __syncthreads();
     return all;
+}
+
+/// A barrier between ranks: both of them.
+template <typename Room>
+__device__ inline int meet(const Room& rooms, int rank, int ranks, unsigned number, unsigned call, bool spoilt, long long patience,
+    volatile int* fault) {
+    tell(rooms, rank, ranks, number, call, spoilt);
+    return hear(rooms, rank, ranks, number, call, spoilt, patience, fault);
 }

@@ -273,27 +273,65 @@ __device__ inline void store_chunk(T* row, long long c, long long kept, bool who
     }
 }
 
-/// Writes a chunk to `places` messages: message(0), message(1), ... `index`: of the random bits of the row's first element.
-template <int WIRE, int GROUP, bool STOCHASTIC, typename Of>
-__device__ inline void put_chunk(const float (&v)[DEEP][PACK], long long c, unsigned seed, unsigned long long index, int places,
-    Of message) {
+/// `index`: of the random bits of the row's first element.
+template <int WIRE, int GROUP, bool STOCHASTIC>
+__device__ inline void encode_chunk(Packed<WIRE> (&packs)[DEEP], const float (&v)[DEEP][PACK], long long c, unsigned seed,
+    unsigned long long index) {
+#pragma unroll
+    for (int u = 0; u < DEEP; ++u)
+        packs[u] = encode<WIRE, GROUP, STOCHASTIC>(v[u], seed, index + c * CHUNK + u * ROW + threadIdx.x % 32 * PACK);
+}
+
+/// Writes an encoded chunk to `places` messages: message(0), message(1), ...
+template <int WIRE, int GROUP, typename Of>
+__device__ inline void put_packs(const Packed<WIRE> (&packs)[DEEP], long long c, int places, Of message) {
     const int lane = threadIdx.x % 32;
-    Packed<WIRE> packs[DEEP];
     float scales = 1;
 #pragma unroll
     for (int u = 0; u < DEEP; ++u) {
-        packs[u] = encode<WIRE, GROUP, STOCHASTIC>(v[u], seed, index + c * CHUNK + u * ROW + lane * PACK);
         const float s = __shfl_sync(~0u, packs[u].s, lane * GROUP % ROW / PACK);
         if (lane * GROUP / ROW == u) scales = s;
     }
     for (int p = 0; p < places; ++p) message(p).put(c, packs, scales);
 }
 
+/// Both: encodes a chunk and writes it.
+template <int WIRE, int GROUP, bool STOCHASTIC, typename Of>
+__device__ inline void put_chunk(const float (&v)[DEEP][PACK], long long c, unsigned seed, unsigned long long index, int places,
+    Of message) {
+    Packed<WIRE> packs[DEEP];
+    encode_chunk<WIRE, GROUP, STOCHASTIC>(packs, v, c, seed, index);
+    put_packs<WIRE, GROUP>(packs, c, places, message);
+}
+
+/// What the ranks that get an encoded chunk read.
+template <int WIRE>
+__device__ inline void read_packs(float (&v)[DEEP][PACK], const Packed<WIRE> (&packs)[DEEP]) {
+#pragma unroll
+    for (int u = 0; u < DEEP; ++u) {
+#pragma unroll
+        for (int i = 0; i < PACK; ++i) v[u][i] = value<WIRE>(packs[u].w, packs[u].s, i);
+    }
+}
+
+/// sum = v, or (not `first`) sum + v, of a message's chunk that `fetch` gave.
+template <int WIRE, int GROUP>
+__device__ inline void add_fetched(float (&sum)[DEEP][PACK], const unsigned (&in)[DEEP][Wire<WIRE>::WORDS], float scales, bool first) {
+#pragma unroll
+    for (int u = 0; u < DEEP; ++u) {
+        const float s = WIRE == BF16 ? 1.f : __shfl_sync(~0u, scales, (u * ROW + threadIdx.x % 32 * PACK) / GROUP);
+#pragma unroll
+        for (int i = 0; i < PACK; ++i) {
+            const float v = value<WIRE>(in[u], s, i);
+            sum[u][i] = first ? v : __fadd_rn(sum[u][i], v);
+        }
+    }
+}
+
 /// The sum of `ranks` messages, added in the order of the ranks. message(p): the message of rank p.
 template <int WIRE, int GROUP, typename Of>
 __device__ inline void sum_chunk(float (&sum)[DEEP][PACK], int ranks, long long c, Of message) {
     constexpr int AHEAD = 2;  // messages whose loads are in flight together
-    const int lane = threadIdx.x % 32;
 #pragma unroll
     for (int u = 0; u < DEEP; ++u) {
 #pragma unroll
@@ -308,15 +346,7 @@ __device__ inline void sum_chunk(float (&sum)[DEEP][PACK], int ranks, long long 
 #pragma unroll
         for (int j = 0; j < AHEAD; ++j) {
             if (p + j >= ranks) break;
-#pragma unroll
-            for (int u = 0; u < DEEP; ++u) {
-                const float s = WIRE == BF16 ? 1.f : __shfl_sync(~0u, scales[j], (u * ROW + lane * PACK) / GROUP);
-#pragma unroll
-                for (int i = 0; i < PACK; ++i) {
-                    const float v = value<WIRE>(in[j][u], s, i);
-                    sum[u][i] = p + j == 0 ? v : __fadd_rn(sum[u][i], v);
-                }
-            }
+            add_fetched<WIRE, GROUP>(sum, in[j], scales[j], p + j == 0);
         }
     }
 }

@@ -102,6 +102,8 @@ def _form(p: Problem) -> str:
 
 
 def supports(p: Problem) -> str | None:
+    if p["a"].itemsize > 4:
+        return f"takes elements of 8 to 32 bits; given {p['a'].dtype}"
     if p["a"].itemsize == 1 and p.device.arch < 89:
         return "float8 needs sm_89"
     if p["out"].numel == 0:

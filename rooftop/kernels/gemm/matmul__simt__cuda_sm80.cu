@@ -72,45 +72,41 @@ __device__ inline void copy(float* to, const float* from) {
     __pipeline_memcpy_async(to, from, BYTES);
 }
 
-/// How the threads of a block copy slices of one operand to shared memory: [BK][ROW], EXT neighbouring rows (of a) or columns (of b). MODE
-/// 0: the operand is contiguous along K, and copies of 4 bytes transpose it, 8 lanes per row; ROW is 4 more than EXT, so that the 8 k of a
-/// transposed row are in different banks. MODE 1,
-/// 2 and 4: it is contiguous along EXT, in copies of 1, 2 or 4 floats.
+/// How the threads of a block bring slices of one operand to shared memory: [BK][ROW], EXT neighbouring rows (of a) or columns (of b). MODE
+/// 4: EXT is contiguous in device memory, in asynchronous copies of 4 floats (`ask`). 1 and 2: the same in 1 or 2 floats. -1, -2, -4: the
+/// operand is contiguous along K, in 1, 2 or 4 floats. All but 4 pass through registers, loaded one slice before they are stored (`load`,
+/// `put`): cp.async of 4 bytes keeps the load/store unit two to three times as long, and cannot transpose more than one float. ROW of what
+/// lies along K is 4 more than EXT, so that a warp stores to 32 banks.
 template <int EXT, int BK, int THREADS, int MODE>
 struct Slices {
-    static constexpr int VEC = MODE == 0 ? 1 : MODE, ROW = EXT + (MODE == 0 ? 4 : 0), FLOATS = BK * ROW, SPAN = THREADS * VEC;
-    static constexpr int ACROSS = MODE != 0 && EXT > SPAN ? EXT / SPAN : 1;  // copies of a thread in one row of a slice
+    static constexpr bool ALONG = MODE < 0, STAGED = MODE != 4;
+    static constexpr int VEC = ALONG ? -MODE : MODE, ROW = EXT + (ALONG ? 4 : 0), FLOATS = BK * ROW, SPAN = THREADS * VEC;
+    static constexpr int LANES = BK / VEC, TALL = THREADS / LANES;   // ALONG: lanes of a row, and rows of a round
+    static constexpr int ACROSS = !ALONG && EXT > SPAN ? EXT / SPAN : 1;  // copies of a thread in one row of a slice
     static constexpr int DEEP = EXT > SPAN ? 1 : SPAN / EXT;  // rows of a slice that all threads copy in one round
-    static constexpr int ROUNDS = MODE == 0 ? EXT * BK / THREADS : (BK + DEEP - 1) / DEEP;
-    static constexpr bool MANY = MODE == 0 && ROUNDS > 8;                  // a pointer for each copy would take too many registers
-    static constexpr int POINTERS = MODE != 0 ? ACROSS : MANY ? 1 : ROUNDS;
-    static_assert(MODE != 0 || EXT * BK % THREADS == 0, "the copies of what lies along K come out even");
-    static_assert(MODE == 0 || SPAN % EXT == 0 || EXT % SPAN == 0, "a round of copies is whole rows, or a row whole rounds");
-    static_assert(BK == 8, "a slice of what lies along K is 8 lanes wide");
+    static constexpr int ROUNDS = ALONG ? (EXT + TALL - 1) / TALL : (BK + DEEP - 1) / DEEP;
+    static constexpr bool MANY = ALONG && ROUNDS > 2;          // a pointer for each copy would take too many registers
+    static constexpr int POINTERS = !ALONG ? ACROSS : MANY ? 1 : ROUNDS;
+    static constexpr int HELD = STAGED ? ROUNDS * ACROSS : 1;
+    static_assert(ALONG || SPAN % EXT == 0 || EXT % SPAN == 0, "a round of copies is whole rows, or a row whole rounds");
+    static_assert(BK == 8, "a slice of what lies along K is 8 floats wide");
+    using Held = Floats<VEC>[HELD];
 
     const float* from[POINTERS];
     long long pitch;  // floats from one k to the next, or from one row of MANY to its next
     int k, to, limit;
 
     /// extent: the number of rows or columns from x on; ld: floats from one row of the operand in memory to the next.
-    __device__ Slices(const float* x, long long ld, long long k0, int extent, float* shared, int stages, int stage) {
+    __device__ Slices(const float* x, long long ld, long long k0, int extent) {
         const int tid = threadIdx.x;
-        if constexpr (MODE == 0) {
-            k = tid % 8;
-            to = k * ROW + tid / 8;
-            if constexpr (MANY) {
-                pitch = THREADS / 8 * ld;
-                limit = (extent - tid / 8 + THREADS / 8 - 1) / (THREADS / 8);
-                from[0] = x + min(tid / 8, extent - 1) * ld + k0 + k;
-                if (extent < EXT) {  // what is not copied is never stored, but multiplied
-                    for (int s = 0; s < stages; ++s)
-                        for (int i = tid; i < FLOATS; i += THREADS) shared[s * stage + i] = 0;
-                    __syncthreads();
-                }
-            } else {
+        if constexpr (ALONG) {
+            const int row = tid / LANES;
+            k = tid % LANES * VEC;
+            to = k * ROW + row;
+            pitch = TALL * ld;
+            limit = (min(extent, EXT) - row + TALL - 1) / TALL;  // rounds in which this thread has a row
 #pragma unroll
-                for (int i = 0; i < ROUNDS; ++i) from[i] = x + min((tid + i * THREADS) / 8, extent - 1) * ld + k0 + k;
-            }
+            for (int i = 0; i < POINTERS; ++i) from[i] = x + min(row + i * TALL, extent - 1) * ld + k0 + k;
         } else {
             k = tid / (EXT / VEC);
             const int n = tid % (EXT / VEC) * VEC;
@@ -121,22 +117,51 @@ struct Slices {
         }
     }
 
-    /// Rows and columns past the edge are copied from the last one inside, or not at all: the outputs computed from them are not stored.
-    /// From k = deep on zeros are copied.
-    __device__ void ask(float* stage, int deep, bool full) const {
-        if constexpr (MODE == 0) {
+    /// Loads a slice of which `deep` k are there into registers; from k = deep on, and in rows past the edge of what lies along K, zeros.
+    /// Columns past the edge are loaded from the last ones inside: the outputs computed from them are not stored.
+    __device__ void load(Held& held, int deep, bool full) const {
+        if constexpr (ALONG) {
             const float* p = from[0];
 #pragma unroll
             for (int i = 0; i < ROUNDS; ++i) {
-                float* at = stage + to + i * (THREADS / 8);
-                if (full || k < deep) {
-                    if (!MANY || i < limit) copy<4>(at, MANY ? p : from[MANY ? 0 : i]);
-                } else {
-                    *at = 0;
-                }
+                held[i] = {};
+                if ((full || k < deep) && i < limit) held[i] = *reinterpret_cast<const Floats<VEC>*>(MANY ? p : from[MANY ? 0 : i]);
                 if constexpr (MANY) p += pitch;
             }
-        } else {
+        } else if constexpr (STAGED) {
+#pragma unroll
+            for (int i = 0; i < ROUNDS; ++i) {
+                const int row = k + i * DEEP;
+#pragma unroll
+                for (int j = 0; j < ACROSS; ++j) {
+                    Floats<VEC>& v = held[i * ACROSS + j];
+                    v = {};
+                    if ((full ? ROUNDS * DEEP == BK || row < BK : row < deep))
+                        v = *reinterpret_cast<const Floats<VEC>*>(from[j] + i * DEEP * pitch);
+                }
+            }
+        }
+    }
+    __device__ void put(const Held& held, float* stage) const {
+        if constexpr (ALONG) {
+#pragma unroll
+            for (int i = 0; i < ROUNDS; ++i)
+#pragma unroll
+                for (int q = 0; q < VEC; ++q)
+                    if (EXT % TALL == 0 || to - k * ROW + i * TALL < EXT) stage[to + q * ROW + i * TALL] = held[i].v[q];
+        } else if constexpr (STAGED) {
+#pragma unroll
+            for (int i = 0; i < ROUNDS; ++i)
+#pragma unroll
+                for (int j = 0; j < ACROSS; ++j)
+                    if (ROUNDS * DEEP == BK || k + i * DEEP < BK)
+                        *reinterpret_cast<Floats<VEC>*>(stage + to + i * DEEP * ROW + j * SPAN) = held[i * ACROSS + j];
+        }
+    }
+
+    /// MODE 4: starts the asynchronous copies of a slice.
+    __device__ void ask(float* stage, int deep, bool full) const {
+        if constexpr (!STAGED) {
 #pragma unroll
             for (int i = 0; i < ROUNDS; ++i) {
                 const int row = k + i * DEEP;
@@ -154,7 +179,7 @@ struct Slices {
     }
 
     __device__ void advance(int deep) {
-        if constexpr (MODE == 0) {
+        if constexpr (ALONG) {
 #pragma unroll
             for (int i = 0; i < POINTERS; ++i) from[i] += deep;
         } else {
@@ -203,13 +228,19 @@ __global__ __launch_bounds__(BM / WM * (BN / WN) * 32, BLOCKS) void sgemm(
     const int tiles = depth / BK + (depth % BK != 0);
     const int first = depth - (tiles - 1) * BK;  // the partial tile comes first, so that the others need no check
 
-    Rows as(a + blockIdx.z * za + (A == 0 ? m0 * lda : m0), lda, k0, rows, shared, STAGES, STAGE);
-    Columns bs(b + blockIdx.z * zb + (B == 0 ? n0 * ldb : n0), ldb, k0, cols, shared + AT_B, STAGES, STAGE);
+    Rows as(a + blockIdx.z * za + (A < 0 ? m0 * lda : m0), lda, k0, rows);
+    Columns bs(b + blockIdx.z * zb + (B < 0 ? n0 * ldb : n0), ldb, k0, cols);
+    auto load = [&](typename Rows::Held& of_a, typename Columns::Held& of_b, int deep, bool full) __attribute__((always_inline)) {
+        as.load(of_a, deep, full);
+        bs.load(of_b, deep, full);
+        if (Rows::STAGED) as.advance(deep);
+        if (Columns::STAGED) bs.advance(deep);
+    };
     auto ask = [&](float* stage, int deep, bool full) __attribute__((always_inline)) {
         as.ask(stage, deep, full);
         bs.ask(stage + AT_B, deep, full);
-        as.advance(deep);
-        bs.advance(deep);
+        if (!Rows::STAGED) as.advance(deep);
+        if (!Columns::STAGED) bs.advance(deep);
     };
 
     const int m_thread = warp / (BN / WN) * WM + lane / LANES_N * 4;   // a thread's rows are m_thread + 4 LANES_M g + 0..3
@@ -233,18 +264,28 @@ __global__ __launch_bounds__(BM / WM * (BN / WN) * 32, BLOCKS) void sgemm(
     constexpr int LAST = (STAGES - 1) * STAGE;
     int stage = 0;  // offset of the stage that is being multiplied
     float* write = shared + LAST;  // the stage to fill next: the one before it
-    if (tiles > 0) ask(shared, first, false);
-    __pipeline_commit();
-#pragma unroll
-    for (int s = 1; s < STAGES - 1; ++s) {
-        if (s < tiles) ask(shared + s * STAGE, BK, true);
+    typename Rows::Held a_held;  // the slice after those that are in the stages
+    typename Columns::Held b_held;
+    {
+        typename Rows::Held of_a[STAGES - 1];
+        typename Columns::Held of_b[STAGES - 1];
+        if (tiles > 0) ask(shared, first, false), load(of_a[0], of_b[0], first, false);
         __pipeline_commit();
+#pragma unroll
+        for (int s = 1; s < STAGES - 1; ++s) {
+            if (s < tiles) ask(shared + s * STAGE, BK, true), load(of_a[s], of_b[s], BK, true);
+            __pipeline_commit();
+        }
+        if (tiles >= STAGES) load(a_held, b_held, BK, true);
+#pragma unroll
+        for (int s = 0; s < STAGES - 1; ++s)
+            if (s < tiles) as.put(of_a[s], shared + s * STAGE), bs.put(of_b[s], shared + s * STAGE + AT_B);
     }
     __pipeline_wait_prior(STAGES - 2);
     __syncthreads();
     fetch(0, 0);
 
-    auto multiply = [&](bool copying) __attribute__((always_inline)) {
+    auto multiply = [&](bool copying, bool loading) __attribute__((always_inline)) {
 #pragma unroll
         for (int k = 0; k < BK; ++k) {
             if (k == BK - 1) {  // all warps have loaded the last slice of this stage, so the next fetch may overwrite it
@@ -258,6 +299,9 @@ __global__ __launch_bounds__(BM / WM * (BN / WN) * 32, BLOCKS) void sgemm(
             fetch((k + 1) % 2, (k + 1) % BK);  // after the last tile: loaded and not used
             if (k == 3) {
                 if (copying) {
+                    as.put(a_held, write);
+                    bs.put(b_held, write + AT_B);
+                    if (loading) load(a_held, b_held, BK, true);
                     ask(write, BK, true);
                     write = stage == 0 ? shared : write + STAGE;
                 }
@@ -271,8 +315,8 @@ __global__ __launch_bounds__(BM / WM * (BN / WN) * 32, BLOCKS) void sgemm(
         }
     };
     int left = tiles;
-    for (; left >= STAGES; --left) multiply(true);
-    for (; left > 0; --left) multiply(false);
+    for (; left >= STAGES; --left) multiply(true, left > STAGES);
+    for (; left > 0; --left) multiply(false, false);
 
     const After after{beta != 0 ? c : nullptr, bias, gate, residual, ldc, zc, ldg, zg, ldr, zr, alpha, beta, act};
     const long long z = blockIdx.z;

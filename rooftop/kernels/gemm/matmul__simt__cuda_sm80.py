@@ -21,8 +21,8 @@ from rooftop.ops.matmul import ACTIVATIONS
 BK = 8  # k of a slice
 CLOCK = 1.72e9  # Hz
 FMAS = 128  # FMAs a cycle and multiprocessor
-COPY = {0: 8.8, 1: 12.0, 2: 12.0, 4: 16.4}  # cycles of the load/store unit for a warp's copy, by the floats a thread (0: 1, transposed)
-SINGLE = {False: 1.05, True: 1.25}  # slowdown of a slice if an operand is copied float by float; True: with threads of 128 accumulators
+# cycles of the load/store unit for a warp's copy, by the floats a thread; negative: along K, transposed
+COPY = {-4: 22.0, -2: 11.0, -1: 6.0, 1: 5.0, 2: 7.0, 4: 16.4}
 FETCH = 1.47  # cycles of the load/store unit for a warp's shared memory loads of 16 bytes a lane
 SUMS = 6.5  # warps at which half of the FMA rate is lost, over the root of a thread's accumulators
 TOGETHER = 6.0  # the times of FMAs and copies of a slice combine as the norm of this order
@@ -100,11 +100,11 @@ def _floats(meta: Meta, along: int) -> int:
 
 
 def _modes(p: Problem) -> tuple[int, int, bool]:
-    """How a and b are copied (0: along K; else floats of a copy along rows of a or columns of b), and whether results are stored 16 bytes
+    """How a and b are copied (floats of a load along rows of a or columns of b; negative: along K), and whether results are stored 16 bytes
     at a time."""
     a, b = p["a"], p["b"]
-    mode_a = _floats(a, -2) if _columns(a) else 0
-    mode_b = 0 if _columns(b) else _floats(b, -1)
+    mode_a = _floats(a, -2) if _columns(a) else -_floats(a, -1)
+    mode_b = -_floats(b, -2) if _columns(b) else _floats(b, -1)
     wide = all(_floats(meta, -1) == 4 for n in ("c", "out") if (meta := p.get(n)) is not None)
     return mode_a, mode_b, wide
 
@@ -135,7 +135,7 @@ def _resident(tile: Tile, modes: tuple[int, int], room: int) -> int:
 
 
 def _shared(config: Mapping[str, Any], modes: tuple[int, int]) -> int:
-    high, wide = (config[n] + (4 if mode == 0 else 0) for n, mode in zip(("BM", "BN"), modes, strict=True))
+    high, wide = (config[n] + (4 if mode < 0 else 0) for n, mode in zip(("BM", "BN"), modes, strict=True))
     return int(4 * config["STAGES"] * BK * (high + wide))
 
 
@@ -145,10 +145,9 @@ def _slice(tile: Tile, blocks: int, modes: tuple[int, int]) -> float:
     warps = tile.threads // 32
     at_once = blocks * warps * (tile.TM * tile.TN) ** 0.5
     products = blocks * tile.BM * tile.BN * BK / FMAS * (1 + SUMS / at_once)
-    copies = sum(extent * BK / (32 * max(mode, 1)) * COPY[mode] for extent, mode in zip((tile.BM, tile.BN), modes, strict=True))
+    copies = sum(extent * BK / (32 * abs(mode)) * COPY[mode] for extent, mode in zip((tile.BM, tile.BN), modes, strict=True))
     moved = blocks * (copies + warps * BK * (tile.TM + tile.TN) / 4 * FETCH)
-    single = SINGLE[tile.TM * tile.TN == 128] if 1 in modes else 1.0
-    return float(single * (products**TOGETHER + moved**TOGETHER) ** (1 / TOGETHER) / CLOCK)
+    return float((products**TOGETHER + moved**TOGETHER) ** (1 / TOGETHER) / CLOCK)
 
 
 def seconds(tile: Tile, splits: int, sizes: tuple[int, int, int, int], modes: tuple[int, int], wide: bool, sms: int, room: int) -> float:
@@ -159,7 +158,7 @@ def seconds(tile: Tile, splits: int, sizes: tuple[int, int, int, int], modes: tu
     each = -(-down * across * batch * splits // sms)
     resident = _resident(tile, modes, room)
     outside = (BEGIN + tile.BM * tile.BN * (STORE if wide or splits > 1 else STORE + NARROW)) * (SOLO if tile.threads == 32 else 1.0)
-    alone = ALONE * tile.BM / 128 if each == 1 and modes[0] == 0 else 0.0
+    alone = ALONE * tile.BM / 128 if each == 1 and modes[0] < 0 else 0.0
     rounds, rest = divmod(each, resident)
     waiting = LATENCY / (tile.STAGES - 1)
     busy = rounds * (slices * max(_slice(tile, resident, modes), waiting) + outside)
@@ -228,12 +227,12 @@ def choose(p: Problem, head: Head) -> Mapping[str, Any]:
 def _parts_for_any_rows(n: int, k: int, sms: int, room: int) -> int:
     """The parts of K, whatever the number of rows: with them, the times are least on the geometric mean over 1 to 8192 rows, relative to those of a free
     choice. The parts of the results, which are as many as the rows, stay few."""
-    best = [(rows, _ranked((rows, _step(n), k, 1), (0, 4), True, sms, room)[0][0]) for rows in ROWS]
+    best = [(rows, _ranked((rows, _step(n), k, 1), (-4, 4), True, sms, room)[0][0]) for rows in ROWS]
     options = sorted({-(-k // _part(k, x)) for x in MOST_FOR_ANY_ROWS if x * 4 * BK <= k or x == 1}) if k else [1]
 
     def lost(splits: int) -> float:
         return sum(
-            log(min(seconds(t, splits, (rows, _step(n), k, 1), (0, 4), True, sms, room) for t in TILES if _shared(t.config, (0, 4)) <= room) / time)
+            log(min(seconds(t, splits, (rows, _step(n), k, 1), (-4, 4), True, sms, room) for t in TILES if _shared(t.config, (-4, 4)) <= room) / time)
             for rows, time in best
         )
 
@@ -300,7 +299,7 @@ def launches(p: Problem, config: Mapping[str, Any], head: Head) -> list[Launch]:
         name: ({"alpha": 1.0, "beta": 0.0}.get(name, None if kind == "ptr" else 0), kind) for name, (_, kind) in after.items()
     }
     first: dict[str, tuple[Any, str]] = {
-        "M": (m, "i32"), "N": (n, "i32"), "K": (k, "i32"), "part": (config["PART"], "i32"), "tall": (config["GROUP"], "i32"),
+        "M": (m, "i32"), "N": (n, "i32"), "K": (k, "i32"), "part": (config["PART"] or _part(k, 1), "i32"), "tall": (config["GROUP"], "i32"),
         "a": ("a", "ptr"), "lda": (lda, "i64"), "za": (za, "i64"), "b": ("b", "ptr"), "ldb": (ldb, "i64"), "zb": (zb, "i64"),
     }
     if splits == 1:

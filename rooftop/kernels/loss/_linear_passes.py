@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import libdevice
 
-from rooftop.kernels.loss._logits import EXACT, SHORT, capped, exp, raised
+from rooftop.kernels.loss._logits import EXACT, SHORT, capped, exp, raised, scaled
 
 # The identity of the maximum: with -inf, -inf - -inf would be NaN where only a part of a row is -inf.
 LOWEST = tl.constexpr(-3.4028234663852886e38)
@@ -31,7 +31,7 @@ def _logits(z, bias, at, last, factor, cap, CAP: tl.constexpr, WHOLE: tl.constex
         if bias is not None:
             v += tl.load(bias + at, at < last, other=0).to(tl.float32)
     if factor is not None:
-        v *= factor
+        v = scaled(v, factor)
     if CAP == EXACT:
         v = capped(v, cap)
     if CAP == SHORT:
@@ -109,7 +109,7 @@ def _picked(z, bias, hit, there, factor, cap, CAP: tl.constexpr):  # type: ignor
     if bias is not None:
         v += tl.load(bias + hit, there, other=0).to(tl.float32)
     if factor is not None:
-        v *= factor
+        v = scaled(v, factor)
     if CAP == EXACT:
         v = capped(v, cap)
     if CAP == SHORT:
@@ -139,7 +139,7 @@ def _slopes(  # type: ignore[no-untyped-def]
     if bias is not None:
         v += tl.load(bias + at, at < last, other=0).to(tl.float32)
     if factor is not None:
-        v *= factor
+        v = scaled(v, factor)
         g *= factor
         share *= factor
     if CAP == EXACT:

@@ -26,9 +26,14 @@ def exp(v):  # type: ignore[no-untyped-def]
 
 
 @triton.jit
+def scaled(v, factor):  # type: ignore[no-untyped-def]
+    """factor · v, rounded before anything is subtracted: the only class of a row has gradient 0 if the row's maximum is its very value."""
+    return libdevice.mul_rn(tl.full((), factor, tl.float32), v)
+
+
+@triton.jit
 def capped(v, cap):  # type: ignore[no-untyped-def]
-    """cap · tanh(v / cap), to float32's last digits. Rounded before anything is subtracted: the only class of a row has gradient 0 if the
-    row's maximum is its very value."""
+    """cap · tanh(v / cap), to float32's last digits. Rounded as `scaled`."""
     return libdevice.mul_rn(tl.full((), cap, tl.float32), libdevice.tanh(v / cap))
 
 

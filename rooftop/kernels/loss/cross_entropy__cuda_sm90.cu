@@ -15,7 +15,7 @@ dtypes  = ["f32", "f16", "bf16"]
 args    = ["C: i32", "input: T[R, C]", "xs: i64 = stride(input, 0)", "target: i64[R]"]
 tensors = ["normaliser: f32[R, 2]"]
 demands = { has = ["LDG.E.128", "MUFU.EX2"], spills = 0 }
-python  = ["choose", "configs", "scratch", "launches"]
+python  = ["choose", "configs", "for_any_rows", "scratch", "launches"]
 valid   = """(threads * blocks == 1024 or threads * blocks == 2048 or threads * blocks == 512 and threads <= 64) and (cluster == 1 or C * \
   bytes(input) >= 4096 * cluster) and (pieces * threads * 8 * cluster < C * bytes(input) or threads == 32) and (ahead == 0 or \
   pieces * threads * 16 * cluster < C * bytes(input)) and (softcap != 0 or spare == 0)"""

@@ -43,6 +43,11 @@ def choose(p: Problem, head: Head) -> dict[str, Any]:
     return table
 
 
+def for_any_rows(p: Problem, head: Head) -> str:
+    """Under `rooftop.invariant()`: never. Packs are counted from the last 128-byte boundary before a row."""
+    return "the order of sums follows from where a row starts in its 128 bytes"
+
+
 def _constants(pieces: int, threads: int, blocks: int, ahead: int = 0, cluster: int = 1, spare: int = 0) -> dict[str, int]:
     return {"pieces": pieces, "ahead": ahead, "threads": threads, "cluster": cluster, "blocks": blocks, "spare": spare}
 

@@ -44,7 +44,7 @@ from rooftop.kernels.loss._linear_plan import (
     taking,
     turned,
 )
-from rooftop.kernels.loss._logits import EXACT, capped
+from rooftop.kernels.loss._logits import EXACT, capped, scaled
 
 
 # Of float32 logits, like `slice_gradient` of _linear_passes.py with exponentials accurate to float32's last digits. exp(v) computed as 2^(v
@@ -64,7 +64,7 @@ def exact_gradient(z, bias, target, state, dloss, divisor, zo, zs, gs, columns, 
     if bias is not None:
         v += tl.load(bias + first + at, at < last, other=0).to(tl.float32)
     if factor is not None:
-        v *= factor
+        v = scaled(v, factor)
     slope = tl.full((BLOCK,), 1.0, tl.float32)
     if CAP == EXACT:
         v = capped(v, cap)

@@ -177,8 +177,8 @@ __device__ inline Sum share_of(Sum whole, float top_p) {
 }
 
 /// The bound that the cumulated weights of the drawn element exceed: the draw's fraction of `whole`.
-__device__ inline Sum bar_of(int seed, unsigned row, Sum whole) {
-    return __umul64hi(static_cast<Sum>(random_bits(seed, 2ll * row)) << 32 | random_bits(seed, 2ll * row + 1), whole);
+__device__ inline Sum bar_of(int seed, const int* seeds, unsigned row, Sum whole) {
+    return __umul64hi(draws::bits_of_row(seed, seeds, row), whole);
 }
 
 // ---- the slow path: any number of equal elements, +infinity, any top_k ----

@@ -22,7 +22,7 @@ __device__ unsigned length_of_list(Sampling<THREADS>& s, cg::cluster_group clust
 
 /// Draws from the first `limit` entries in order of the list, limit <= DRAWN; the list must contain all of them. One block.
 template <typename T, int THREADS>
-__device__ void draw_from_list(unsigned listed, unsigned limit, const Weigh<T>& weigh, float top_p, int seed, unsigned row, long long* out,
+__device__ void draw_from_list(unsigned listed, unsigned limit, const Weigh<T>& weigh, float top_p, int seed, const int* seeds, unsigned row, long long* out,
     Sampling<THREADS>& s) {
     constexpr int EACH = DRAWN / THREADS;
     sort_entries<unsigned, THREADS>(s.keys, s.indices, listed);
@@ -56,7 +56,7 @@ __device__ void draw_from_list(unsigned listed, unsigned limit, const Weigh<T>& 
         own[j] = i < limit ? s.weights[s.indices[i]] : 0, sum += own[j];
     }
     upto = sum_upto<THREADS>(sum, s.warps, whole) - sum;
-    const Sum bar = bar_of(seed, row, whole);
+    const Sum bar = bar_of(seed, seeds, row, whole);
 #pragma unroll
     for (int j = 0; j < EACH; ++j) {
         if (upto <= bar && bar < upto + own[j]) out[row] = ~s.keys[threadIdx.x * EACH + j];

@@ -257,13 +257,19 @@ __device__ void whole_row(const bits_of<T>* r, unsigned n, float temperature, fl
     }
 }
 
+/// The 64 random bits of a row: of elements 2 row and 2 row + 1 of the call's seed, or, if each row has its own, of 0 and 1 of that.
+__device__ inline Sum bits_of_row(int seed, const int* seeds, long long row) {
+    if (seeds != nullptr) seed = seeds[row], row = 0;
+    return static_cast<Sum>(random_bits(seed, 2 * row)) << 32 | random_bits(seed, 2 * row + 1);
+}
+
 /// One block a row. ALL: all kinds of draws; else those that a list decides (bit 0 of `only`) and those from whole rows (bit 1); other rows
 /// are left to another launch.
 template <typename T, bool ALL>
 __global__ void __launch_bounds__(THREADS, 2)
     sample_rows(const bits_of<T>* __restrict__ logits, long long xs, unsigned n, unsigned capacity, int index_bits, float temperature,
         int top_k, float top_p, float min_p,
-                int seed, int only, long long* __restrict__ out) {
+                int seed, const int* __restrict__ seeds, int only, long long* __restrict__ out) {
     constexpr int EACH = LIST / THREADS;
     __shared__ Sampling s;
     unsigned* keys = reinterpret_cast<unsigned*>(selecting_memory);
@@ -275,7 +281,7 @@ __global__ void __launch_bounds__(THREADS, 2)
     const bool greedy = temperature == 0.0f, listed = !greedy && limit <= LIST && limit < n, nucleus = !greedy && top_p < 1.0f;
     const bool whole_rows = !listed && !nucleus && (greedy || limit == n);
     if (!ALL && !(listed && only & 1) && !(whole_rows && (greedy || only & 2))) return;
-    const Sum u = static_cast<Sum>(random_bits(seed, 2 * row)) << 32 | random_bits(seed, 2 * row + 1);
+    const Sum u = bits_of_row(seed, seeds, row);
     if (whole_rows) {
         whole_row<T>(r, n, temperature, min_p, u, greedy, out + row, s);
         return;

@@ -17,7 +17,8 @@ def rows_launch(p: Problem, only: int) -> Launch:
     args: dict[str, tuple[Any, str]] = {
         "logits": ("logits", "ptr"), "xs": (x.strides[0], "i64"), "n": (n, "u32"), "capacity": (CAPACITY, "u32"),
         "index_bits": (max(1, (n - 1).bit_length()), "i32"), "temperature": ("temperature", "f32"), "top_k": ("top_k", "i32"),
-        "top_p": ("top_p", "f32"), "min_p": ("min_p", "f32"), "seed": ("seed", "i32"), "only": (only, "i32"), "out": ("out", "ptr"),
+        "top_p": ("top_p", "f32"), "min_p": ("min_p", "f32"), "seed": ("seed", "i32"), "seeds": (None if p.get("seeds") is None else "seeds", "ptr"),
+        "only": (only, "i32"), "out": ("out", "ptr"),
     }
     kernel = f"draws::sample_rows<{DTYPES[x.dtype].cuda}, {str(only == 0).lower()}>"
     return Launch(

@@ -9,6 +9,6 @@ limit   = """On an H200, times the read of the same bytes: 1024x128256 float32 p
 dtypes  = ["f32", "f16", "bf16"]
 args    = ["logits: T[R, N]"]
 demands = { has = ["LDG", "MUFU"], spills = 0 }
-python  = ["supports", "launches"]
+python  = ["supports", "for_any_rows", "launches"]
 */
 #include "_draw_rows.cuh"

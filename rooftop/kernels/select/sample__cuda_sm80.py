@@ -20,5 +20,10 @@ def supports(p: Problem, head: Head) -> str | None:
     return "there is nothing to draw" if x.shape[0] == 0 else None
 
 
+def for_any_rows(p: Problem, head: Head) -> Mapping[str, Any]:
+    """Under `rooftop.invariant()`: as always. Weights are whole numbers, whose sums have no order."""
+    return {}
+
+
 def launches(p: Problem, config: Mapping[str, Any], head: Head) -> list[Launch]:
     return [_draw_rows.rows_launch(p, only=0)]

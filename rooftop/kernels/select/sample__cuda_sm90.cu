@@ -14,7 +14,7 @@ limit   = """On an H200: 256x128256 bfloat16 51 us plain, 53 with min_p, 76 with
 dtypes  = ["f32", "f16", "bf16"]
 args    = ["logits: T[R, N]"]
 demands = { has = ["LDG", "MUFU"], spills = 0 }
-python  = ["supports", "choose", "launches"]
+python  = ["supports", "choose", "for_any_rows", "launches"]
 */
 #include "pdl.cuh"
 #include "_cluster_nucleus.cuh"
@@ -22,7 +22,7 @@ python  = ["supports", "choose", "launches"]
 template <typename T, unsigned CLUSTER, int THREADS>
 __global__ void __launch_bounds__(THREADS, THREADS == 256 ? 3 : 1)
     sample_clusters(const bits_of<T>* __restrict__ logits, long long xs, unsigned n, unsigned packs, float temperature, int top_k,
-        float top_p, float min_p, int seed, int apart, long long* __restrict__ out) {
+        float top_p, float min_p, int seed, const int* __restrict__ seeds, int apart, long long* __restrict__ out) {
     extern __shared__ __align__(16) uint4 held[];
     __shared__ Sampling<THREADS> s;
     using W = Word<T>;
@@ -134,7 +134,7 @@ __global__ void __launch_bounds__(THREADS, THREADS == 256 ? 3 : 1)
             }
             const unsigned listed = length_of_list(s, cluster);
             if (listed <= LIST) {
-                if (rank == 0) draw_from_list<T>(listed, limit, weigh, top_p, seed, row, out, s);
+                if (rank == 0) draw_from_list<T>(listed, limit, weigh, top_p, seed, seeds, row, out, s);
                 return;
             }
             if (threadIdx.x == 0) s.listed = 0;
@@ -155,7 +155,7 @@ __global__ void __launch_bounds__(THREADS, THREADS == 256 ? 3 : 1)
                     if (bin_of(d) <= bin && Weigh<T>::units(expf(d)) != 0) list(key, index, LIST, s, cluster);
                 });
                 const unsigned listed = length_of_list(s, cluster);
-                if (rank == 0) draw_from_list<T>(listed, limit, weigh, top_p, seed, row, out, s);
+                if (rank == 0) draw_from_list<T>(listed, limit, weigh, top_p, seed, seeds, row, out, s);
                 return;
             }
             slow = true;
@@ -263,7 +263,7 @@ __global__ void __launch_bounds__(THREADS, THREADS == 256 ? 3 : 1)
 #pragma unroll
     for (unsigned b = 0; b < CLUSTER; ++b) upto += b < rank ? s.sums[b] : 0, whole += s.sums[b];
     for (unsigned w = 0; w < warp; ++w) upto += s.stretches[w];
-    const Sum bar = bar_of(seed, row, whole);
+    const Sum bar = bar_of(seed, seeds, row, whole);
     if (bar < upto || bar >= upto + s.stretches[warp]) return;
 
     // One warp of the cluster finds the pack, with the same sums, then the element.

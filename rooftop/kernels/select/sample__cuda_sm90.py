@@ -59,6 +59,11 @@ def _lasts(p: Problem, cluster: int) -> float:
     return _waves(p, cluster) * (19e-6 + barriers + work)
 
 
+def for_any_rows(p: Problem, head: Head) -> Mapping[str, Any]:
+    """Under `rooftop.invariant()`: as always. Weights are whole numbers, whose sums have no order."""
+    return choose(p, head)
+
+
 def launches(p: Problem, config: Mapping[str, Any], head: Head) -> list[Launch]:
     x, cluster, threads = p["logits"], int(config["cluster"]), int(config["threads"])
     rows, n = x.shape
@@ -68,7 +73,7 @@ def launches(p: Problem, config: Mapping[str, Any], head: Head) -> list[Launch]:
     args: dict[str, tuple[Any, str]] = {
         "logits": ("logits", "ptr"), "xs": (x.strides[0], "i64"), "n": (n, "u32"), "packs": (packs, "u32"),
         "temperature": ("temperature", "f32"), "top_k": ("top_k", "i32"), "top_p": ("top_p", "f32"), "min_p": ("min_p", "f32"),
-        "seed": ("seed", "i32"), "apart": (apart, "i32"), "out": ("out", "ptr"),
+        "seed": ("seed", "i32"), "seeds": (None if p.get("seeds") is None else "seeds", "ptr"), "apart": (apart, "i32"), "out": ("out", "ptr"),
     }
     clusters = Launch(
         f"sample_clusters<{DTYPES[x.dtype].cuda}, {cluster}, {threads}>", (rows * cluster,), {name: v for name, (v, _) in args.items()},

@@ -13,7 +13,7 @@ limit   = """On an H200, 256x128256 bfloat16, whose read takes 15 us: plain 21.6
 dtypes  = ["f32", "f16", "bf16"]
 args    = ["logits: T[R, N]"]
 demands = { has = ["LDG.128", "MUFU"], spills = 0 }
-python  = ["supports", "choose", "launches"]
+python  = ["supports", "choose", "for_any_rows", "launches"]
 */
 #include <math_constants.h>
 
@@ -135,7 +135,7 @@ template <typename T>
 __global__ void __launch_bounds__(draws::THREADS, 2)
     sample_stream(const bits_of<T>* __restrict__ logits, long long xs, unsigned n, unsigned slots, unsigned capacity, unsigned m,
         int index_bits, float temperature,
-                  int top_k, float top_p, float min_p, int seed, long long* __restrict__ out) {
+                  int top_k, float top_p, float min_p, int seed, const int* __restrict__ seeds, long long* __restrict__ out) {
     using namespace draws;
     __shared__ Sampling s;
     const long long number_of_row = blockIdx.x;
@@ -143,7 +143,7 @@ __global__ void __launch_bounds__(draws::THREADS, 2)
     const bits_of<T>* r = logits + number_of_row * xs;
     out += number_of_row;
     const unsigned limit = top_k > 0 ? min(static_cast<unsigned>(top_k), n) : n;
-    const Sum u = static_cast<Sum>(random_bits(seed, 2 * number_of_row)) << 32 | random_bits(seed, 2 * number_of_row + 1);
+    const Sum u = bits_of_row(seed, seeds, number_of_row);
     if (temperature == 0.0f) {
         whole_row<T>(r, n, temperature, min_p, u, true, out, s);
         return;

@@ -36,6 +36,11 @@ def choose(p: Problem, head: Head) -> Mapping[str, Any]:
     return {"slots": (room - BEHIND) // THREADS, "capacity": room, "sample": 4096 if n >= 16 * 4096 else 1024}
 
 
+def for_any_rows(p: Problem, head: Head) -> Mapping[str, Any]:
+    """Under `rooftop.invariant()`: as always. Weights are whole numbers, whose sums have no order."""
+    return choose(p, head)
+
+
 def launches(p: Problem, config: Mapping[str, Any], head: Head) -> list[Launch]:
     x = p["logits"]
     rows, n = x.shape
@@ -43,7 +48,7 @@ def launches(p: Problem, config: Mapping[str, Any], head: Head) -> list[Launch]:
         "logits": ("logits", "ptr"), "xs": (x.strides[0], "i64"), "n": (n, "u32"), "slots": (config["slots"], "u32"),
         "capacity": (config["capacity"], "u32"), "m": (config["sample"], "u32"), "index_bits": (max(1, (n - 1).bit_length()), "i32"),
         "temperature": ("temperature", "f32"), "top_k": ("top_k", "i32"), "top_p": ("top_p", "f32"), "min_p": ("min_p", "f32"),
-        "seed": ("seed", "i32"), "out": ("out", "ptr"),
+        "seed": ("seed", "i32"), "seeds": (None if p.get("seeds") is None else "seeds", "ptr"), "out": ("out", "ptr"),
     }
     return [
         Launch(

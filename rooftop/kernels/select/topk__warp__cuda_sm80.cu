@@ -1,7 +1,7 @@
 /* rooftop
 idea    = """A warp holds a short row in registers. The k-th of the 32 largest elements of its lanes is a bar that at least k elements reach, and \
-  rarely many more; these go to a list in shared memory, in which each counts those before it. No sort of the row, and no barrier of a block. If \
-  the list is too small (many equal elements), the k-th key is found bit by bit, by ballots."""
+  rarely many more; lanes count theirs, and write them to a list in shared memory, in which each counts those before it. No sort of the row, \
+  and no barrier of a block. If the list is too small (many equal elements), the k-th key is found bit by bit, by ballots."""
 predict = { speedup = 6 }
 limit   = "Instructions: about 400 of a warp for a row of 300 elements, whose read takes as long as 250."
 dtypes  = ["f32", "f16", "bf16", "i64", "i32"]
@@ -47,10 +47,37 @@ __global__ void __launch_bounds__(32 * WARPS)
         }
     }
     K bar = __shfl_sync(~0u, most, k - 1);
-    const unsigned below = (1u << lane) - 1;
-    unsigned held = 0;
-    // Lists the elements of at least `bar`: of those that equal it, `equals` at most, the lowest indices.
-    const auto list = [&](unsigned equals) {
+    unsigned held = 0;  // elements of at least `bar`: of this lane, then of the lanes up to it; padding has key 0
+#pragma unroll
+    for (int j = 0; j < R; ++j) held += key[j] >= bar;
+    unsigned to = held;
+#pragma unroll
+    for (int step = 1; step < 32; step *= 2) {
+        const unsigned before_them = __shfl_up_sync(~0u, held, step);
+        if (lane >= step) held += before_them;
+    }
+    to = held - to;
+    held = __shfl_sync(~0u, held, 31);
+    if (bar > 0 && held <= LIST) {
+#pragma unroll
+        for (int j = 0; j < R; ++j) {
+            if (key[j] >= bar) keys[to] = key[j], at[to] = j * 32 + lane, ++to;
+        }
+    } else {  // the bits of the last key, the highest first: as many as at least `wanted` elements have
+        bar = 0;
+#pragma unroll 1
+        for (int bit = static_cast<int>(8 * sizeof(K)) - 1; bit >= 0; --bit) {
+            const K higher = bar | K(1) << bit;
+            unsigned count = 0;
+#pragma unroll
+            for (int j = 0; j < R; ++j) count += __popc(__ballot_sync(~0u, key[j] >= higher));
+            if (count >= wanted) bar = higher;
+        }
+        unsigned larger = 0;
+#pragma unroll
+        for (int j = 0; j < R; ++j) larger += __popc(__ballot_sync(~0u, key[j] > bar));
+        unsigned equals = wanted - larger;  // of those that equal the last key, so many of the lowest indices
+        const unsigned below = (1u << lane) - 1;
         held = 0;
 #pragma unroll
         for (int j = 0; j < R; ++j) {
@@ -58,27 +85,10 @@ __global__ void __launch_bounds__(32 * WARPS)
             const unsigned alike = __ballot_sync(~0u, same);
             const bool in = key[j] > bar || (same && __popc(alike & below) < equals);
             equals -= min(equals, static_cast<unsigned>(__popc(alike)));
-            const unsigned all = __ballot_sync(~0u, in), to = held + __popc(all & below);
-            if (in && to < LIST) keys[to] = key[j], at[to] = j * 32 + lane;
+            const unsigned all = __ballot_sync(~0u, in), place = held + __popc(all & below);
+            if (in) keys[place] = key[j], at[place] = j * 32 + lane;
             held += __popc(all);
         }
-    };
-    list(NOBODY);
-    if (held > LIST) {  // the bits of the last key, the highest first: as many as at least `wanted` elements have
-        bar = 0;
-#pragma unroll 1
-        for (int bit = static_cast<int>(8 * sizeof(K)) - 1; bit >= 0; --bit) {
-            const K higher = bar | K(1) << bit;
-            unsigned count = 0;
-#pragma unroll
-            for (int j = 0; j < R; ++j) count += __popc(__ballot_sync(~0u, key[j] >= higher));  // padding has key 0
-            if (count >= wanted) bar = higher;
-        }
-        unsigned larger = 0;
-#pragma unroll
-        for (int j = 0; j < R; ++j) larger += __popc(__ballot_sync(~0u, key[j] > bar));
-        __syncwarp();  // the list is written anew, by other lanes
-        list(wanted - larger);
     }
     __syncwarp();
     for (unsigned e = lane; e < held; e += 32) {

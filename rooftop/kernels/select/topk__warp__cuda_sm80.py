@@ -20,8 +20,8 @@ def supports(p: Problem, head: Head | None = None) -> str | None:
 
 
 def choose(p: Problem, head: Head) -> Mapping[str, Any]:
-    """Elements a lane, a multiple of four: one binary for similar rows."""
-    return {"each": -(-p["x"].shape[1] // 128) * 4}
+    """Elements a lane, a multiple of two: one binary for similar rows."""
+    return {"each": -(-p["x"].shape[1] // 64) * 2}
 
 
 def launches(p: Problem, config: Mapping[str, Any], head: Head) -> list[Launch]:

@@ -28,6 +28,8 @@ chained = true
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
+#include <cuda_pipeline.h>
+
 #include "pdl.cuh"
 
 /// Bytes of (x, y), eight from the lowest on, as the four nibbles of `select` name them.
@@ -85,10 +87,33 @@ constexpr unsigned kept_by(int row, int a, int b) {
     return found;
 }
 
+constexpr Halves HALVES = halves();  // read in constant expressions only: as an array of the device it would lie in local memory
+
+template <int I>
+struct Index {
+    static constexpr int VALUE = I;
+};
+/// f(0), ..., f(COUNT - 1), each a constant.
+template <int COUNT, int I = 0, typename F>
+__device__ inline void each(const F& f) {
+    if constexpr (I < COUNT) f(Index<I>()), each<COUNT, I + 1>(f);
+}
+
+/// Two rows, from 2 SIDE on, that keep columns as kind K does: the largest sum of magnitudes, and what is kept. pair[r][p]: the sum of pair
+/// p of row r.
+template <int K, int SIDE>
+__device__ inline void best_half(const float (&pair)[4][6], float& most, unsigned& kept) {
+    each<HALVES.count[K]>([&](auto i) {
+        constexpr int A = HALVES.first[K][decltype(i)::VALUE], B = HALVES.second[K][decltype(i)::VALUE];
+        constexpr unsigned HERE = kept_by(2 * SIDE, A, B);
+        const float total = pair[2 * SIDE][A] + pair[2 * SIDE + 1][B];
+        if (decltype(i)::VALUE == 0 || total > most) most = total, kept = HERE;
+    });
+}
+
 /// The pattern with the largest sum of magnitudes. Low half: bit 4 r + c, whether element (r, c) is kept; high half: bit 4 c + r.
 template <typename T>
 __device__ inline unsigned optimal(const unsigned (&low)[4], const unsigned (&high)[4]) {
-    constexpr Halves H = halves();
     float size[4][4], pair[4][6];
     const auto add_up = [&] {
 #pragma unroll
@@ -114,25 +139,13 @@ __device__ inline unsigned optimal(const unsigned (&low)[4], const unsigned (&hi
     }
     float most = -1.f;
     unsigned best = 0;
-#pragma unroll
-    for (int kind = 0; kind < 19; ++kind) {
-        float half[2];
-        unsigned kept[2];
-#pragma unroll
-        for (int side = 0; side < 2; ++side) {
-            const int k = side ? H.rest[kind] : kind;
-#pragma unroll
-            for (int i = 0; i < 6; ++i) {
-                if (i >= H.count[k]) continue;
-                const float total = pair[2 * side][H.first[k][i]] + pair[2 * side + 1][H.second[k][i]];
-                const unsigned here = kept_by(2 * side, H.first[k][i], H.second[k][i]);
-                if (i == 0) half[side] = total, kept[side] = here;
-                else if (total > half[side]) half[side] = total, kept[side] = here;
-            }
-        }
-        const float total = half[0] + half[1];
-        if (total > most) most = total, best = kept[0] | kept[1];
-    }
+    each<19>([&](auto kind) {
+        float upper = 0, lower = 0;
+        unsigned over = 0, under = 0;
+        best_half<decltype(kind)::VALUE, 0>(pair, upper, over);
+        best_half<HALVES.rest[decltype(kind)::VALUE], 1>(pair, lower, under);
+        if (upper + lower > most) most = upper + lower, best = over | under;
+    });
     return best;
 }
 
@@ -211,6 +224,7 @@ prune(int M, int K, const T* __restrict__ w, long long ws, T* __restrict__ value
     // by which of four are kept: the selector of PRMT and four times their code; a mask of the two values
     __shared__ __align__(8) uint2 lines[16];
     __shared__ unsigned places[16];
+    __shared__ __align__(16) uint4 ahead[4][256];  // rows of the second round, copied while the first is searched; of each thread its own
     if (threadIdx.x < 16) {
         const unsigned bits = threadIdx.x, at = 15 - bits;
         unsigned chosen = bits;  // if fewer than two are kept: zeros from the first places
@@ -234,9 +248,16 @@ prune(int M, int K, const T* __restrict__ w, long long ws, T* __restrict__ value
         const int down = round * 16 + threadIdx.x / 16, m = m0 + down * 4;
         uint4 row[4];
         const T* from = w + m * ws + k;
-        if (whole) {
+        if (whole && round == 0) {
 #pragma unroll
             for (int r = 0; r < 4; ++r) row[r] = *reinterpret_cast<const uint4*>(from + r * ws);
+#pragma unroll
+            for (int r = 0; r < 4; ++r) __pipeline_memcpy_async(&ahead[r][threadIdx.x], from + (64 + r) * ws, 16);
+            __pipeline_commit();
+        } else if (whole) {
+            __pipeline_wait_prior(0);
+#pragma unroll
+            for (int r = 0; r < 4; ++r) row[r] = ahead[r][threadIdx.x];
         } else {
 #pragma unroll
             for (int r = 0; r < 4; ++r) {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,12 +23,14 @@ ASSUMED = (8, 64, 128)  # numbers for the arguments of a program that says how m
 USAGE = re.compile(r"^\s*usage:?\s+\S+((?:[ \t]+(?:[<\[(][^<>\[\]()\n]+[>\])]|\w+)){1,4})[ \t]*$", re.I | re.M)
 # what it calls its arguments
 MAIN = re.compile(r"\bmain\s*\(\s*(?:const\s+)?int\s+\w+\s*,\s*(?:const\s+)?char\s*(?:const\s*)?\*\s*(?:const\s*)?\*?\s*(\w+)")
+LISTED = 60  # launches that are shown
 PRINTED = 40  # lines of what the program prints that are shown
 
 
 UNKNOWN = re.compile(  # in what a compiler says of a library that is not here, or not wholly
     r"is declared neither|has no such header|undefined reference|not simulated"
     r"|(?:class|struct) .(?:at|torch|c10|py|pybind11|thrust|cub|cuda|cooperative_groups|nvcuda)::[^\n]* has no member named"
+    r"|struct cuda\w+\W{1,3}has no member named"
     r"|is not a member of .(?:at|torch|c10|py|pybind11|thrust|cub|cuda|cooperative_groups|nvcuda)\b"
 )
 
@@ -50,24 +52,40 @@ def words(args: str | None, scale: float | None) -> tuple[list[str] | None, str]
     return made, f"--args '{shlex.join(made)}' in place of '{args}'"
 
 
-def simulate(source: Source, *given: Any) -> int:
-    """The exit code: 0, 1 where a fault was found, 3 where the program could not be run to its end."""
+def simulate(source: Source, assumed: str, *given: Any, alone: Callable[[], tuple[Source, str]] | None = None) -> int:
+    """The exit code: 0, 1 where a fault was found, 3 where the program could not be run to its end. `alone`: the file's kernels without
+    its host code, which are judged too where it comes to no launch."""
     from rooftop.core.compile import CompileError
     from rooftop.lab.simt import SimulatedCrash
 
+    code = OK
     try:
-        code = _simulated(source, *given)
+        code, why = _simulated(source, assumed, *given)
         if source.missing:
             echo(f"{', '.join(source.missing[:3])}: not found, and left out; -I names the folder of headers", err=True)
-        return code
+        if not why or source.device or alone is None:
+            return code
+        why = why.partition("; ")[0]
     except CompileError as error:
         if not source.missing and not UNKNOWN.search(str(error)):
             raise
         is_, its = ("are", "their") if len(source.missing) > 1 else ("is", "its")
         absent = f"{', '.join(source.missing[:3])} {is_} not found: name {its} folder by -I. " if source.missing else ""
-        echo(f"rooftop: {absent}{error}\nits kernels can be launched without its host code: --kernel, --grid, --block and --arg", err=True)
+        why = f"{absent}{error}"
     except SimulatedCrash as error:
-        echo(f"rooftop: {error}; smaller sizes (--args, where the program takes them) may do", err=True)
+        why = f"{error}; smaller sizes (--args, where the program takes them) may do"
+    if alone is not None:
+        try:
+            kernels, assumed = alone()
+            echo(f"its kernels alone are judged, since the program cannot be run: {why}", err=True)
+            _simulated(kernels, assumed, *given)
+            return ENVIRONMENT
+        except (CompileError, SimulatedCrash, ValueError) as error:
+            more = f"nor can its kernels be launched as is assumed: {error}"
+            why = more if code != OK else f"rooftop: {why}\n{more}"
+    else:
+        why = f"rooftop: {why}"
+    echo(f"{why}\nits kernels can be launched without its host code: --kernel, --grid, --block and --arg", err=True)
     return ENVIRONMENT
 
 
@@ -75,7 +93,8 @@ def _simulated(
     source: Source, assumed: str, given_words: Sequence[str] | None, kernel: str | None, seed: int, schedules: int, repeat: int,
     blocks: int | None,
     budget: float, check: bool, html: Path | None, as_json: bool, files: Sequence[Path] = (), input: Path | None = None,
-) -> int:
+) -> tuple[int, str]:
+    """The exit code, and why no kernel of the program's was launched; empty where one was."""
     from rooftop.core import whole_file
     from rooftop.lab.cli import noted
     from rooftop.lab.simt import annotate, build, process, program, verdict
@@ -146,13 +165,13 @@ def _simulated(
             "unfinished": why, "assumed": assumed, "at_other_sizes": refused,
             "verdict": [asdict(s) for s in remarks], **report.to_json(),
         }, indent=2))
-        return code
+        return code, ""
     if assumed:
         echo(f"called as assumed ({TRUE.get(source.guessed, '--arg gives')} others): {assumed}")
     if refused:
         echo(f"the same with sizes that its tiles may not divide, {refused}")
     _show(first, source, report, remarks, why, checked is not None)
-    return code
+    return code, why if "__global__" in source.whole and not first.launches else ""
 
 
 def _faults(runs: Sequence[Run | None]) -> list[Any]:
@@ -167,8 +186,10 @@ def _show(first: Run, source: Source, report: Any, remarks: Sequence[Any], why: 
     from rooftop.lab.simt import annotate, verdict
 
     console = Console()
-    for x in first.launches:
+    for x in first.launches[:LISTED]:
         echo(str(x))
+    if len(first.launches) > LISTED:
+        echo(f"... and {len(first.launches) - LISTED:,} launches more")
     if first.report.printed.strip():
         lines = first.report.printed.splitlines()
         echo("it prints (times are simulated and say nothing):")
@@ -209,7 +230,7 @@ def _wanted(run: Run, source: Source) -> list[str]:
     if run.ended in ("exit", "returned") and (said := USAGE.search(run.report.printed)):
         names = re.findall(r"[<\[(][^<>\[\]()]+[>\])]|\w+", said[1])
         return [] if any(re.search("file|path|name|input|output|mode|type", n, re.I) for n in names) else names
-    if run.ended in ("crash", "abort") and (main := MAIN.search(source.whole)):
+    if (run.ended in ("crash", "abort") or run.status) and (main := MAIN.search(source.whole)):
         read = [int(n) for n in re.findall(rf"\b{main[1]}\s*\[\s*([1-9])\s*\]", source.whole)]
         return [f"{main[1]}[{n}]" for n in range(1, max(read, default=0) + 1)]
     return []

@@ -128,7 +128,10 @@ def simt(
         if scaled:
             echo(scaled, err=as_json)
         raise typer.Exit(
-            programs.simulate(source, assumed, words, kernel, seed, schedules, repeat, blocks, budget, check, html, as_json, file or [], input_)
+            programs.simulate(
+                source, assumed, words, kernel, seed, schedules, repeat, blocks, budget, check, html, as_json, file or [], input_,
+                alone=None if kernel else lambda: program.kernels_alone(path, include or [], own.args)
+            )
         )
     if plain and own.launches:
         for name, at in ordinary.filled(head_text.read(path)).items():

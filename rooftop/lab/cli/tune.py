@@ -24,7 +24,7 @@ def tune(
         Path | None, typer.Option("--from", help="Measure nothing: install the tables that --keep wrote on another machine.")
     ] = None,
     regret: Annotated[
-        int | None, typer.Option(help="Tune nothing: at so many random sizes, time what a call runs beside all other configs and kernels.")
+        int | None, typer.Option(help="Tune nothing: at so many random sizes, time what a call runs beside other configs and kernels: 12 configs that are predicted best, 8 of the rest.")
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed of the sizes of --regret.")] = 0,
     size: Annotated[list[str] | None, typer.Option(help="Of --regret: another range of a size, M=16..4096.", show_default=False)] = None,
@@ -124,7 +124,7 @@ def _regret(
             shown = sorted(zip(lost, swept.points(record), every, record["best"], strict=True), key=lambda row: -row[0])[:SHOWN]
             rows = [{"point": p.title, "us": p.seconds * 1e6, "ran": f"{p.by} ({e['config']})", "best": best, "lost": x} for x, p, e, best in shown]
             title = (
-                f"{op.name}: the time of the choice over the best, {len(lost)} points: {regret.mean(lost):.3f} in the geometric mean, "
+                f"{op.name}: the time of the choice over the best of those tried, {len(lost)} points: {regret.mean(lost):.3f} in the geometric mean, "
                 f"at most {max(lost):.2f}"
             )
             table(rows, {"point": "point", "us": "us", "ran": "a call runs", "best": "best", "lost": "time over best"}, False, title)

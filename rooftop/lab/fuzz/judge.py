@@ -2,8 +2,8 @@
 simulator.
 
 Outputs are judged as the checker does. A float32 gradient may err four times as much as autograd of the reference in float32, against that
-in float64; with 16 bits, or NaN and infinities, it is judged by the contract's backward, given the outputs as they were rounded. What
-misses its allowance is drawn again with other numbers and judged over all draws."""
+in float64; with 16 bits, or NaN and infinities, it is judged by the contract's backward, given the outputs as they were rounded. What is
+undefined (0 / 0, of finite inputs) is not judged. What misses its allowance is drawn again with other numbers and judged over all draws."""
 
 from __future__ import annotations
 
@@ -64,6 +64,7 @@ class Setting:
     problem: Problem
     expected: judgement.Expected
     flow: dict[str, Any]  # output -> the gradient that comes for it
+    finite: bool  # whether all inputs are
 
     @property
     def op(self) -> Contract:
@@ -76,6 +77,7 @@ def setting(draft: Draft, device: str) -> Setting:
     op = draft.contract
     tensors, options, g = draft.make(device)
     problem = draft.problem(tensors)
+    finite = all(bool(widen(t).isfinite().all()) for t in tensors.values() if t is not None and computes(t))  # type: ignore[union-attr]
     expected = judgement.expect_given(op, problem, tensors, options)
     flow: dict[str, Any] = {}
     if draft.mode == "grad":
@@ -83,7 +85,7 @@ def setting(draft: Draft, device: str) -> Setting:
             same = expected.same[name]
             if computes(same):
                 flow[name] = torch.randn(same.shape, generator=g).to(same)
-    return Setting(draft, device, tensors, options, problem, expected, flow)
+    return Setting(draft, device, tensors, options, problem, expected, flow, finite)
 
 
 def run(draft: Draft, device: str) -> Outcome:
@@ -189,7 +191,45 @@ def _items(s: Setting, outputs: Mapping[str, Any], gradients: Mapping[str, Any])
             gradients = judgement.settled_by(dict(gradients), same, lambda: _backward(s, outputs, undefined, s.expected.same, widen))
         for n, got in gradients.items():
             items[f"gradient of {n}"] = Item(got, exact[n], same[n].to(got.dtype), tolerances[n])
+    if s.finite:
+        plain = _plain(s, outputs, items)
+        items = {n: item if item.own is not None or not computes(item.got) else _known(item, plain.get(n)) for n, item in items.items()}
     return items
+
+
+def _plain(s: Setting, outputs: Mapping[str, Any], items: Mapping[str, Item]) -> dict[str, Any]:
+    """Items as the contract's `undefined` has them, where float64 gives NaN in one of them."""
+    import torch
+
+    op, found = s.op, dict[str, Any]()
+    nans = [n for n, item in items.items() if computes(item.exact) and bool(item.exact.isnan().any())]
+    if op.undefined is not None and any(n in op.output_names for n in nans):
+        with torch.no_grad():
+            found = by_name(op, op.undefined(*op.arguments({n: widen(t) for n, t in s.tensors.items()}, s.options)))
+    if op.grad is not None and op.grad.undefined is not None and any(n not in op.output_names for n in nans):
+        gradients = _backward(s, outputs, op.grad.undefined, s.expected.same, widen)
+        found.update({f"gradient of {n}": t for n, t in gradients.items()})
+    return found
+
+
+def _known(item: Item, plain: Any) -> Item:
+    """Of finite inputs: zeros where nothing is asked of a result, since it is 0 / 0 (NaN in float64 and in `plain`), or an intermediate
+    result overflows both in plain torch and here, and chance says whether NaN or an infinity comes of it. Where it does in plain torch
+    alone, float64 is what must come out."""
+    import torch
+
+    exact, same, got = item.exact, item.same, item.got
+    if got.element_size() == 1:  # its largest number, not an infinity, is what follows on the range of 8 bits
+        return item
+    rounded = exact.to(got.dtype)
+    overflows = exact.isfinite() & ~same.isfinite() & (rounded.isfinite() | (got == rounded))
+    unknown = overflows & ~got.isfinite()
+    if plain is not None:
+        unknown |= exact.isnan() & plain.isnan()
+    if not bool((overflows | unknown).any()):
+        return item
+    same = torch.where(overflows, rounded, same)
+    return replace(item, **{n: t.masked_fill(unknown, 0) for n, t in (("got", got), ("exact", exact), ("same", same))})
 
 
 # -- gradients -----------------------------------------------------------------------------------------------------
@@ -219,14 +259,14 @@ def _by_autograd(s: Setting, change: Callable[[Any], Any]) -> dict[str, Any] | N
 
     leaves = {n: change(t) for n, t in s.tensors.items()}
     leaves.update({n: leaves[n].detach().clone().requires_grad_() for n in s.draft.wants})
-    with torch.enable_grad():
+    with torch.enable_grad(), judgement.without_onednn():
         made = by_name(s.op, s.op.reference(*s.op.arguments(leaves, s.options)))
-    outs = {n: t for n, t in made.items() if n in s.flow and t.requires_grad}
-    if not outs:
-        return None
-    found = torch.autograd.grad(
-        list(outs.values()), [leaves[n] for n in s.draft.wants], [s.flow[n].to(t) for n, t in outs.items()], allow_unused=True
-    )
+        outs = {n: t for n, t in made.items() if n in s.flow and t.requires_grad}
+        if not outs:
+            return None
+        found = torch.autograd.grad(
+            list(outs.values()), [leaves[n] for n in s.draft.wants], [s.flow[n].to(t) for n, t in outs.items()], allow_unused=True
+        )
     return {n: torch.zeros_like(leaves[n]) if t is None else t for n, t in zip(s.draft.wants, found, strict=True)}
 
 
@@ -254,7 +294,7 @@ def _backward(
     made = {n: t for n, t in outputs.items() if t is not None and n not in grad.non_differentiable}
     flows = [s.flow.get(n) for n in op.output_names if n not in grad.non_differentiable]
     given = [*flows, *grad.saved({**s.tensors, **forward, **made, **s.options})]
-    with torch.no_grad():
+    with torch.no_grad(), judgement.without_onednn():
         found = grad.spread(
             function(*[change(t) if isinstance(t, torch.Tensor) else t for t in given], *(s.options[n] for n in op.option_names))
         )

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 PAGE = "docs/attention.md"
 CARD = "h200"
-BATCH, QUERIES, HEADS, KEY_HEADS, SIZE = 2, 70, 4, 2, 64
-SIGNS = {"gluon_sm90": "G", "triton": "T", "decode__triton": "D"}
+BATCH, QUERIES, HEADS, KEY_HEADS, SIZE = 2, 136, 4, 2, 64
+SIGNS = {"gluon_sm90": "G", "eight__gluon_sm90": "E", "triton": "T", "decode__triton": "D"}
 
 
 @dataclass(frozen=True)
@@ -48,16 +48,26 @@ def _packed(call: dict[str, Any], new: Any) -> None:
 
 
 def _pages(call: dict[str, Any], new: Any) -> None:
-    call.update({n: new((12, 16, KEY_HEADS, SIZE), str(call[n].dtype).removeprefix("torch.")) for n in "kv"})
-    call.update(page_table=new((BATCH, 5), "pages"), cache_lengths=new((BATCH,), "lengths"))
+    call.update({n: new((20, 16, KEY_HEADS, SIZE), str(call[n].dtype).removeprefix("torch.")) for n in "kv"})
+    call.update(page_table=new((BATCH, 9), "pages"), cache_lengths=new((BATCH,), "lengths"))
 
 
 def _eight(call: dict[str, Any], new: Any) -> None:
     call.update({n: new(tuple(call[n].shape), "float8_e4m3fn") for n in "kv"}, k_scale=new((1,), "float32"), v_scale=new((1,), "float32"))
 
 
+def _all_eight(call: dict[str, Any], new: Any) -> None:
+    _eight(call, new)
+    call.update(q=new(tuple(call["q"].shape), "float8_e4m3fn"), q_scale=new((1,), "float32"))
+
+
 def _few(call: dict[str, Any], new: Any) -> None:
     call["q"] = call["q"][:, :1]
+
+
+def _bias(call: dict[str, Any], new: Any) -> None:
+    kind = "bfloat16" if call["q"].element_size() == 2 else "float32"  # of the dtype of q, which no kernel takes in 8 bits
+    call.update(bias=new((BATCH, HEADS, call["q"].shape[-3], QUERIES), kind))
 
 
 # In an order in which each can be applied to what those before it made.
@@ -68,9 +78,10 @@ FEATURES = (
     Feature("one query", _few),
     Feature("pages", _pages),
     Feature("8-bit keys", _eight),
+    Feature("8 bits", _all_eight),
     Feature("packed", _packed),
     Feature("lengths", _tensor("cache_lengths", (BATCH,), "lengths")),
-    Feature("bias", lambda call, new: call.update(bias=new((BATCH, HEADS, call["q"].shape[-3], QUERIES), "float32"))),
+    Feature("bias", _bias),
     Feature("mask", lambda call, new: call.update(mask=new((1, 1, call["q"].shape[-3], QUERIES), "bool"))),
     Feature(
         "ranges", lambda call, new: call.update(mask=(new((BATCH, call["q"].shape[-3]), "begin"), new((BATCH, call["q"].shape[-3]), "end")))
@@ -94,7 +105,7 @@ def arguments(features: tuple[Feature, ...], device: str, generator: Any = None)
         if kind == "bounds":
             return torch.tensor([0, 30, 75, BATCH * QUERIES], dtype=torch.int32)
         if kind == "pages":
-            return torch.randperm(12, generator=generator)[: shape[0] * shape[1]].view(shape).int()
+            return torch.randperm(20, generator=generator)[: shape[0] * shape[1]].view(shape).int()
         if kind == "lengths":
             return torch.tensor([QUERIES - 3, 41], dtype=torch.int32)
         if kind in ("begin", "end"):

@@ -189,6 +189,9 @@ y = rooftop.attention(q, k, v, causal=True)""",
 y = rooftop.bias_mask_scale_add(x, torch.randn(512), residual, p=0.1, seed=7)""",
     "dequantize": """q = rooftop.quantize(torch.randn(64, 512), "int8", granularity="row")
 x = rooftop.dequantize(q)""",
+    "expert_rows_ranks": """x, counts = torch.randn(2, 16, 256), torch.full((2, 4), 3, dtype=torch.int32)  # of two ranks with two experts each
+rows, routes, ends = rooftop.expert_rows_ranks(x, counts, rows=24)
+back = rooftop.expert_rows_ranks(rows, counts, routes, rows=16)""",
     "grouped_matmul": """a, b = torch.randn(256, 128), torch.randn(4, 128, 64)
 ends = torch.tensor([64, 64, 192, 256], dtype=torch.int32)  # of the rows of four experts
 y = rooftop.grouped_matmul(a, b, ends)""",

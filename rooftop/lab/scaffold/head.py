@@ -74,7 +74,8 @@ def made(path: Path, op_name: str, kernel: str | None = None) -> Written:
     found = _chosen(source.whole, path, kernel)
     body = _device_code(code)
     entry, letter = _entry(found, source.whole)
-    words = _words(found, source.whole)
+    block, shared = ordinary.stated(found, source.whole)
+    words = {"block": " ".join(map(str, block)), "shared": str(shared or "")}
     first: tuple[str, str] | None = None
     tried = 0
     for shown, small in _variants(op, DTYPE.get(next((_kind(p) for p in found.parameters if p.pointer), ""), "f32")):
@@ -173,40 +174,6 @@ def _tensors(shown: skeleton.Shown, kernel: ordinary.Kernel) -> Iterator[dict[st
             if whole and len(taken) >= len(open_) and match not in seen:
                 seen.append(match)
                 yield match
-
-
-def _words(kernel: ordinary.Kernel, text: str) -> dict[str, str]:
-    """What the source's launch says of block and shared memory, as far as they are numbers."""
-    base = re.escape(kernel.name.rpartition("::")[2])
-    launch = re.search(rf"\b{base}\s*(?:<[^;{{}}]*?>)?\s*<<<(.*?)>>>", text, re.S)
-    parts = [p.strip() for p in re.split(r",(?![^(]*\))", launch[1])] if launch else []
-    block = _extents(parts[1], text) if len(parts) > 1 else []
-    return {"block": " ".join(map(str, block)), "shared": str(_number(parts[2], text) or "") if len(parts) > 2 else ""}
-
-
-def _extents(expression: str, text: str) -> list[int]:
-    declared = re.search(rf"\bdim3\s+{re.escape(expression)}\s*[({{=]([^;]*)", text) if expression.isidentifier() else None
-    inside = declared[1] if declared else expression
-    numbers = [_number(n.strip(" (){}"), text) for n in re.sub(r"\bdim3\b", "", inside).split(",")]
-    return [n for n in numbers if n is not None] if all(n for n in numbers) else []
-
-
-BYTES = {"float": 4, "int": 4, "unsigned": 4, "float4": 16, "double": 8, "half": 2, "__half": 2, "__nv_bfloat16": 2}
-
-
-def _number(word: str, text: str) -> int | None:
-    """A product of numbers, constants of the text and sizes of types."""
-    if "*" in word:
-        factors = [_number(part.strip(), text) for part in word.split("*")]
-        return prod(n for n in factors if n is not None) if None not in factors else None
-    if word.isdigit():
-        return int(word)
-    if (size := re.fullmatch(r"sizeof\s*\(\s*(\w+)\s*\)", word)) is not None:
-        return BYTES.get(size[1])
-    if not word.isidentifier():
-        return None
-    found = re.search(rf"#\s*define\s+{word}\s+(\d+)|\b(?:int|unsigned|size_t|auto)\s+{word}\s*[={{(]\s*(\d+)", text)
-    return int(found[1] or found[2]) if found else None
 
 
 def _heads(

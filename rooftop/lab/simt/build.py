@@ -40,6 +40,7 @@ FEATURES = (  # names that a source may have and the simulator has not: what the
     (r"cudaDev(?:ice)?(?:Get)?P2P", "several GPUs are"), (r"cublasLt", "cuBLASLt is"), (r"nvrtc", "NVRTC in a program is"),
 )
 ENGINE = ("common.cpp",)  # what all modes share
+PROGRAM = ("program", "device_memory", "devices", "launches", "host_calls", "libraries")  # and what a program runs on
 # the modules that change a source or lay it out
 STEPS = ("translate", "ptx", "whole", "link", "host", "build", "program_text", "program_build")
 SPARE_STACK = 60 << 10  # bytes of a thread's stack beside its largest frames
@@ -370,7 +371,7 @@ def engine(*modes: str) -> tuple[Path, list[Path]]:
     """The library that says which worker a thread is, for all simulations of a process, and the engine's objects. They are made at the same
     time."""
     names = (*ENGINE, *(f"{mode}.cpp" for mode in modes))
-    thrown = dict.fromkeys(("program.cpp", "host_calls.cpp"), ("-fexceptions",))  # by the user's host code
+    thrown = dict.fromkeys((f"{name}.cpp" for name in PROGRAM), ("-fexceptions",))  # by the user's host code
     parts = [_part(*WORKER), *(_part(name, ".o", "-g1", "-pthread", "-c", *thrown.get(name, ())) for name in names)]
     for _, under_way in parts:
         if under_way is not None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 
 from rooftop.lab.simt.tokens import Token, tokenise
 
@@ -125,6 +126,39 @@ def choose(text: str, path: str, asked: str | None) -> tuple[Kernel, str]:
     if kernel.template and "<" not in (asked or ""):
         raise ValueError(f"{kernel.name} is a template ({path}:{kernel.line}): give its arguments, as in --kernel '{kernel.name}<float>'")
     return kernel, kernel.name + (asked or "")[len(base) :]
+
+
+BYTES = {"float": 4, "int": 4, "unsigned": 4, "float4": 16, "double": 8, "half": 2, "__half": 2, "__nv_bfloat16": 2}
+
+
+def stated(kernel: Kernel, text: str) -> tuple[list[int], int | None]:
+    """Block and bytes of dynamic shared memory of the first launch of a kernel that the source holds, as far as they are numbers there."""
+    base = re.escape(kernel.name.rpartition("::")[2])
+    launch = re.search(rf"\b{base}\s*(?:<[^;{{}}]*?>)?\s*<<<(.*?)>>>", text, re.S)
+    parts = [p.strip() for p in re.split(r",(?![^(]*\))", launch[1])] if launch else []
+    return _extents(parts[1], text) if len(parts) > 1 else [], _number(parts[2], text) if len(parts) > 2 else None
+
+
+def _extents(expression: str, text: str) -> list[int]:
+    declared = re.search(rf"\bdim3\s+{re.escape(expression)}\s*[({{=]([^;]*)", text) if expression.isidentifier() else None
+    inside = declared[1] if declared else expression
+    numbers = [_number(n.strip(" (){}"), text) for n in re.sub(r"\bdim3\b", "", inside).split(",")]
+    return [n for n in numbers if n is not None] if all(numbers) else []
+
+
+def _number(word: str, text: str) -> int | None:
+    """A product of numbers, constants of the text and sizes of types."""
+    if "*" in word:
+        factors = [_number(part.strip(), text) for part in word.split("*")]
+        return prod(n for n in factors if n is not None) if None not in factors else None
+    if word.isdigit():
+        return int(word)
+    if (size := re.fullmatch(r"sizeof\s*\(\s*(\w+)\s*\)", word)) is not None:
+        return BYTES.get(size[1])
+    if not word.isidentifier():
+        return None
+    found = re.search(rf"#\s*define\s+{word}\s+(\d+)|\b(?:int|unsigned|size_t|auto)\s+{word}\s*[={{(]\s*(\d+)", text)
+    return int(found[1] or found[2]) if found else None
 
 
 def filled(text: str) -> dict[str, int]:

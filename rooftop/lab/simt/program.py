@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -11,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from rooftop.core import settings
-from rooftop.lab.simt import counts, findings, native, process, program_build
+from rooftop.core.compile import CompileError
+from rooftop.lab.simt import counts, findings, native, process, program_build, program_text
 from rooftop.lab.simt.build import stack_bytes
 from rooftop.lab.simt.launching import POISONS, Answer, Mode, Program, Request
 from rooftop.lab.simt.lines import places, text_of
@@ -25,6 +27,8 @@ BY_HAND = "launch a kernel of it by --kernel, --grid, --block and --arg"
 COUNTED = 15.0  # seconds of the counted run of a program that did not end in its time
 MOST = 3  # times the budget of one launch: what all of a program's launches may take
 LONGEST = 2.5  # times that: what the program may take with its host code
+ROUNDS = 8  # times that declarations are left out that do not compile, of a file whose kernels are launched without its host code
+NAMED = 4  # of these that are shown
 ARENA = 32 << 30  # bytes: as runtime/program.cpp has them
 
 
@@ -87,10 +91,10 @@ class Run:
 
 def kernel_of(path: Path, folders: Sequence[Path], entry: str, given: Sequence[str], **launch: Any) -> Source:
     """A file whose kernel `entry` a main() of ours launches; its own main() is called by another name."""
-    from rooftop.lab.simt import program_caller
+    from rooftop.lab.simt import kernel_caller
 
     source = program_build.read(path, folders)
-    code, _ = program_caller.call_of_kernel(entry, given={n.strip(): v.strip() for n, _, v in (g.partition("=") for g in given)}, **launch)
+    code, _ = kernel_caller.call_of_kernel(entry, given=_named_values(given), **launch)
     return replace(source, added=code, device=True)
 
 
@@ -110,8 +114,8 @@ def source_of(path: Path, folders: Sequence[Path] = (), given: Sequence[str] = (
         return source, ""
     if program_caller.TESTED.search(source.whole):
         return replace(source, added=program_caller.TESTS), ""
-    texts = {n.strip(): v.strip() for n, _, v in (g.partition("=") for g in given)}
-    text = source.texts[source.shown]
+    texts = _named_values(given)
+    text = _code(source)
     try:
         offered = program_caller.module(source.whole)
         if (functions := program_caller.torch_functions(text)) or offered:
@@ -126,13 +130,51 @@ def source_of(path: Path, folders: Sequence[Path] = (), given: Sequence[str] = (
             return replace(source, added=code, guessed="" if known else "its inputs are assumed", rounder=other_sizes), assumed
         if other is not None:
             return other, ""
-        if own := _instances(text):
-            code, assumed = program_caller.call_of_kernels(text, own)
-            return replace(source, added=code, device=True, guessed="its launches are assumed"), assumed
+        if _instances(text):
+            return _kernels_of(source, texts)
     except program_caller.Unknown as unknown:
+        with contextlib.suppress(program_caller.Unknown):
+            return _kernels_of(source, texts)
         raise NoCallerError(f"{path} has no main(), and no caller can be made for {unknown}: {BY_HAND}") from None
     have = "; ".join(str(k) for t in source.texts.values() for k in ordinary.kernels(t)) or "none"
     raise NoCallerError(f"{path} has no main(), solve() or function of torch's tensors: {BY_HAND}; it has {have}")
+
+
+def _named_values(given: Sequence[str]) -> dict[str, str]:
+    return {n.strip(): v.strip() for n, _, v in (g.partition("=") for g in given)}
+
+
+def _code(source: Source) -> str:
+    """The text that has the file's kernels: its own, or, if it only includes them, its headers' too."""
+    return text if "__global__" in (text := source.texts[source.shown]) or program_text.launches(text) else source.whole
+
+
+def _kernels_of(source: Source, given: Mapping[str, str]) -> tuple[Source, str]:
+    from rooftop.lab.simt import kernel_caller
+
+    text = _code(source)
+    code, assumed = kernel_caller.call_of_kernels(text, _instances(text), given)
+    return replace(source, added=code, device=True, guessed="its launches are assumed"), assumed
+
+
+def kernels_alone(path: Path, folders: Sequence[Path] = (), given: Sequence[str] = ()) -> tuple[Source, str]:
+    """A file's own kernels without its host code, each launched as is assumed, and what is assumed; what keeps the others from compiling is
+    left out, and said.
+
+    Raises ValueError where none of them can be launched, CompileError where none compiles."""
+    source, gone = program_build.read(path, folders), list[str]()
+    for again in reversed(range(ROUNDS)):
+        made, assumed = _kernels_of(source, _named_values(given))
+        try:
+            program_build.built(made, "check")
+            break
+        except CompileError as error:
+            source, names = program_build.without(source, str(error))
+            gone += names
+            if not names or not again or not _instances(_code(source)):
+                raise
+    named = "; ".join(list(dict.fromkeys(gone))[:NAMED]) + (f" and {len(gone) - NAMED} more" if len(gone) > NAMED else "")
+    return made, assumed + (f"; left out, as it does not compile: {named}" if gone else "")
 
 
 def _instances(text: str) -> list[tuple[Any, str]]:

@@ -174,6 +174,24 @@ def _defined(text: str) -> list[str]:
     return found
 
 
+def without(source: Source, said: str) -> tuple[Source, list[str]]:
+    """`source` without the declarations in which a compiler found errors, and what is left out: "file:line: error" of each."""
+    texts, gone = dict(source.texts), []
+    for shown, line, error in re.findall(r"^(\S[^:\n]*):(\d+):(?:\d+:)? *(?:error: )?(.*)$", said, re.M):
+        tokens, at = tokenise(texts.get(shown, "")), 0
+        while at < len(tokens):
+            end, opens = host.declaration(tokens, at)
+            part, at = tokens[at:end], end
+            code = [t for t in part if t.kind not in ("space", "newline", "comment", "directive")]
+            if not opens and code and code[0].line <= int(line) <= part[-1].line:
+                first = sum(len(t.text) for t in tokens[: end - len(part)])
+                kept = "".join(t.text if t.kind == "directive" else "\n" * t.text.count("\n") for t in part)
+                texts[shown] = texts[shown][:first] + kept + texts[shown][first + sum(len(t.text) for t in part) :]
+                gone.append(f"{shown}:{line}: {error}")
+                break
+    return replace(source, texts=texts), gone
+
+
 def _units(path: Path) -> list[Path]:
     return sorted(p for p in path.parent.iterdir() if p.suffix in (".cu", ".cpp", ".cc") and p.is_file())
 
@@ -293,7 +311,7 @@ def built_alone(source: Source, mode: str, only: str | None = None, options: Seq
         nm = build._binutils("nm")
         script, theirs = link.script(nm, work / "kernel.o", named, work / "plain.o")
         (work / "layout").write_text(script, encoding="utf-8")
-        worker, objects = build.engine(mode, "program", "host_calls", "libraries")
+        worker, objects = build.engine(mode, *build.PROGRAM)
         shared = (f"-L{worker.parent}", f"-l:{worker.name}", "-Wl,-rpath,$ORIGIN/../engine", "-Wl,-T,layout", "-Wl,--no-undefined")
         openmp = ("-fopenmp",) if "-fopenmp" in plain_flags else ()
         build._run(
@@ -350,7 +368,8 @@ def _written(source: Source, work: Path, marks: Collection[str], kernels: Collec
         again = sorted(own & seen)  # each file's own, of the same name
         seen |= own
         apart = "".join(f"#define {n} {n}_of_file_{i + 1}\n" for n in again)
-        parts.append(apart + made[shown] + "".join(f"\n#undef {n}" for n in again))
+        macros = re.findall(r"^[ \t]*#[ \t]*define[ \t]+(\w+)", source.texts[shown], re.M) if source.units else []
+        parts.append(apart + made[shown] + "".join(f"\n#undef {n}" for n in (*again, *macros)))
     return "\n".join(parts) + "\n", pointed
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from rooftop.lab.simt import host
-from rooftop.lab.simt.ordinary import Kernel, Parameter, parameters
+from rooftop.lab.simt.ordinary import Parameter, parameters
 from rooftop.lab.simt.tokens import Token, tokenise
 
 SIZES = {1: (1000,), 2: (48, 40), 3: (48, 40, 56), 4: (12, 20, 16, 24)}  # of whole numbers among the parameters, by how many there are
@@ -31,8 +31,8 @@ TYPES = {
 TESTED = re.compile(r"^[ \t]*#[ \t]*include[ \t]*[<\"]gtest/gtest\.h", re.M)
 TESTS = "SIMT_MAIN int main() { return RUN_ALL_TESTS(); }\n"  # of a file of tests without a main()
 _TENSOR = re.compile(r"(?:torch|at)::Tensor")
-_WHOLE = re.compile(r"(?:const)?(?:unsigned|signed|int|long|short|size_t|std::size_t|u?int\d+_t|uint|ulong)(?:int|long|unsigned)*&?")
-_REAL = re.compile(r"(?:const)?(?:float|double|half|__half)&?")
+WHOLE = re.compile(r"(?:const)?(?:unsigned|signed|int|long|short|size_t|std::size_t|u?int\d+_t|uint|ulong|clock_t|ptrdiff_t)(?:int|long|unsigned)*&?")
+REAL = re.compile(r"(?:const)?(?:float|double|half|__half)&?")
 
 
 @dataclass(frozen=True)
@@ -135,7 +135,7 @@ def sizes_of(function: Function, given: Mapping[str, str], text: str = "") -> di
 
 def numbers_of(function: Function, given: Mapping[str, str], text: str = "") -> dict[str, float]:
     """The numbers that a function of arrays is called with: whole ones, and real ones."""
-    real = [p.name for p in function.parameters if not p.pointer and _REAL.fullmatch(p.text.replace(" ", ""))]
+    real = [p.name for p in function.parameters if not p.pointer and REAL.fullmatch(p.text.replace(" ", ""))]
     return {**sizes_of(function, given, text), **{n: float(given.get(n, VALUES.get(n, "1")).rstrip("f")) for n in real}}
 
 
@@ -153,11 +153,11 @@ def squares(function: Function, text: str) -> bool:
 def _lists(function: Function) -> list[str]:
     """Its parameters that are arrays of sizes."""
     plain = {p.name: p.text.replace(" ", "").replace("*", "").replace("__restrict__", "") for p in function.parameters if p.pointer}
-    return [n for n, kind in plain.items() if SHAPE.search(n) and _WHOLE.fullmatch(kind)]
+    return [n for n, kind in plain.items() if SHAPE.search(n) and WHOLE.fullmatch(kind)]
 
 
 def _sizes(function: Function) -> dict[str, int]:
-    whole = [p.name for p in function.parameters if not p.pointer and _WHOLE.fullmatch(p.text.replace(" ", ""))]
+    whole = [p.name for p in function.parameters if not p.pointer and WHOLE.fullmatch(p.text.replace(" ", ""))]
     product = {"m", "n", "k"} <= set(whole)  # of matrices, whose k is no small number
     large = [n for n in whole if not (LEADING.search(n) or (SMALL.search(n) and not (n == "k" and product))) or len(whole) == 1]
     sizes = SIZES.get(len(large), (8,) * len(large))
@@ -188,8 +188,7 @@ def call_of_arrays(every: Sequence[Function], given: Mapping[str, str], text: st
             unknown = error
     if unknown is not None and not calls:
         raise unknown
-    body = "".join(f"    {{\n{code}\n    }}\n" for code, _ in calls)
-    return f"{_FILL}SIMT_MAIN int main() {{\n{body}    return 0;\n}}\n", "; ".join(said for _, said in calls)
+    return main_of([code for code, _ in calls], "return 0"), "; ".join(said for _, said in calls)
 
 
 def _call(function: Function, given: Mapping[str, str], text: str) -> tuple[str, str]:
@@ -232,7 +231,7 @@ def _call(function: Function, given: Mapping[str, str], text: str) -> tuple[str,
         elif p.name in sizes:
             names.append(str(sizes[p.name]))
             said.append(f"{p.name} = {sizes[p.name]}")
-        elif _REAL.fullmatch(text.replace(" ", "")) or text in ("bool", "char"):
+        elif REAL.fullmatch(text.replace(" ", "")) or text in ("bool", "char"):
             value = given.get(p.name, VALUES.get(p.name, "1"))
             names.append(f"({text.replace('&', '').replace('const', '')}){value}")
             said.append(f"{p.name} = {value}")
@@ -242,11 +241,11 @@ def _call(function: Function, given: Mapping[str, str], text: str) -> tuple[str,
             raise Unknown(f"the parameter {p.text} {p.name} of {function.name}")
     frees = "".join(f" cudaFree({p.name});" for p in function.parameters if p.pointer and f"&simt_{p.name}" not in names)
     call = f"\n    {function.name}({', '.join(names)});\n    cudaDeviceSynchronize();"
-    body = [*lines, _shown("before", arrays, function.name) + call + _shown("after", arrays) + frees]
+    body = [*lines, shown("before", arrays, function.name) + call + shown("after", arrays) + frees]
     return "\n".join(body), f"{function.name}({', '.join(said)})"
 
 
-def _shown(when: str, arrays: Sequence[tuple[str, str]], name: str = "") -> str:
+def shown(when: str, arrays: Sequence[tuple[str, str]], name: str = "") -> str:
     """C++ that shows arrays to who compares them (rooftop/lab/check/like.py); nothing where nobody does."""
     call = f'printf("%s call %s\\n", SIMT_SHOWN, "{name}"); ' if name else ""
     each = " ".join(f'simt_made::shown("{when}", "{n}", {n}, "{shape}");' for n, shape in arrays)
@@ -287,122 +286,10 @@ template <class T> void fill(T* p, size_t n, int seed) {      // small whole num
 """
 
 
-FLOATS = {"f32": "float", "f64": "double", "f16": "__half", "bf16": "__nv_bfloat16"}
-ARRAYS = {"half": "f16", "nv_bfloat16": "bf16", "int": "i32", "unsigned int": "u32", "unsigned": "u32", "char": "i8", "unsigned char": "u8", "long long": "i64",
-          "size_t": "u64", "short": "i16", "uint": "u32"}
-CTYPES = {**FLOATS, "bool": "bool", **{f"{s}{b}": f"{'u' if s == 'u' else ''}int{b}_t" for s in "iu" for b in (8, 16, 32, 64)}}
-
-
-def call_of_kernel(
-    entry: str, grid: Sequence[int], block: Sequence[int], shared: int, cooperative: bool, given: Mapping[str, str]
-) -> tuple[str, str]:
-    """C++ with a main() that launches a kernel with arguments in the order in which they are given: as `--arg` writes them."""
-    return _main_of([_launch(entry, grid, block, shared, cooperative, given)]), ""
-
-
-def _main_of(launches: Sequence[str]) -> str:
-    return f"{_FILL}SIMT_MAIN int main() {{\n" + "".join(f"    {{\n{code}\n    }}\n" for code in launches) + "    exit(0);\n}\n"
-
-
-def _launch(entry: str, grid: Sequence[int], block: Sequence[int], shared: int, cooperative: bool, given: Mapping[str, str]) -> str:
-    lines, names, arrays = [], [], []
-    for i, (name, text) in enumerate(given.items()):
-        kind, colon, rest = text.partition(":")
-        sizes, _, contents = rest.partition(":")
-        if colon and kind in CTYPES and re.fullmatch(r"\d+(x\d+)*", sizes):
-            count = 1
-            for n in sizes.split("x"):
-                count *= int(n)
-            fill = {"": f"simt_made::fill({name}, {count}, {i});", "random": f"simt_made::fill({name}, {count}, {i});", "empty": "",
-                    "zeros": f"cudaMemset({name}, 0, {count} * sizeof *{name});"}.get(contents)
-            if fill is None:
-                raise ValueError(f"--arg {name}={text}: of this kernel the contents may be random, zeros or empty")
-            lines.append(f"    {CTYPES[kind]}* {name}; cudaMalloc(&{name}, {count} * sizeof({CTYPES[kind]})); {fill}")
-            names.append(name)
-            arrays.append((name, sizes))
-        elif text.endswith(".npy"):
-            raise ValueError(f"--arg {name}={text}: of this kernel tensors are given as TYPE:SIZE")
-        else:
-            names.append("nullptr" if text in ("null", "nullptr") else text)
-    extents = ", ".join(f"dim3({', '.join(map(str, e))})" for e in (grid, block))
-    launch = f'simt::Launching simt_l("{entry}", {extents}, {shared}); simt_l.given.cooperative = {str(cooperative).lower()};'
-    call = f"simt_l.run([=](auto... simt_a) {{ {entry}(simt_a...); }}{''.join(f', {n}' for n in names)});"
-    made = f"\n    {launch} {call}\n    cudaDeviceSynchronize();"
-    return "\n".join([*lines, _shown("before", arrays, entry.replace(" ", "")) + made + _shown("after", arrays)])
-
-
-_SIDE = re.compile(
-    r"^[ \t]*(?:#[ \t]*define|(?:static |const |constexpr )+int)[ \t]+(\w*(?:TILE|BLOCK|THREADS|Tile|BM|BS)\w*)[ \t]*=?[ \t]*(\d+)", re.M
-)
-SIDE = 64  # of an array of assumed size, in a kernel of which nothing says how it is launched
-
-
-def call_of_kernels(source_text: str, instances: Sequence[tuple[Kernel, str]]) -> tuple[str, str]:
-    """C++ with a main() that launches each kernel (its name expression beside it) as is assumed from its code, and what is assumed.
-
-    Raises Unknown where none can be launched."""
-    lines = source_text.split("\n")
-    starts = sorted({k.line for k, _ in instances} | {n for n, line in enumerate(lines, 1) if "__global__" in line})
-    launches, said, unknown = [], [], ""
-    for kernel, entry in instances:
-        end = next((n for n in starts if n > kernel.line), len(lines) + 1)
-        try:
-            grid, block, given = _assumed(kernel, entry, "\n".join(lines[kernel.line - 1 : end - 1]), source_text)
-        except Unknown as error:
-            unknown = str(error)
-            continue
-        launches.append(_launch(entry, grid, block, 0, False, given))
-        shown = ", ".join(f"{n}={v}" for n, v in given.items())
-        said.append(f"{entry}<<<{'x'.join(map(str, grid))}, {'x'.join(map(str, block))}>>>({shown})")
-    if not launches:
-        raise Unknown(unknown or "its kernels")
-    return _main_of(launches), "; ".join(said)
-
-
-def _assumed(kernel: Kernel, entry: str, body: str, source_text: str) -> tuple[list[int], list[int], dict[str, str]]:
-    """Grid, block and arguments of a kernel whose launch nothing says: sizes that blocks divide, and a thread an element or, where blocks
-    are rows, a row."""
-    if re.search(r"\bextern\s+(?:\w+\s+)*__shared__", body):
-        raise Unknown(f"{kernel.name}, whose dynamic shared memory nothing says the size of")
-    whole = [p.name for p in kernel.parameters if not p.pointer and _WHOLE.fullmatch(p.text.replace(" ", ""))]
-    large = [n for n in whole if not SMALL.search(n) or len(whole) == 1]
-    sizes = {**dict.fromkeys(whole, 3), **dict.fromkeys(large, SIDE if len(large) > 1 or "threadIdx.y" in body else 16 * SIDE)}
-    sides = [int(n) for name, n in _SIDE.findall(source_text) if re.search(rf"\b{name}\b", body)]
-    bound = re.search(r"__launch_bounds__\s*\(\s*(\d+)", body)
-    if "threadIdx.y" in body:
-        side = next((n for n in sides if 1 < n <= 32), 16)
-        block, grid = [side, side], [-(-SIDE // side)] * 2
-    else:
-        block = [next((n for n in ([int(bound[1])] if bound else []) + sides if 32 <= n <= 1024), 256)]
-        whole_block = "|".join([r"blockDim\.x", *(re.escape(name) for name, _ in _SIDE.findall(source_text)), r"\d+"])
-        elements = re.search(rf"blockIdx\.x\s*\*\s*\(?(?:{whole_block})\b|\b(?:{whole_block})\s*\*\s*blockIdx\.x", body) is not None
-        grid = [-(-(SIDE * SIDE if len(large) > 1 else 16 * SIDE) // block[0]) if elements else SIDE]
-        grid += [SIDE] if "blockIdx.y" in body else []
-    given: dict[str, str] = {}
-    names = {v: n for n, v in CTYPES.items()} | ARRAYS
-    head = re.search(rf"template\s*<([^;{{}}]*)>[^;{{}}]*\b{re.escape(kernel.name.rpartition('::')[2])}\s*\(", source_text)
-    types = (
-        dict(zip(re.findall(r"\w+(?=\s*(?:=|,|$))", head[1]), entry[entry.index("<") + 1 : -1].split(", "), strict=False))
-        if head and "<" in entry else {}
-    )
-    for p in kernel.parameters:
-        kind = re.sub(r"\bconst\b|\b__restrict(?:__)?\b|[*&]|\[\d*\]", "", p.text).strip()
-        kind = types.get(kind, kind)
-        if alias := re.search(rf"\busing\s+{re.escape(kind)}\s*=\s*([\w ]+);|\btypedef\s+([\w ]+?)\s+{re.escape(kind)}\s*;", source_text):
-            kind = (alias[1] or alias[2]).strip()
-        if p.pointer and p.text.count("*") < 2 and kind in names:
-            given[p.name] = f"{names[kind]}:{max(SIDE * SIDE * (SIDE if len(large) > 2 else 1), 16 * SIDE)}"
-        elif p.name in sizes:
-            given[p.name] = str(sizes[p.name])
-        elif not p.pointer and _REAL.fullmatch(kind.replace(" ", "")):
-            given[p.name] = "1.0f" if kind == "float" else f"({kind})1.0f"
-        elif not p.pointer and _WHOLE.fullmatch(kind.replace(" ", "")):
-            given[p.name] = str(SIDE)
-        elif not p.pointer and kind in ("bool", "char"):
-            given[p.name] = "1"
-        else:
-            raise Unknown(f"the parameter {p.text} {p.name} of {kernel.name}")
-    return grid, block, given
+def main_of(calls: Sequence[str], end: str = "exit(0)") -> str:
+    """A main() of some calls, of which none suffers from the faults of another."""
+    body = "".join(f"    {{\n    simt_fresh();\n{code}\n    }}\n" for code in calls)
+    return f"{_FILL}SIMT_MAIN int main() {{\n{body}    {end};\n}}\n"
 
 
 def module(text: str) -> str | None:

@@ -14,6 +14,7 @@ A record holds arrays, one entry a point:
 | `digests`, `sources`, `machines` | kernel -> what made its points together, as a record has it (rooftop.lab.records.identity) |
 | `peers` | peer, or an implementation that was named -> microseconds, null where it was not timed |
 | `best`, `best_us` | of `rooftop tune --regret`: kernel and config that were the fastest at each point, and their time |
+| `tried` | of the same: how many were timed |
 | `wrong` | points whose result differs from torch's |
 | `seed`, `begun` | what the points were drawn with |"""
 

@@ -1,8 +1,6 @@
 // What a program calls of the C and C++ libraries, and what it gets in their place (program_build.OWN): an end, time and chance that are the same in every
 // run, no files but those it was given, no programs, no network.
-#define SIMT_PROGRAM 1
-#include "scheduler.h"
-#include "host_calls.h"
+#include "program.h"
 
 #include <algorithm>
 #include <cerrno>
@@ -13,7 +11,6 @@
 #include <iostream>
 #include <sys/time.h>
 
-using namespace simt;
 std::string simt::folder_of_source;
 
 // A file that it was given (--file): by its name, or by that beside the source.

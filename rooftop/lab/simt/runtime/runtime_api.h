@@ -79,15 +79,19 @@ struct cudaDeviceProp {
     int major, minor;
     size_t textureAlignment, texturePitchAlignment;
     int deviceOverlap, multiProcessorCount, kernelExecTimeoutEnabled, integrated, canMapHostMemory, computeMode, maxTexture1D, maxTexture2D[2], maxTexture3D[3],
-        maxTexture1DLayered[2], maxTexture2DLayered[3], maxSurface1D, concurrentKernels, ECCEnabled, pciBusID, pciDeviceID, pciDomainID, tccDriver,
+        maxTexture1DLayered[2], maxTexture2DLayered[3], maxTexture1DMipmap, maxTexture1DLinear, maxTexture2DMipmap[2], maxTexture2DLinear[3],
+        maxTexture2DGather[2], maxTexture3DAlt[3], maxTextureCubemap, maxTextureCubemapLayered[2], maxSurface1D, maxSurface2D[2], maxSurface3D[3],
+        maxSurface1DLayered[2], maxSurface2DLayered[3], maxSurfaceCubemap, maxSurfaceCubemapLayered[2], concurrentKernels, ECCEnabled, pciBusID, pciDeviceID, pciDomainID, tccDriver,
         asyncEngineCount, unifiedAddressing, memoryClockRate, memoryBusWidth, l2CacheSize, persistingL2CacheMaxSize, maxThreadsPerMultiProcessor,
         streamPrioritiesSupported, globalL1CacheSupported, localL1CacheSupported;
     size_t sharedMemPerMultiprocessor;
     int regsPerMultiprocessor, managedMemory, isMultiGpuBoard, multiGpuBoardGroupID, hostNativeAtomicSupported, singleToDoublePrecisionPerfRatio,
         pageableMemoryAccess, concurrentManagedAccess, computePreemptionSupported, canUseHostPointerForRegisteredMem, cooperativeLaunch,
-        cooperativeMultiDeviceLaunch;
-    size_t sharedMemPerBlockOptin;
-    int directManagedMemAccessFromHost, maxBlocksPerMultiProcessor, memoryPoolsSupported;
+        cooperativeMultiDeviceLaunch, pageableMemoryAccessUsesHostPageTables;
+    size_t sharedMemPerBlockOptin, surfaceAlignment;
+    int directManagedMemAccessFromHost, maxBlocksPerMultiProcessor, accessPolicyMaxWindowSize, memoryPoolsSupported, hostRegisterSupported,
+        sparseCudaArraySupported, hostRegisterReadOnlySupported, timelineSemaphoreInteropSupported, gpuDirectRDMASupported, clusterLaunch,
+        unifiedFunctionPointers, ipcEventSupported, deferredMappingCudaArraySupported;
     size_t reservedSharedMemPerBlock;
 };
 struct cudaFuncAttributes {

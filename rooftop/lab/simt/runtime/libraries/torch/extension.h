@@ -144,6 +144,7 @@ public:
     size_t element_size() const { return c10::elementSize(kind_); }
     size_t itemsize() const { return element_size(); }
     ScalarType scalar_type() const { return kind_; }
+    ScalarType type() const { return kind_; }              // as AT_DISPATCH takes it
     ScalarType dtype() const { return kind_; }
     TensorOptions options() const { return kind_; }
     Device device() const { return {}; }

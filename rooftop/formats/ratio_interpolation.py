@@ -23,8 +23,8 @@ from math import prod
 
 import numpy as np
 
-from rooftop.codecs import least_squares
-from rooftop.codecs.symbols import (
+from rooftop.formats import least_squares
+from rooftop.formats.ratio_symbols import (
     EXACT,
     FARTHEST,
     pack_low,
@@ -184,8 +184,8 @@ def groups(shape: tuple[int, int, int]) -> list[int]:
     return sorted({end for end in ends if end})
 
 
-def encode(bits: np.ndarray, h: Header) -> tuple[np.ndarray, np.ndarray, np.ndarray, Sets | np.ndarray]:
-    """Symbols, the bits that follow them, exact values, weights: of one chunk [z, y, x]."""
+def encode(bits: np.ndarray, h: Header, fitted: bool = True) -> tuple[np.ndarray, np.ndarray, np.ndarray, Sets | np.ndarray]:
+    """Symbols, the bits that follow them, exact values, weights (where `fitted`): of one chunk [z, y, x]."""
     e, shape = h.element, (bits.shape[0], bits.shape[1], bits.shape[2])
     x = to_floats(bits, e)
     plain = plain_values(bits, e)
@@ -195,7 +195,7 @@ def encode(bits: np.ndarray, h: Header) -> tuple[np.ndarray, np.ndarray, np.ndar
     with np.errstate(all="ignore"):
         for level, s, axes, box in levels(shape):
             p, step, v = _predicted(r, s, axes, box), _step(h.eb, level), x[box]
-            if level < FITTED and (weights := _fit(r, p, np.where(plain[box], v, np.nan), s, axes, h.eb)) is not None:
+            if fitted and level < FITTED and (weights := _fit(r, p, np.where(plain[box], v, np.nan), s, axes, h.eb)) is not None:
                 sets[level, axes] = weights
                 p = _refined(r, p, s, axes, weights)
             k = np.rint((v - p) / step)
@@ -214,11 +214,13 @@ def anchor_count(shape: tuple[int, int, int]) -> int:
     return prod(-(-m // LARGEST) for m in shape)
 
 
-def decode(k: np.ndarray, marked: np.ndarray, exact_values: np.ndarray, sets: Sets, shape: tuple[int, int, int], h: Header) -> np.ndarray:
+def decode(
+    k: np.ndarray, marked: np.ndarray, exact_values: np.ndarray, sets: Sets, shape: tuple[int, int, int], h: Header
+) -> tuple[np.ndarray, bool]:
     """The bits [z, y, x] of a chunk: its numbers `k` in the order of the levels, which of them are exact values, and these, the anchors
-    before."""
+    before. And whether all that was predicted is finite, as all that an encoder writes is."""
     e, anchors = h.element, anchor_count(shape)
-    out, r = np.zeros(shape, e.bits), np.zeros(shape)
+    out, r, finite = np.zeros(shape, e.bits), np.zeros(shape), True
     out[_anchors()] = exact_values[:anchors].reshape([-(-m // LARGEST) for m in shape])
     first = out[_anchors()]
     with np.errstate(all="ignore"):
@@ -231,10 +233,11 @@ def decode(k: np.ndarray, marked: np.ndarray, exact_values: np.ndarray, sets: Se
             stored = rounded(p + k[at : at + p.size].reshape(p.shape) * _step(h.eb, level), e).view(e.bits)
             bad = marked[at : at + p.size].reshape(p.shape)
             at += p.size
+            finite = finite and bool(np.isfinite(to_floats(stored, e)[~bad]).all())
             if exact := int(bad.sum()):
                 stored[bad] = exact_values[used : used + exact]
                 used += exact
             got = to_floats(stored, e)
             r[box] = np.where(bad & ~plain_values(stored, e), p, got)
             out[box] = stored
-    return out
+    return out, finite

@@ -1,6 +1,6 @@
-"""The codec `ratio` on the CPU: each value is predicted, by interpolation (interpolation.py) or from those before it (causal.py), whichever
-makes the chunk smaller; the differences are quantised and coded by rANS. Slower than `fast`, and smaller on smooth fields. docs/codecs.md
-has a chunk word by word."""
+"""The codec `ratio` on the CPU: each value is predicted, by interpolation (ratio_interpolation.py) or from those before it (ratio_causal.py),
+whichever makes the chunk smaller; the differences are quantised and coded by rANS. Slower than `fast`, and smaller on smooth fields.
+docs/codecs.md has a chunk word by word."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from rooftop.codecs import causal, interpolation
-from rooftop.codecs.interpolation import AXES, Sets
-from rooftop.codecs.symbols import LAST, entropy_of, from_symbols, low_counts, unpack_low
 from rooftop.formats import rans
+from rooftop.formats import ratio_causal as causal
+from rooftop.formats import ratio_interpolation as interpolation
 from rooftop.formats.codec_fast import _put
 from rooftop.formats.container import FormatError, Header
+from rooftop.formats.ratio_interpolation import AXES, Sets
+from rooftop.formats.ratio_symbols import LAST, entropy_of, from_symbols, low_counts, unpack_low
 
 STREAM = 65536  # symbols of a stream
 BATCH = 1 << 23  # values at a time
@@ -40,19 +41,18 @@ def _cut(ends: list[int]) -> list[tuple[int, int, int]]:
     ]
 
 
-def encode(chunks: list[np.ndarray], h: Header) -> list[np.ndarray]:
-    """The words of chunks [z, y, x]."""
-    made = _smaller(chunks, h)
+def encode(chunks: list[np.ndarray], h: Header, fitted: bool = True) -> list[np.ndarray]:
+    """The words of chunks [z, y, x]. `fitted`: False leaves out what weights are fitted for, by interpolation alone, as a GPU does."""
+    made: list[Made] = _smaller(chunks, h) if fitted else [interpolation.encode(bits, h, False) for bits in chunks]
     cuts, tables, stored, apart = [], [], [], []
     for bits, (symbols, _, _, sets) in zip(chunks, made, strict=True):
         ends = interpolation.groups((bits.shape[0], bits.shape[1], bits.shape[2])) if isinstance(sets, dict) else [len(symbols)]
         one = _table(np.bincount(symbols, minlength=256), False)
         each = [np.bincount(symbols[i:j], minlength=256) for i, j in zip([0, *ends], ends, strict=False)]
         several = [_table(c, True) for c in each]
-        saved = entropy_of(np.bincount(symbols, minlength=256)) - sum(map(entropy_of, each)) - 16 * (
-            sum(len(t) for _, t in several) - len(one[1])
-        )
-        apart.append(len(ends) > 1 and saved > 33 * 32 * (len(_cut(ends)) - len(_cut([len(symbols)]))))
+        saved = entropy_of(np.bincount(symbols, minlength=256)) - sum(map(entropy_of, each))
+        more = 16 * (sum(len(t) for _, t in several) - len(one[1])) + 33 * 32 * (len(_cut(ends)) - len(_cut([len(symbols)])))
+        apart.append(len(ends) > 1 and saved > more << 16)
         cuts.append(_cut(ends if apart[-1] else [len(symbols)]))
         mine = several if apart[-1] else [one]
         tables += [mine[g][0] for g, *_ in cuts[-1]]
@@ -120,7 +120,7 @@ def _smaller(chunks: list[np.ndarray], h: Header) -> list[Made]:
 
 def _bits(one: Made) -> float:
     symbols, packed, exact, sets = one
-    return entropy_of(np.bincount(symbols, minlength=256)) + 8 * (packed.nbytes + exact.nbytes + sum(part.nbytes for part in _stored(sets)))
+    return entropy_of(np.bincount(symbols, minlength=256)) / 65536 + 8 * (packed.nbytes + exact.nbytes + sum(part.nbytes for part in _stored(sets)))
 
 
 def least_words(counts: np.ndarray, h: Header) -> np.ndarray:
@@ -155,14 +155,19 @@ def decode(words: list[np.ndarray], shapes: list[tuple[int, int, int]], h: Heade
         at += len(c.off)
         k, marked = _numbers(c, mine, shape), mine == 0
         if isinstance(c.sets, dict):
-            found.append(interpolation.decode(k, marked, c.exact, c.sets, shape, h))
+            values, finite = interpolation.decode(k, marked, c.exact, c.sets, shape, h)
+            _refuse(not finite, c.chunk, "a value is not finite")
+            found.append(values)
         else:
             alike.setdefault(shape, []).append((i, c, k, marked))
             found.append(np.empty(0, h.element.bits))
     for shape, some in alike.items():
         numbers, marks = (np.stack([one[part] for one in some], 1) for part in (2, 3))
-        made = causal.decode(shape, numbers, marks, [c.exact for _, c, _, _ in some], [c.sets for _, c, _, _ in some], h.eb, h.element)
-        for j, (i, *_) in enumerate(some):
+        made, finite_of = causal.decode(
+            shape, numbers, marks, [c.exact for _, c, _, _ in some], [c.sets for _, c, _, _ in some], h.eb, h.element
+        )
+        for j, (i, c, *_) in enumerate(some):
+            _refuse(not finite_of[j], c.chunk, "a value is not finite")
             found[i] = made[:, j].reshape(shape)
     return found
 

@@ -19,8 +19,8 @@ from itertools import product
 
 import numpy as np
 
-from rooftop.codecs import least_squares
-from rooftop.codecs.symbols import EXACT, FARTHEST, pack_low, plain_values, rounded, to_symbols
+from rooftop.formats import least_squares
+from rooftop.formats.ratio_symbols import EXACT, FARTHEST, pack_low, plain_values, rounded, to_symbols
 from rooftop.formats.elements import Element, to_floats
 
 REACH = {2: 3, 3: 2}  # strides to the farthest neighbour, by dimensions
@@ -172,11 +172,12 @@ def words_of(shape: Shape) -> int:
 
 def decode(
     shape: Shape, k: np.ndarray, marked: np.ndarray, exact: list[np.ndarray], heads: list[np.ndarray], eb: float, e: Element
-) -> np.ndarray:
-    """The bits [values, chunks] of chunks of one shape: their numbers `k` [values, chunks], and which are exact values."""
+) -> tuple[np.ndarray, np.ndarray]:
+    """The bits [values, chunks] of chunks of one shape: their numbers `k` [values, chunks], and which are exact values. And of which chunks
+    all that was predicted is finite, as all that an encoder writes is."""
     plan = plan_of(shape)
     assert plan is not None
-    out, step = np.zeros(k.shape, e.bits), 2.0 * eb
+    out, step, finite = np.zeros(k.shape, e.bits), 2.0 * eb, np.ones(k.shape[1], bool)
     for i, values in enumerate(exact):
         out[marked[:, i], i] = values
     base = np.array([h[:2].view(np.float64)[0] for h in heads])
@@ -185,6 +186,8 @@ def decode(
         for values, kinds in plan.steps:
             p, bad = walk.predicted(values, kinds), marked[values]
             stored = np.where(bad, out[values], rounded(p + k[values] * step, e).view(e.bits))
-            walk.r[values] = np.where(bad, p, to_floats(stored, e)) - base
+            got = to_floats(stored, e)
+            finite &= (bad | np.isfinite(got)).all(0)
+            walk.r[values] = np.where(bad, p, got) - base
             out[values] = stored
-    return out
+    return out, finite

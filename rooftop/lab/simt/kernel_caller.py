@@ -1,0 +1,150 @@
+"""A main() for kernels alone: it launches one as `--arg` and the like say, or each as is assumed from its code and said."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+
+from rooftop.lab.simt import ordinary
+from rooftop.lab.simt.ordinary import Kernel
+from rooftop.lab.simt.program_caller import REAL, SMALL, WHOLE, Unknown, main_of, shown
+
+FLOATS = {"f32": "float", "f64": "double", "f16": "__half", "bf16": "__nv_bfloat16"}
+ARRAYS = {"half": "f16", "nv_bfloat16": "bf16", "int": "i32", "unsigned int": "u32", "unsigned": "u32", "char": "i8", "unsigned char": "u8", "long long": "i64",
+          "size_t": "u64", "short": "i16", "uint": "u32"}
+VECTOR = re.compile(r"(float|double|u?int|u?short|u?char|half|__half|__nv_bfloat16)([1-4])")  # CUDA's types of several numbers
+ZEROS = re.compile(r"curandState\w*|cu\w*Complex")  # of its libraries: zeros stand for them
+DYNAMIC = 48 << 10  # bytes of dynamic shared memory where nothing says them: what a launch may have without asking for more
+CTYPES = {**FLOATS, "bool": "bool", **{f"{s}{b}": f"{'u' if s == 'u' else ''}int{b}_t" for s in "iu" for b in (8, 16, 32, 64)}}
+
+
+def call_of_kernel(
+    entry: str, grid: Sequence[int], block: Sequence[int], shared: int, cooperative: bool, given: Mapping[str, str]
+) -> tuple[str, str]:
+    """C++ with a main() that launches a kernel with arguments in the order in which they are given: as `--arg` writes them."""
+    return main_of([_launch(entry, grid, block, shared, cooperative, given)]), ""
+
+
+def _launch(entry: str, grid: Sequence[int], block: Sequence[int], shared: int, cooperative: bool, given: Mapping[str, str]) -> str:
+    lines, names, arrays = [], [], []
+    for i, (name, text) in enumerate(given.items()):
+        kind, colon, rest = text.partition(":")
+        sizes, _, contents = rest.partition(":")
+        if colon and re.fullmatch(r"\w+", kind) and re.fullmatch(r"\d+(x\d+)*", sizes):
+            count = math.prod(map(int, sizes.split("x")))
+            vector = VECTOR.fullmatch(kind)
+            random = f"simt_made::fill(({vector[1]}*){name}, {count} * {vector[2]}, {i});" if vector else f"simt_made::fill({name}, {count}, {i});"
+            fill = {"": random, "random": random, "empty": "", "zeros": f"cudaMemset({name}, 0, {count} * sizeof *{name});"}.get(contents)
+            if fill is None:
+                raise ValueError(f"--arg {name}={text}: of this kernel the contents may be random, zeros or empty")
+            own = CTYPES.get(kind, kind)
+            lines.append(f"    {own}* {name}; cudaMalloc(&{name}, {count} * sizeof({own})); {fill}")
+            names.append(name)
+            arrays += [(name, sizes)] * (kind in CTYPES)
+        elif text.endswith(".npy"):
+            raise ValueError(f"--arg {name}={text}: of this kernel tensors are given as TYPE:SIZE")
+        else:
+            names.append("nullptr" if text in ("null", "nullptr") else text)
+    extents = ", ".join(f"dim3({', '.join(map(str, e))})" for e in (grid, block))
+    launch = f'simt::Launching simt_l("{entry}", {extents}, {shared}); simt_l.given.cooperative = {str(cooperative).lower()};'
+    call = f"simt_l.run([=](auto... simt_a) {{ {entry}(simt_a...); }}{''.join(f', {n}' for n in names)});"
+    made = f"\n    {launch} {call}\n    cudaDeviceSynchronize();"
+    return "\n".join([*lines, shown("before", arrays, entry.replace(" ", "")) + made + shown("after", arrays)])
+
+
+_SIDE = re.compile(
+    r"^[ \t]*(?:#[ \t]*define|(?:static |const |constexpr )+int)[ \t]+(\w*(?:TILE|BLOCK|THREADS|Tile|BM|BS)\w*)[ \t]*=?[ \t]*(\d+)", re.M
+)
+SIDE = 64  # of an array of assumed size, in a kernel of which nothing says how it is launched
+
+
+def call_of_kernels(source_text: str, instances: Sequence[tuple[Kernel, str]], own: Mapping[str, str]) -> tuple[str, str]:
+    """C++ with a main() that launches each kernel (its name expression beside it) as is assumed from its code, and what is assumed. `own`:
+    arguments that `--arg` gives, by their names.
+
+    Raises Unknown where none can be launched."""
+    lines = source_text.split("\n")
+    starts = sorted({k.line for k, _ in instances} | {n for n, line in enumerate(lines, 1) if "__global__" in line})
+    launches, said, unknown = [], [], []
+    for kernel, entry in instances:
+        end = next((n for n in starts if n > kernel.line), len(lines) + 1)
+        try:
+            grid, block, shared, given = _assumed(kernel, entry, "\n".join(lines[kernel.line - 1 : end - 1]), source_text, own)
+        except Unknown as error:
+            unknown.append(str(error))
+            continue
+        launches.append(_launch(entry, grid, block, shared, False, given))
+        words = ", ".join(f"{n}={v}" for n, v in given.items())
+        more = f", {shared} B shared" if shared else ""
+        said.append(f"{entry}<<<{'x'.join(map(str, grid))}, {'x'.join(map(str, block))}{more}>>>({words})")
+    if not launches:
+        raise Unknown("; ".join(dict.fromkeys(unknown)) or "a kernel: it has none of its own")
+    said += [f"not launched, as no caller can be made for {'; '.join(dict.fromkeys(unknown))}"] * bool(unknown)
+    return main_of(launches), "; ".join(said)
+
+
+def _assumed(
+    kernel: Kernel, entry: str, body: str, source_text: str, own: Mapping[str, str]
+) -> tuple[list[int], list[int], int, dict[str, str]]:
+    """Grid, block, dynamic shared memory and arguments of a kernel: block and shared memory as a launch in the source has them, else sizes
+    that blocks divide, and a thread an element or, where blocks are rows, a row."""
+    stated, shared = ordinary.stated(kernel, source_text)
+    if shared is None and re.search(r"\bextern\s+(?:\w+\s+)*__shared__", body):
+        shared = DYNAMIC
+    whole = [p.name for p in kernel.parameters if not p.pointer and WHOLE.fullmatch(p.text.replace(" ", ""))]
+    large = [n for n in whole if not SMALL.search(n) or len(whole) == 1]
+    sizes = {**dict.fromkeys(whole, 3), **dict.fromkeys(large, SIDE if len(large) > 1 or "threadIdx.y" in body else 16 * SIDE)}
+    sides = [int(n) for name, n in _SIDE.findall(source_text) if re.search(rf"\b{name}\b", body)]
+    bound = re.search(r"__launch_bounds__\s*\(\s*(\d+)", body)
+    if "threadIdx.y" in body:
+        side = next((n for n in sides if 1 < n <= 32), 16)
+        block = stated if len(stated) > 1 else [side, side]
+        grid = [-(-SIDE // n) for n in block[:2]]
+    else:
+        block = stated or [next((n for n in ([int(bound[1])] if bound else []) + sides if 32 <= n <= 1024), 256)]
+        whole_block = "|".join([r"blockDim\.x", *(re.escape(name) for name, _ in _SIDE.findall(source_text)), r"\d+"])
+        elements = re.search(rf"blockIdx\.x\s*\*\s*\(?(?:{whole_block})\b|\b(?:{whole_block})\s*\*\s*blockIdx\.x", body) is not None
+        grid = [-(-(SIDE * SIDE if len(large) > 1 else 16 * SIDE) // block[0]) if elements else SIDE]
+        grid += [SIDE] if "blockIdx.y" in body else []
+    if "blockIdx" not in body:  # of one block
+        grid = [1]
+    given: dict[str, str] = {}
+    names = {v: n for n, v in CTYPES.items()} | ARRAYS
+    head = re.search(rf"template\s*<([^;{{}}]*)>[^;{{}}]*\b{re.escape(kernel.name.rpartition('::')[2])}\s*\(", source_text)
+    types = (
+        dict(zip(re.findall(r"\w+(?=\s*(?:=|,|$))", head[1]), entry[entry.index("<") + 1 : -1].split(", "), strict=False))
+        if head and "<" in entry else {}
+    )
+    for p in kernel.parameters:
+        kind = re.sub(r"\bconst\b|\b__restrict(?:__)?\b|[*&]|\[\d*\]", "", p.text).strip()
+        kind = types.get(kind, kind)
+        own_name = re.escape(kind)
+        ways = rf"\busing\s+{own_name}\s*=\s*([\w ]+);|\btypedef\s+([\w ]+?)\s+{own_name}\s*;|#[ \t]*define[ \t]+{own_name}[ \t]+([\w ]+)"
+        if alias := re.search(ways, source_text):
+            kind = (alias[1] or alias[2] or alias[3]).strip()
+        if p.name in own:
+            given[p.name] = own[p.name]
+        elif p.pointer and p.text.count("*") < 2 and kind in names:
+            given[p.name] = f"{names[kind]}:{max(SIDE * SIDE * (SIDE if len(large) > 2 else 1), 16 * SIDE)}"
+        elif p.pointer and p.text.count("*") < 2 and (VECTOR.fullmatch(kind) or ZEROS.fullmatch(kind) or _numbers_alone(kind, source_text)):
+            given[p.name] = f"{kind}:{SIDE * SIDE}" + ":zeros" * (VECTOR.fullmatch(kind) is None)
+        elif not p.pointer and (vector := VECTOR.fullmatch(kind)):
+            given[p.name] = f"{kind}{{{', '.join(['1'] * int(vector[2]))}}}"
+        elif p.name in sizes:
+            given[p.name] = str(sizes[p.name])
+        elif not p.pointer and REAL.fullmatch(kind.replace(" ", "")):
+            given[p.name] = "1.0f" if kind == "float" else f"({kind})1.0f"
+        elif not p.pointer and WHOLE.fullmatch(kind.replace(" ", "")):
+            given[p.name] = str(SIDE)
+        elif not p.pointer and kind in ("bool", "char"):
+            given[p.name] = "1"
+        else:
+            raise Unknown(f"the parameter {p.text} {p.name} of {kernel.name}")
+    return grid, block, shared or 0, given
+
+
+def _numbers_alone(kind: str, text: str) -> bool:
+    """Whether a text defines a struct of this name that holds neither pointers nor functions: zeros may stand for it."""
+    found = re.search(rf"\bstruct\s+(?:\w+\([^)]*\)\s*)?{re.escape(kind)}\s*\{{([^}}]*)\}}|\bstruct\s*\{{([^}}]*)\}}\s*{re.escape(kind)}\s*;", text)
+    return found is not None and not re.search(r"[*(&]", found[1] or found[2] or "")

@@ -1,0 +1,106 @@
+"""Latent attention on Hopper, without a GPU: its warp groups as threads, judged by the contract."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rooftop.core import registry
+from rooftop.core.backends.triton import GluonImplementation
+from rooftop.core.implementation import Where
+from rooftop.core.spec import TARGETS, Input, Launch, Problem, Step, TorchCall
+from rooftop.core.spec import case as new_case
+from rooftop.kernels.attention import latent_attention__gluon_sm90 as kernel
+from rooftop.lab.candidates import Subject
+from rooftop.lab.check import checker
+from tests import _gluon_threads as threads
+
+OP = registry.op("latent_attention")
+NAME = "latent_attention__gluon_sm90"
+
+
+def clear_rows(tile: threads.Shared, there: Any, rows: int) -> None:
+    """What that of rooftop/kernels/attention/_packed_sm90.py does."""
+    tile.values[int(there) :] = 0
+
+
+FILE = registry.implementation(NAME).path
+PART = threads.functions(FILE, clear_rows=clear_rows)["_part"]
+
+
+@dataclasses.dataclass(frozen=True)
+class InThreads(TorchCall):
+    """A launch of the Gluon kernel, in threads."""
+
+    step: Launch | None = None
+
+    def run(self, memory: Mapping[str, Any]) -> None:
+        assert self.step is not None
+        threads.launch(PART, self.step.grid, self.step.args, memory)
+
+
+class Interpreted(GluonImplementation):
+    def runs(self) -> Where:
+        return Where("interpreter")
+
+    def steps(self, problem: Problem, config: Any) -> Sequence[Step]:
+        found = super().steps(problem, config)
+        return [InThreads(print, {}, s) if isinstance(s, Launch) and s.kernel is kernel._part else s for s in found]
+
+
+def subject(**config: Any) -> Subject:
+    kept = registry.implementation(NAME)
+    found = Interpreted(kept.path, kept.op, kept.name, kept.arch)
+    found.choose = lambda p: dataclasses.replace(kept.choose(p), **config)  # type: ignore[method-assign]
+    return Subject("in threads", OP, found)
+
+
+CASES = [c for c in OP.cases if "bench" not in c.tags and kernel.supports(OP.kernel_problem(OP.problem(c, TARGETS["h200"]))) is None]
+
+
+@pytest.mark.sampled("kernels", NAME)
+@pytest.mark.parametrize("case", CASES, ids=lambda c: c.id)
+def test_its_warp_groups_in_threads(case: Any) -> None:
+    found = checker.check(subject(), case, backend="interpreter")
+    assert found.status == "ok", found.message
+
+
+def long(tokens: int) -> Any:
+    q, kv = Input((1, 3, 8, 192), "bf16"), Input((1, tokens, 1, 192), "bf16")
+    return new_case("long", q=q, kv=kv, value_size=128, right=0, scale=192**-0.5)
+
+
+@pytest.mark.sampled("kernels", NAME)
+@pytest.mark.parametrize("parts", [1, 2])
+@pytest.mark.parametrize("tokens", [384, 400])  # 6 tiles of 64 tokens, and 7
+def test_long_sequences_in_threads(tokens: int, parts: int) -> None:
+    found = checker.check(subject(parts=parts), long(tokens), backend="interpreter")
+    assert found.status == "ok", found.message
+
+
+WAIT = "        acc = warpgroup_mma_wait(num_outstanding=0, deps=(acc,))\n"
+
+
+@pytest.mark.sampled("kernels", NAME)
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (f"{WAIT}        mbarrier.arrive(empty.index(0), count=1)\n", f"        mbarrier.arrive(empty.index(0), count=1)\n{WAIT}"),
+        (f"{WAIT}        mbarrier.arrive(empty.index(4), count=1)\n", f"        mbarrier.arrive(empty.index(4), count=1)\n{WAIT}"),
+        ("mbarrier.wait(free, phase ^ 1)", "mbarrier.wait(free, phase)"),
+        ("        mbarrier.wait(p_full.index(0), i & 1)\n", ""),
+    ],
+    ids=["a piece released before its product", "another", "a wait for the wrong phase", "weights that are not waited for"],
+)
+def test_a_fault_between_warp_groups_shows(before: str, after: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = FILE.read_text(encoding="utf-8")
+    assert before in text
+    wrong = tmp_path / "wrong.py"
+    wrong.write_text(text.replace(before, after), encoding="utf-8")
+    monkeypatch.setattr(threads, "SECONDS", 5.0)
+    monkeypatch.setitem(globals(), "PART", threads.functions(wrong, clear_rows=clear_rows)["_part"])
+    assert checker.check(subject(parts=1), long(400), backend="interpreter").status in ("wrong", "error")
