@@ -15,7 +15,8 @@ def spmm_24(p: Problem, named: str = "") -> Chosen | str:
     from rooftop.kernels.sparse import spmm_24__few__cuda_sm80 as few
 
     order = [("spmm_24__cuda_sm90", "sparse wgmma"), ("spmm_24__mma__cuda_sm80", "sparse mma")]
-    if not named and p["b"].shape[1] <= few.FEW and p["out"].numel and (p.device.arch < 90 or few.seconds(p) <= many.seconds(p)):
+    thin = p["b"].shape[1] <= few.FEW and p["out"].numel * p["b"].shape[0] > 0
+    if not named and thin and (p.device.arch < 90 or few.seconds(p) <= many.seconds(p)):
         order.insert(0, ("spmm_24__few__cuda_sm80", "few columns: S streams through shared memory"))
     return in_order(p, named, order)
 
