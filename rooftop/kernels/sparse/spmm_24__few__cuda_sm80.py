@@ -9,7 +9,7 @@ from rooftop.kernels.sparse import spmm_24__mma__cuda_sm80 as many
 from rooftop.ops._sparse import ACTIVATIONS
 
 FEW = 64  # columns
-MEMORY, ONE = 4.2e12, 3.3e10  # bytes of S a second: of device memory; that one block multiplies
+MEMORY, ONE = 4.2e12, 3.3e10  # bytes a second: of device memory; of S and b together that one block takes
 START = 2e-6  # seconds of the first loads
 SECOND = 2e-6  # seconds of the launch that adds the parts
 PARTS = 2.5e12  # bytes a second at which parts are written and read
@@ -33,7 +33,8 @@ def _seconds(p: Problem, split: int) -> float:
     (stripes, slices), (m, n) = p["meta"].shape[:2], (p["values"].shape[0], p["b"].shape[1])
     tall, each = -(-stripes // 8), -(-slices // split)
     rounds = -(-tall * split // p.device.sms)
-    memory = rounds * each * min(p.device.sms, tall * split) * STAGE / min(MEMORY, min(p.device.sms, tall * split) * ONE)
+    blocks = min(p.device.sms, tall * split)
+    memory = rounds * each * max(STAGE * blocks / MEMORY, (STAGE + 512 * n) / ONE)
     return START + memory + (SECOND + 2 * split * m * n * 4 / PARTS if split > 1 else 0.0)
 
 
