@@ -194,9 +194,8 @@ def cpu(
         loss = torch.nn.functional.cross_entropy(z, target, ignore_index=ignore_index, reduction="none", label_smoothing=label_smoothing)
     except IndexError:  # a target out of range, of which the checks of the reference say more
         return NotImplemented
-    if reduction != "none":  # torch adds one after another
-        loss = loss.sum() / (target != ignore_index).sum() if reduction == "mean" else loss.sum()
-    return (loss, *[None] * 5)
+    found = {"none": loss, "sum": loss.sum(), "mean": loss.sum() / (target != ignore_index).sum()}  # torch adds one after another
+    return (found[reduction], *[None] * 5)
 
 
 def same(x: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, *rest: Any) -> tuple[Tensor, ...]:
