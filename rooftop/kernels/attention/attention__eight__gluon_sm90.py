@@ -432,13 +432,13 @@ def launches(p: Problem, config: Config) -> list[Launch]:
     batch, queries, heads, size = p["q"].shape
     (keys, key_heads), size_v, padded = p["k"].shape[1:3], p["v"].shape[3], _padded(p)
 
-    def tiled(name: str, block: tuple[int, ...], **view: tuple[int, ...]) -> Descriptor:
+    def tiled(name: str, block: tuple[int, ...], shape: tuple[int, ...] = (), strides: tuple[int, ...] = ()) -> Descriptor:
         kind = gl.bfloat16 if name == "out" else gl.float8e4nv
-        return Descriptor(name, block, gl.NVMMASharedLayout.get_default_for(list(block), kind), **view)
+        return Descriptor(name, block, gl.NVMMASharedLayout.get_default_for(list(block), kind), shape=shape, strides=strides)
 
     def rows_of(name: str, rows: int) -> Descriptor:
         _, shape, strides = _heads_first(p, name)
-        return tiled(name, (1, 1, rows, _width(shape[3])), shape=shape, strides=strides)
+        return tiled(name, (1, 1, rows, _width(shape[3])), shape, strides)
 
     rows_of_tiles = -(-queries // (64 * GROUPS))
     section = min(max(1, p.device.l2_bytes // 2 // (keys * (size + size_v))) * (heads // key_heads), batch * heads)
