@@ -68,6 +68,11 @@ class Pointer:
     def __add__(self, more: Any) -> Pointer:
         return Pointer(self.tensor, np.asarray(self.at, np.int64) + np.asarray(more, np.int64))
 
+    def to(self, kind: Any) -> Pointer:
+        """As words of another type, which are as wide as several elements."""
+        words = torch.empty(0, dtype=kind).set_(self.tensor.untyped_storage())
+        return Pointer(words, self.at * self.tensor.itemsize // kind.itemsize)
+
     def where(self, mask: Any) -> tuple[torch.Tensor, np.ndarray, torch.Tensor]:
         """The memory, which elements are in the mask, and their numbers in it."""
         at = np.asarray(self.at, np.int64)
@@ -258,7 +263,7 @@ def _allocate(dtype: Any, shape: Sequence[int], _: Any) -> Any:
     return Shared(np.full(shape, np.nan, np.float32), dtype if isinstance(dtype, Dtype) else Dtype(torch.float32))
 
 
-def _nothing(*_: Any, **more: Any) -> None:
+def nothing(*_: Any, **more: Any) -> None:
     return None
 
 
@@ -268,18 +273,19 @@ class _Constant:
 
 
 LANGUAGE = types.SimpleNamespace(
-    constexpr=_Constant, float32=np.float32, int32=np.int32, int64=np.int64, SliceLayout=_nothing, BlockedLayout=_nothing, DotOperandLayout=_nothing,
-    NVMMADistributedLayout=_nothing, SwizzledSharedLayout=_nothing, NVMMASharedLayout=types.SimpleNamespace(get_default_for=_nothing),
+    constexpr=_Constant, pointer_type=lambda kind: torch.int32, float32=np.float32, int32=np.int32, int64=np.int64, SliceLayout=nothing,
+    BlockedLayout=nothing, DotOperandLayout=nothing,
+    NVMMADistributedLayout=nothing, SwizzledSharedLayout=nothing, NVMMASharedLayout=types.SimpleNamespace(get_default_for=nothing),
     zeros=lambda shape, dtype, _: _array(np.zeros(shape, dtype)), full=lambda shape, x, dtype, _: _array(np.full(shape, x, dtype)),
     arange=lambda low, high, _: _array(np.arange(low, high, dtype=np.int64)), where=lambda c, x, y: _array(np.where(c, x, y)),
     exp2=_function(np.exp2), log2=_function(np.log2), maximum=_extreme(np.fmax, max), minimum=_extreme(np.fmin, min),
     max=lambda x, axis: _array(np.fmax.reduce(np.asarray(x), axis=axis)), sum=lambda x, axis: _array(np.asarray(x).sum(axis)),
     convert_layout=lambda x, _, assert_trivial=False: x, static_range=range, load=_load, store=_store, allocate_shared_memory=_allocate,
-    thread_barrier=_nothing, warp_specialize=_specialised, inline_asm_elementwise=lambda *_, **more: Number(0),
+    thread_barrier=nothing, warp_specialize=_specialised, inline_asm_elementwise=lambda *_, **more: Number(0),
     program_id=lambda axis: Number(_thread.pid[axis]), num_programs=lambda axis: Number(_thread.grid[axis]),
 )
 MBARRIER = types.SimpleNamespace(
-    MBarrierLayout=_nothing, init=_init, wait=_wait, expect=lambda bar, size: bar.less(1, -size),
+    MBarrierLayout=nothing, init=_init, wait=_wait, expect=lambda bar, size: bar.less(1, -size),
     arrive=_arrive,
 )
 
@@ -289,7 +295,7 @@ def functions(path: Path, **given: Any) -> dict[str, Any]:
     jit = types.SimpleNamespace(jit=lambda f=None, **options: f if f is not None else lambda g: g)
     names: dict[str, Any] = {
         "gluon": jit, "gl": LANGUAGE, "mbarrier": MBARRIER, "tma": types.SimpleNamespace(async_copy_global_to_shared=_copy),
-        "warpgroup_mma": _mma, "warpgroup_mma_wait": _mma_wait, "fence_async_shared": _nothing, **given,
+        "warpgroup_mma": _mma, "warpgroup_mma_wait": _mma_wait, "fence_async_shared": nothing, **given,
     }
     text = path.read_text(encoding="utf-8")
     body = text[text.index("from __future__") : text.index("@dataclass")]

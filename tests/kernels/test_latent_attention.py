@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from rooftop.core import registry
 from rooftop.core.backends.triton import GluonImplementation
@@ -28,8 +29,30 @@ def clear_rows(tile: threads.Shared, there: Any, rows: int) -> None:
     tile.values[int(there) :] = 0
 
 
+def load_codes(words: threads.Pointer, c_ring: threads.Shared, r_ring: threads.Shared, full: Any, empty: Any, table: threads.Pointer, begin: int,
+               end: int, keys: int, kb: int, ks: int, PAGES: int, V: int, R: int, PAGE: int, BN: int) -> None:
+    """What that of rooftop/kernels/attention/_latent_coded_sm90.py does."""
+    codes = torch.empty(0, dtype=torch.float8_e4m3fn).set_(words.tensor.untyped_storage())
+    for n, token in enumerate(range(begin, end, BN)):
+        tile = torch.zeros(BN, V + R)
+        for i, row in enumerate(range(token, min(token + BN, keys))):
+            page = int(threads.LANGUAGE.load(table + row // PAGE)) if PAGE else 0
+            if 0 <= page < PAGES or not PAGE:
+                at = 4 * (int(words.at) + page * kb + (row % PAGE if PAGE else row) * ks)
+                tile[i] = codes[at : at + V + R].float()
+        half, slot, parity = c_ring.shape[4], n % 2, n // 2 & 1 ^ 1
+        pieces = [(2, r_ring.index(slot), tile[:, V:])] if R else []
+        pieces += [(i, c_ring.index(2 * slot + i), tile[:, :V][:, i * half : (i + 1) * half]) for i in range(2)]
+        for i, to, values in pieces:
+            threads.MBARRIER.wait(empty.index(3 * slot + i), parity)
+            to.values[...] = 0
+            to.values[..., : values.shape[1]] = values.numpy()
+            threads.MBARRIER.arrive(full.index(3 * slot + i))
+
+
+GIVEN = {"clear_rows": clear_rows, "load_codes": load_codes}
 FILE = registry.implementation(NAME).path
-PART = threads.functions(FILE, clear_rows=clear_rows)["_part"]
+PART = threads.functions(FILE, **GIVEN)["_part"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,5 +125,5 @@ def test_a_fault_between_warp_groups_shows(before: str, after: str, tmp_path: Pa
     wrong = tmp_path / "wrong.py"
     wrong.write_text(text.replace(before, after), encoding="utf-8")
     monkeypatch.setattr(threads, "SECONDS", 5.0)
-    monkeypatch.setitem(globals(), "PART", threads.functions(wrong, clear_rows=clear_rows)["_part"])
+    monkeypatch.setitem(globals(), "PART", threads.functions(wrong, **GIVEN)["_part"])
     assert checker.check(subject(parts=1), long(400), backend="interpreter").status in ("wrong", "error")

@@ -26,9 +26,11 @@ from rooftop.core.spec import Descriptor, Launch, Meta, Problem
 from rooftop.core.tensor_maps import not_copied
 from rooftop.kernels.attention import _arguments as shared
 from rooftop.kernels.attention import _latent
+from rooftop.kernels.attention._latent_coded_sm90 import load_codes
 from rooftop.kernels.attention._packed_sm90 import clear_rows
 
-DEMANDS = {"has": ["HGMMA", "UTMALDG"], "spills": 0}
+# Of a cache of 8 bits, four warps need registers that the groups have otherwise: each keeps what it reads once in local memory.
+DEMANDS = {"has": ["HGMMA"], "spills": 96}
 LOG2E = gl.constexpr(1.4426950408889634)
 ROWS, TOKENS = 64, 64  # of a block, and of a tile
 
@@ -165,7 +167,7 @@ def _clear(piece, token, keys, BN: gl.constexpr, CLEARED: gl.constexpr):
 
 @gluon.jit
 def _even(q_tiles, q_more, c_ring, r_ring, p_tile, tops, sums, full, empty, q_full, p_full, summed, q, table, out, lse, parts, norms, factor,
-          first, rows, begin, end, keys, part, position, PAGES, GROUP, number, qs, qh, os, oh, V: gl.constexpr, R: gl.constexpr,
+          weight, first, rows, begin, end, keys, part, position, PAGES, GROUP, number, qs, qh, os, oh, V: gl.constexpr, R: gl.constexpr,
           PAGE: gl.constexpr, BN: gl.constexpr, PARTS: gl.constexpr, CAUSAL: gl.constexpr, CLEARED: gl.constexpr):
     """The first group: the scores of even tiles, and the first half of the columns of the result. A turn has the product of an odd tile, whose
     weights come from the other group, and the scores, weights and product of the even tile after it. What the first turn's first product
@@ -227,12 +229,12 @@ def _even(q_tiles, q_more, c_ring, r_ring, p_tile, tops, sums, full, empty, q_fu
         _clear(c_ring.index(2), begin + (tiles - 1) * BN, keys, BN, CLEARED)
         acc = warpgroup_mma(p_tile, _flat(c_ring.index(2)), acc, is_async=True)
         acc = warpgroup_mma_wait(num_outstanding=0, deps=(acc,))
-    _finish(0, acc, top, total, sums, summed, out, lse, parts, norms, first, rows, part, GROUP, number, os, oh, V, PARTS)
+    _finish(0, acc, top, total, sums, summed, out, lse, parts, norms, weight, first, rows, part, GROUP, number, os, oh, V, PARTS)
 
 
 @gluon.jit
 def _odd(q_tiles, q_more, c_ring, r_ring, p_tile, tops, sums, full, empty, q_full, p_full, summed, q, table, out, lse, parts, norms, factor,
-         first, rows, begin, end, keys, part, position, PAGES, GROUP, number, qs, qh, os, oh, V: gl.constexpr, R: gl.constexpr,
+         weight, first, rows, begin, end, keys, part, position, PAGES, GROUP, number, qs, qh, os, oh, V: gl.constexpr, R: gl.constexpr,
          PAGE: gl.constexpr, BN: gl.constexpr, PARTS: gl.constexpr, CAUSAL: gl.constexpr, CLEARED: gl.constexpr):
     """The second group: the scores of odd tiles, and the second half of the columns of the result. A turn has the scores of an odd tile, the
     product of the even one before it, whose weights come from the other group, and the weights and product of the odd tile."""
@@ -295,11 +297,11 @@ def _odd(q_tiles, q_more, c_ring, r_ring, p_tile, tops, sums, full, empty, q_ful
         _clear(c_ring.index(1), begin + (tiles - 1) * BN, keys, BN, CLEARED)
         acc = warpgroup_mma(p_tile, _flat(c_ring.index(1)), acc, is_async=True)
         acc = warpgroup_mma_wait(num_outstanding=0, deps=(acc,))
-    _finish(1, acc, top, total, sums, summed, out, lse, parts, norms, first, rows, part, GROUP, number, os, oh, V, PARTS)
+    _finish(1, acc, top, total, sums, summed, out, lse, parts, norms, weight, first, rows, part, GROUP, number, os, oh, V, PARTS)
 
 
 @gluon.jit
-def _finish(INDEX: gl.constexpr, acc, top, total, sums, summed, out, lse, parts, norms, first, rows, part, GROUP, number, os, oh,
+def _finish(INDEX: gl.constexpr, acc, top, total, sums, summed, out, lse, parts, norms, weight, first, rows, part, GROUP, number, os, oh,
             V: gl.constexpr, PARTS: gl.constexpr):
     """A group's half of the result, divided by what both groups have added up. `number`: of the first head and query among all rows."""
     M: gl.constexpr = acc.shape[0]
@@ -311,7 +313,7 @@ def _finish(INDEX: gl.constexpr, acc, top, total, sums, summed, out, lse, parts,
     mbarrier.arrive(summed.index(INDEX), count=1)
     mbarrier.wait(summed.index(1 - INDEX), 0)
     total = sums.index(0).load(OF) + sums.index(1).load(OF)
-    share = 1.0 / gl.where(total == 0, 1.0, total)
+    share = weight / gl.where(total == 0, 1.0, total)
     made = acc * gl.convert_layout(share, TO, assert_trivial=True)[:, None]
     column = INDEX * HALF + gl.arange(0, HALF, gl.SliceLayout(0, acc.type.layout))
     row = first + gl.arange(0, M, TO)
@@ -333,12 +335,13 @@ def _finish(INDEX: gl.constexpr, acc, top, total, sums, summed, out, lse, parts,
 
 
 @gluon.jit(do_not_specialize=("SQ", "SK", "PAGES", "H", "GROUP"))
-def _part(q, c_desc, r_desc, table, lengths, out, lse, parts, norms, scale, SQ, SK, PAGES, H, GROUP, qb, qs, qh, ob, os, oh, tb,
-          V: gl.constexpr, R: gl.constexpr, HALF: gl.constexpr, SIZE_R: gl.constexpr, M: gl.constexpr, BN: gl.constexpr, PAGE: gl.constexpr,
-          PARTS: gl.constexpr, CAUSAL: gl.constexpr, C_TILE: gl.constexpr, R_TILE: gl.constexpr, Q_TILE: gl.constexpr,
-          Q_MORE: gl.constexpr):
+def _part(q, codes, c_desc, r_desc, table, lengths, kv_scale, out, lse, parts, norms, scale, SQ, SK, PAGES, H, GROUP, qb, qs, qh, kb, ks, kh, ob,
+          os, oh, tb, kg, V: gl.constexpr, R: gl.constexpr, HALF: gl.constexpr, SIZE_R: gl.constexpr, M: gl.constexpr, BN: gl.constexpr, PAGE: gl.constexpr,
+          PARTS: gl.constexpr, CAUSAL: gl.constexpr, C_TILE: gl.constexpr, R_TILE: gl.constexpr,
+          Q_TILE: gl.constexpr, Q_MORE: gl.constexpr):
     """Part `program_id(0) % PARTS` of the tokens that a tile of rows sees, the last rows first: out and lse if there is one part, else
-    parts [B, H, SQ, PARTS, V] and norms [B, H, SQ, PARTS], in base 2. Strides of batch, token and head: q and out."""
+    parts [B, H, SQ, PARTS, V] and norms [B, H, SQ, PARTS], in base 2. `codes`: the cache if it has 8 bits, else the descriptors are of it.
+    Strides of batch, token and head: q, codes (k, in words of four) and out."""
     part = gl.program_id(0) % PARTS
     first = (gl.num_programs(0) - 1 - gl.program_id(0)) // PARTS * M
     key_head = gl.program_id(1)
@@ -349,7 +352,11 @@ def _part(q, c_desc, r_desc, table, lengths, out, lse, parts, norms, scale, SQ, 
     if lengths is not None:
         keys = gl.minimum(gl.maximum(gl.load(lengths + batch).to(gl.int32), 0), SK)
     position = keys - SQ
+    weight = 1.0
     factor = scale * LOG2E
+    if kv_scale is not None:
+        weight = gl.load(kv_scale + key_head * kg)
+        factor = factor * weight
     high = keys
     if CAUSAL:
         last = (gl.minimum(first + M, rows) - 1) // GROUP
@@ -363,15 +370,16 @@ def _part(q, c_desc, r_desc, table, lengths, out, lse, parts, norms, scale, SQ, 
     out += wide * ob + (key_head * GROUP).to(gl.int64) * oh
     number = (wide * H + key_head * GROUP) * SQ
 
-    q_tiles = gl.allocate_shared_memory(c_desc.dtype, [2, M, HALF], Q_TILE)
-    c_ring = gl.allocate_shared_memory(c_desc.dtype, [4, 1, 1, BN, HALF], C_TILE)
+    KIND: gl.constexpr = q.dtype.element_ty
+    q_tiles = gl.allocate_shared_memory(KIND, [2, M, HALF], Q_TILE)
+    c_ring = gl.allocate_shared_memory(KIND, [4, 1, 1, BN, HALF], C_TILE)
     if R:
-        q_more = gl.allocate_shared_memory(c_desc.dtype, [M, SIZE_R], Q_MORE)
-        r_ring = gl.allocate_shared_memory(c_desc.dtype, [2, 1, 1, BN, SIZE_R], R_TILE)
+        q_more = gl.allocate_shared_memory(KIND, [M, SIZE_R], Q_MORE)
+        r_ring = gl.allocate_shared_memory(KIND, [2, 1, 1, BN, SIZE_R], R_TILE)
     else:
         q_more = q_tiles
         r_ring = c_ring
-    p_tile = gl.allocate_shared_memory(c_desc.dtype, [M, BN], gl.NVMMASharedLayout.get_default_for([M, BN], c_desc.dtype))
+    p_tile = gl.allocate_shared_memory(KIND, [M, BN], gl.NVMMASharedLayout.get_default_for([M, BN], KIND))
     LINE: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
     tops = gl.allocate_shared_memory(gl.float32, [2, M], LINE)
     sums = gl.allocate_shared_memory(gl.float32, [2, M], LINE)
@@ -388,14 +396,26 @@ def _part(q, c_desc, r_desc, table, lengths, out, lse, parts, norms, scale, SQ, 
         mbarrier.init(summed.index(i), count=1)
     mbarrier.init(q_full.index(0), count=2)
     fence_async_shared()
-    CLEARED: gl.constexpr = lengths is not None
-    gl.warp_specialize([
-        (_even, (q_tiles, q_more, c_ring, r_ring, p_tile, tops, sums, full, empty, q_full, p_full, summed, q, table, out, lse, parts, norms, factor,
-                 first, rows, begin, end, keys, part, position, PAGES, GROUP, number, qs, qh, os, oh, V, R, PAGE, BN, PARTS, CAUSAL, CLEARED)),
-        (_odd, (q_tiles, q_more, c_ring, r_ring, p_tile, tops, sums, full, empty, q_full, p_full, summed, q, table, out, lse, parts, norms, factor,
-                first, rows, begin, end, keys, part, position, PAGES, GROUP, number, qs, qh, os, oh, V, R, PAGE, BN, PARTS, CAUSAL, CLEARED)),
-        (_load, (c_desc, r_desc, c_ring, r_ring, full, empty, table, begin, end, batch, key_head, V, R, PAGE, BN)),
-    ], [4, 1], [240, 24])
+    CLEARED: gl.constexpr = codes is None and lengths is not None
+    if codes is None:
+        gl.warp_specialize([
+            (_even, (q_tiles, q_more, c_ring, r_ring, p_tile, tops, sums, full, empty, q_full, p_full, summed, q, table, out, lse, parts, norms, factor,
+                     weight, first, rows, begin, end, keys, part, position, PAGES, GROUP, number, qs, qh, os, oh, V, R, PAGE, BN, PARTS, CAUSAL, CLEARED)),
+            (_odd, (q_tiles, q_more, c_ring, r_ring, p_tile, tops, sums, full, empty, q_full, p_full, summed, q, table, out, lse, parts, norms, factor,
+                    weight, first, rows, begin, end, keys, part, position, PAGES, GROUP, number, qs, qh, os, oh, V, R, PAGE, BN, PARTS, CAUSAL, CLEARED)),
+            (_load, (c_desc, r_desc, c_ring, r_ring, full, empty, table, begin, end, batch, key_head, V, R, PAGE, BN)),
+        ], [4, 1], [240, 24])
+    else:
+        words = codes.to(gl.pointer_type(gl.int32)) + key_head.to(gl.int64) * kh
+        if PAGE == 0:
+            words += wide * kb
+        gl.warp_specialize([
+            (_even, (q_tiles, q_more, c_ring, r_ring, p_tile, tops, sums, full, empty, q_full, p_full, summed, q, table, out, lse, parts, norms, factor,
+                     weight, first, rows, begin, end, keys, part, position, PAGES, GROUP, number, qs, qh, os, oh, V, R, PAGE, BN, PARTS, CAUSAL, CLEARED)),
+            (_odd, (q_tiles, q_more, c_ring, r_ring, p_tile, tops, sums, full, empty, q_full, p_full, summed, q, table, out, lse, parts, norms, factor,
+                    weight, first, rows, begin, end, keys, part, position, PAGES, GROUP, number, qs, qh, os, oh, V, R, PAGE, BN, PARTS, CAUSAL, CLEARED)),
+            (load_codes, (words, c_ring, r_ring, full, empty, table, begin, end, keys, kb, ks, PAGES, V, R, PAGE, BN)),
+        ], [4, 4], [192, 120])
 
 
 @dataclass(frozen=True)
@@ -424,16 +444,20 @@ def _paged(p: Problem) -> bool:
     return p.get("page_table") is not None
 
 
+def _coded(p: Problem) -> bool:
+    return p["kv"].dtype == shared.EIGHT_BITS
+
+
 def supports(p: Problem) -> str | None:
     q, kv = p["q"], p["kv"]
-    if q.dtype not in ("f16", "bf16") or kv.dtype != q.dtype:
-        return f"takes f16 and bf16, alike for q and kv; given {q.dtype} and {kv.dtype}"
+    if q.dtype not in ("f16", "bf16") or kv.dtype not in (q.dtype, shared.EIGHT_BITS):
+        return f"takes f16 and bf16, and kv of {shared.EIGHT_BITS}; given {q.dtype} and {kv.dtype}"
     if reason := _latent.refused(p):
         return reason
     if _held(p) > p.device.shared_per_block:
         return f"needs {_held(p)} bytes of shared memory"
     page = kv.shape[1]
-    if _paged(p) and page % TOKENS and (TOKENS % page or page % 8):
+    if _paged(p) and page % TOKENS and (TOKENS % page or page % 8) and not _coded(p):
         return f"takes pages of 8, 16, 32 and of multiples of {TOKENS} tokens; given {page}"
     if reason := not_copied(kv, *_heads_first(p)):
         return f"TMA does not copy kv: {reason}"
@@ -485,12 +509,13 @@ def launches(p: Problem, config: Config) -> list[Launch]:
         block = (1, 1, short or TOKENS, 64 if short else columns)
         return Descriptor("kv", block, laid(*block), shape=(*shape[:3], last), strides=strides)
 
+    coded = _coded(p)
     args = {
-        "c_desc": tiled(half, value), "r_desc": tiled(size_r or half, value + more), **_latent.arguments(p, config.parts), "HALF": half,
-        "SIZE_R": size_r, "M": ROWS, "BN": TOKENS, "C_TILE": laid(1, 1, TOKENS, half), "R_TILE": laid(1, 1, TOKENS, size_r or half),
-        "Q_TILE": laid(ROWS, half), "Q_MORE": laid(ROWS, size_r or half),
+        "codes": "kv" if coded else None, "c_desc": None if coded else tiled(half, value),
+        "r_desc": None if coded else tiled(size_r or half, value + more), **{n: s // 4 for n, s in shared.strides(p, "k", "kv").items()},
+        **_latent.arguments(p, config.parts), "HALF": half, "SIZE_R": size_r, "M": ROWS, "BN": TOKENS, "C_TILE": laid(1, 1, TOKENS, half),
+        "R_TILE": laid(1, 1, TOKENS, size_r or half), "Q_TILE": laid(ROWS, half), "Q_MORE": laid(ROWS, size_r or half),
     }
-    del args["kv_scale"], args["kg"]
     for name in ("table", "parts", "norms"):
         args[name] = args[name] or "lse"  # unused, but what a warp group is given must be a tensor
     tiles = -(-_latent.rows(p) // ROWS)
