@@ -106,11 +106,10 @@ def gemlite() -> Callable[..., Any]:
     """Source: gemlite 0.6."""
     from gemlite.helper import A16Wn
 
-    from rooftop.formats.packed import rearranged
-    from rooftop.ops.quantized_matmul import BITS
+    from rooftop.formats.packed import rearranged, weight_format
 
     def layer(codes: Tensor, scale: Tensor, n: int, k: int, group: int, format: str, scales: str, dtype: Any) -> Any:
-        bits = BITS[format]
+        bits = weight_format(format).bits
         if not format.startswith("int") or scales == "e8m0":
             raise ValueError("gemlite: integers with scales of floats")
         by_row = scale.transpose(1, 2).reshape(-1, scale.shape[1])[:n].to(dtype).contiguous()

@@ -16,7 +16,8 @@ from rooftop.sparse.tensor import SparseTensor
 # Rates of an H200 at 4096 to 16384; another card is taken to have them in proportion of its multiprocessors.
 DENSE = {1: 680e12, 2: 400e12, 4: 25.5e12}  # products a second of the dense one, by bytes of an element
 SEMI = {1: 920e12, 2: 500e12}  # products a second of 2:4, those with zeros counted
-FEWEST = 320  # columns: 2:4 takes as long with fewer
+FEWEST = 320  # columns: 2:4 takes as long with fewer, but for
+FEW, STREAMED, AS_MUCH = 32, 4.3e12, 72  # up to 32, with which S is streamed: bytes of S a second, and the columns that cost as much as S
 FEWEST_32 = 52  # the same of the dense product in float32, from two columns on
 BLOCK = {8: 0.06, 16: 0.11, 32: 0.26, 64: 0.56, 128: 0.7}  # share of the dense rate, by the side of a block
 BLOCK_32 = {8: 0.3, 16: 0.45, 32: 0.5, 64: 0.49, 128: 0.4}  # the same of float32
@@ -117,9 +118,11 @@ def predicted(f: Facts, n: int) -> Advice:
     found = [way("dense", None, dense, max(dense * columns / DENSE[min(f.size, 4)], (dense * f.size + beside) / MEMORY))]
     if f.semi:
         kept = f.m * 2 * -(-f.k // 4)
-        found.append(
-            way("2:4", None, kept, max(dense * max(n, FEWEST) / SEMI[f.size], (kept * f.size + 4 * _words(f.m, f.k) + beside) / MEMORY))
-        )
+        read = kept * f.size + 4 * _words(f.m, f.k)
+        seconds = max(dense * max(n, FEWEST) / SEMI[f.size], (read + beside) / MEMORY)
+        if n <= FEW and f.size == 2:
+            seconds = min(seconds, read * (1 + n / AS_MUCH) / STREAMED)
+        found.append(way("2:4", None, kept, seconds))
     if f.size > 1:
         density = f.nnz / max(1, dense)
         rows = f.nnz * max(n * f.size, 16) / (ROWS * (1 + CLOSER * density))
