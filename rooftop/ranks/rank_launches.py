@@ -16,7 +16,7 @@ WARPS = 4  # warps of a block that have a chunk before another block is used: sm
 FLAGS = BLOCKS * RANKS * 8  # bytes
 PATIENCE = 20_000_000_000  # nanoseconds
 KINDS = {"bf16": 0, "fp8": 1, "int8": 2, "int4": 3}
-LINK, FLAG_US = 350e3, 12.0  # bytes a microsecond that a GPU sends to its peers; microseconds of a slab's flag that nothing hides
+LINK, FLAG_US = 357e3, 12.0  # bytes a microsecond that a GPU sends to its peers; microseconds of a slab's flag that nothing hides
 
 
 def blocks(count: int, most: int) -> int:
@@ -46,8 +46,9 @@ class Geometry:
 def geometry(
     shots: int, count: int, ranks: int, wire: str, group: int, most: int, each: int = 0, threads: int = 0
 ) -> Geometry:
-    """`most`: blocks. `threads` 0: as many warps as a block has chunks, at most THREADS. `each` 0: by the pipeline's cost. Its first slab leaves the link idle (of two shots the last one too), each slab costs
-    a flag: of R chunks a warp, in R / n slabs, that is least with n = sqrt(R FLAG_US / time of a chunk on the link)."""
+    """`most`: blocks. `threads` 0: as many warps as a block has chunks, at most THREADS. `each` 0: by the pipeline's cost. Its first slab
+    leaves the link idle (of two shots the last one too), each slab costs a flag: of R chunks a warp, in R / n slabs, that is least with n =
+    sqrt(R FLAG_US / time of a chunk on the link)."""
     size = stripe(count, ranks, group) * (ranks if shots == 1 else 1)
     grid = min(BLOCKS, blocks(size, most))
     threads = threads or min(THREADS, 32 * -(-size // (CHUNK * grid)))
