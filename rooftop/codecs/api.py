@@ -122,7 +122,8 @@ def compress(
         psnr: the minimum PSNR in dB; the bound is range * 10^(-psnr / 20), which guarantees it in the worst case.
         lossless: every bit is kept.
         codec: lossy "fast" (differences, fixed width a block) or "ratio" (floats only: interpolation and entropy coding; slower, smaller;
-        on the CPU but for `fitted=False`); lossless "planes" (entropy coding of exponents: weights) or "shuffle" (differences, bit planes: smooth fields, integers).
+        on the CPU but for `fitted=False`); lossless "planes" (entropy coding of exponents: weights) or "shuffle" (differences, bit planes:
+        smooth fields, integers).
             "auto": "fast", or the smaller result of the two lossless codecs.
         rank: number of dimensions along which values are predicted, 1 to 3 ("planes" has none). None: as many as `x` has, up to 3; 1 if
         rows of 32 would be
@@ -289,7 +290,7 @@ def decompress(c: Compressed | bytes | bytearray | memoryview, *, out: Any = Non
     Args:
         c: a result of `compress`, or the bytes of a container.
         out: a NumPy array or CPU tensor to fill, C-contiguous, of the same shape and dtype. None: a new one.
-        to: a device of torch ("cpu", "cuda", a torch.device): return a tensor there; a GPU decodes it itself, except for codec "ratio".
+        to: a device of torch ("cpu", "cuda", a torch.device): return a tensor there; a GPU decodes it itself; of codec "ratio" float32 alone.
         None: as above.
 
     Raises FormatError (a ValueError) for bytes that are not a container, or for a damaged one: it names the chunk. ValueError for an `out`
@@ -305,7 +306,7 @@ def decompress(c: Compressed | bytes | bytearray | memoryview, *, out: Any = Non
     held = c.on_device
     if held is None:
         _plausible(c.stream)
-    if to is not None and held is None and to.startswith("cuda") and h.codec != "ratio":
+    if to is not None and held is None and to.startswith("cuda") and (h.codec != "ratio" or h.element.name == "f32"):
         _frequencies(c.stream)
         held = device.on_device(c.stream, to)
     if held is not None and to != "cpu":

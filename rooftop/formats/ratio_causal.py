@@ -20,8 +20,8 @@ from itertools import product
 import numpy as np
 
 from rooftop.formats import least_squares
-from rooftop.formats.ratio_symbols import EXACT, FARTHEST, pack_low, plain_values, rounded, to_symbols
 from rooftop.formats.elements import Element, to_floats
+from rooftop.formats.ratio_symbols import EXACT, FARTHEST, pack_low, plain_values, rounded, to_symbols
 
 REACH = {2: 3, 3: 2}  # strides to the farthest neighbour, by dimensions
 FITTED = 16384  # values at most that weights are fitted to

@@ -24,6 +24,8 @@ from math import prod
 import numpy as np
 
 from rooftop.formats import least_squares
+from rooftop.formats.container import Header
+from rooftop.formats.elements import to_floats
 from rooftop.formats.ratio_symbols import (
     EXACT,
     FARTHEST,
@@ -32,8 +34,6 @@ from rooftop.formats.ratio_symbols import (
     rounded,
     to_symbols,
 )
-from rooftop.formats.container import Header
-from rooftop.formats.elements import to_floats
 
 LARGEST = 64  # stride of the values that nothing is predicted from
 AXES = ((0,), (1,), (2,), (0, 1), (0, 2), (1, 2), (0, 1, 2))

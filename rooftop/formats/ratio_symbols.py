@@ -15,14 +15,14 @@ EXACT = 1 << 40  # stands for an exact value among the k
 
 def rounded(v: np.ndarray, e: Element) -> np.ndarray:
     with np.errstate(all="ignore"):
-        return v.astype(e.numpy)
+        return np.asarray(v.astype(e.numpy))
 
 
 def plain_values(bits: np.ndarray, e: Element) -> np.ndarray:
     """+0 and normal, finite numbers."""
     size = bits & e.bits.type((1 << (8 * e.bytes - 1)) - 1)
     with np.errstate(all="ignore"):
-        return ((size >= e.bits.type(e.normal)) | (bits == 0)) & np.isfinite(to_floats(bits, e))
+        return np.asarray(((size >= e.bits.type(e.normal)) | (bits == 0)) & np.isfinite(to_floats(bits, e)))
 
 
 def to_symbols(k: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -16,7 +16,7 @@ WARPS = 4  # warps of a block that have a chunk before another block is used: sm
 FLAGS = BLOCKS * RANKS * 8  # bytes
 PATIENCE = 20_000_000_000  # nanoseconds
 KINDS = {"bf16": 0, "fp8": 1, "int8": 2, "int4": 3}
-LINK, FLAG_US = 400e3, 1.0  # bytes a microsecond that a GPU sends to its peers; microseconds of a slab's flag that nothing hides
+LINK, FLAG_US = 350e3, 12.0  # bytes a microsecond that a GPU sends to its peers; microseconds of a slab's flag that nothing hides
 
 
 def blocks(count: int, most: int) -> int:

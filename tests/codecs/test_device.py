@@ -11,8 +11,12 @@ from rooftop import codecs
 from rooftop.codecs import FormatError, device
 from rooftop.formats.container import to_bytes
 
+WAYS: list[dict[str, Any]] = [
+    {"abs": 1e-3}, {"lossless": True, "codec": "shuffle"}, {"lossless": True, "codec": "planes"}, {"abs": 1e-3, "codec": "ratio", "fitted": False}
+]
 
-@pytest.mark.parametrize("how", [{"abs": 1e-3}, {"lossless": True, "codec": "shuffle"}, {"lossless": True, "codec": "planes"}, {"abs": 1e-3, "codec": "ratio", "fitted": False}], ids=str)
+
+@pytest.mark.parametrize("how", WAYS, ids=str)
 def test_streams_of_ops_are_those_of_the_cpu(how: dict[str, Any]) -> None:
     x = torch.randn(3, 20, 17, 40, generator=torch.Generator().manual_seed(0)).cumsum(3)
     c = codecs.compress(x, **how)

@@ -61,6 +61,21 @@ def test_every_tile_in_two_layouts(number: int) -> None:
         assert found.status == "ok", f"{text}: {found.message}"
 
 
+@pytest.mark.sampled("kernels", NAME)
+@pytest.mark.skipif(simt.unavailable() is not None, reason="the simulator cannot be built here")
+@pytest.mark.parametrize("number", range(3))
+def test_tiles_whose_operands_pass_through_registers(number: int) -> None:
+    """In loads of 1, 2 and 4 floats along K, of 1 and 2 across."""
+    assert len(module().HELD) == 3, "a tile without a test"
+    tile, subject = module().HELD[number], candidates.find([NAME])[0]
+    for text, m, n, k in (("NN", 41, 70, 78 + number), ("TT", 38, 45, 80 - number)):
+        case = case_of(text, m, n, k)
+        problem = subject.kernel_problem(case, CARD)[1]
+        config = {**subject.head.config, **module()._config(problem, tile, 2 - number % 2)}
+        found = checker.check(pinned(subject, config), case, backend="cpu", seed=number)
+        assert found.status == "ok", f"{text}: {found.message}"
+
+
 def test_no_tile_needs_more_than_a_multiprocessor_has() -> None:
     for card in (TARGETS["h200"], TARGETS["a800"], TARGETS["rtx4090"]):
         for m, n, k in ((4096, 4096, 4096), (64, 64, 65536), (1, 1, 1), (100000, 16, 200), (16, 100000, 200), (300, 200, 0), (33, 65, 1000)):

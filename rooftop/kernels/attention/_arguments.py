@@ -82,6 +82,11 @@ def split_cost(blocks: int, slots: int, tiles: int, parts: int) -> float:
     return -(-blocks * parts // slots) * (-(-tiles // parts) + 1.5) + (1.0 + parts / 64 if parts > 1 else 0.0)
 
 
+def softcap(p: Problem) -> float:
+    """The soft cap, at most 2^120: scale / cap is then a normal float32, cap · log2(e) is finite, and no score below 2^107 notices."""
+    return min(float(p.option("softcap")), 2.0**120)
+
+
 def packed(p: Problem) -> bool:
     return p.get("cu_seqlens_q") is not None
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
+from rooftop.kernels.attention._scores_sm90 import SMALL, TANH_OF, TANH_OPERANDS, distance
+
 LOG2E = gl.constexpr(1.4426950408889634)
 
 
@@ -103,6 +105,31 @@ def inside_of(rows, columns, position, count, LEFT: gl.constexpr, RIGHT: gl.cons
     if LEFT >= 0:
         inside &= apart >= -LEFT
     return inside
+
+
+@gluon.jit
+def factors_of(scale, softcap, CAP: gl.constexpr):
+    """(the factor of a score in base 2, that of what its soft cap takes the tanh of)."""
+    if CAP:
+        return softcap * LOG2E, scale / softcap * (2 / SMALL)
+    return scale * LOG2E, 0.0
+
+
+@gluon.jit
+def capped(z, cap, CAP: gl.constexpr):
+    """Scores, or the tanh of capped ones."""
+    EACH: gl.constexpr = z.shape[1] // 2  # scores of a thread
+    if CAP:
+        z = gl.inline_asm_elementwise(TANH_OF[EACH], TANH_OPERANDS[EACH], [z * cap], dtype=gl.float32, is_pure=False, pack=EACH)
+    return z
+
+
+@gluon.jit
+def weights_of(z, factor, norm, rows, columns, position, slope, ALIBI: gl.constexpr):
+    """exp2 of scores less norm, with ALiBi if `slope` is to be used."""
+    if ALIBI:
+        return gl.exp2(z * factor - norm - distance(columns - (rows + position)) * slope)
+    return gl.exp2(z * factor - norm)
 
 
 @gluon.jit

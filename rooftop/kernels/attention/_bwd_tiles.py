@@ -28,22 +28,6 @@ def row_sums(  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def to_sinks(sinks, lse, delta, dsinks, B, SQ, H, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
-    """dsink = -sum of exp(sink - lse) · delta over the rows of its head. Rows of no sequence have lse -inf."""
-    head = tl.program_id(0)
-    sink = tl.load(sinks + head).to(tl.float32)
-    total = tl.zeros((BLOCK,), tl.float32)
-    for batch in range(B):
-        row = (tl.cast(batch, tl.int64) * H + head) * SQ
-        for start in range(0, SQ, BLOCK):
-            at = start + tl.arange(0, BLOCK)
-            norm = tl.load(lse + row + at, mask=at < SQ, other=float("-inf"))
-            common = tl.load(delta + row + at, mask=at < SQ, other=0.0)
-            total -= tl.where(norm == float("-inf"), 0.0, tl.exp2((sink - norm) * LOG2E) * common)
-    tl.store(dsinks + head, tl.sum(total, 0).to(dsinks.dtype.element_ty))
-
-
-@triton.jit
 def gradients(z, dp, norm, delta, rows, columns, there, low, high, keys, position, factor, cap, slope, bias, zs, zk, mask, ms, mk,
               LEFT: tl.constexpr,
               RIGHT: tl.constexpr, CAP: tl.constexpr, ALIBI: tl.constexpr, MASKED: tl.constexpr):  # type: ignore[no-untyped-def]

@@ -61,9 +61,9 @@ def _half_steps(to, norm, delta, k_tile, v_tile, q_ring, g_ring, q_full, g_full,
 
 @gluon.jit
 def to_half(INDEX: gl.constexpr, k_tiles, v_tiles, q_ring, g_ring, kv_full, q_full, g_full, empty, norms, deltas, dk, dv, tiles, all_heads,
-             section, H, GROUP, SQ, SK, PADDED, scale, yb, ys, yh, wb, ws, wh, seed, limit, again, EIGHTHS, D: gl.constexpr,
-             DV: gl.constexpr, STAGES: gl.constexpr, BM: gl.constexpr, LEFT: gl.constexpr, RIGHT: gl.constexpr, DROP: gl.constexpr,
-             SHORT: gl.constexpr):
+             section, H, GROUP, SQ, SK, PADDED, scale, yb, ys, yh, wb, ws, wh, softcap, slopes, ab, seed, limit, again,
+             EIGHTHS, D: gl.constexpr, DV: gl.constexpr, STAGES: gl.constexpr, BM: gl.constexpr, LEFT: gl.constexpr, RIGHT: gl.constexpr,
+             CAP: gl.constexpr, DROP: gl.constexpr, SHORT: gl.constexpr):
     """One consumer warp group of the second launch, for heads of more than 128 columns: one of the two gradients of the 64 keys of the
     block."""
     SIZE: gl.constexpr = v_tiles.shape[4] if INDEX == 0 else k_tiles.shape[4]

@@ -8,14 +8,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from rooftop.core.spec import Problem
-
 LOG2E = tl.constexpr(1.4426950408889634)
-
-
-def softcap(p: Problem) -> float:
-    """The soft cap, at most 2^120: scale / cap is then a normal float32, cap · log2(e) is finite, and no score below 2^107 notices."""
-    return min(float(p.option("softcap")), 2.0**120)
 
 
 @triton.jit

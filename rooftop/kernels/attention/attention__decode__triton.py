@@ -16,7 +16,7 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from rooftop.core.spec import Launch, Meta, Problem
 from rooftop.kernels.attention import _arguments as shared
-from rooftop.kernels.attention._tiles import LOG2E, page_of, scored, seen, softcap
+from rooftop.kernels.attention._tiles import LOG2E, page_of, scored, seen
 
 TILE = 32 * 1024  # bytes of keys and values loaded in an iteration
 MOST = 16  # queries
@@ -318,7 +318,7 @@ def launches(p: Problem, config: Config) -> list[Launch]:
     args = {
         "q": "q", "k": "k", "v": "v", "slopes": name("alibi_slopes"), "sinks": name("sinks"), "table": name("page_table"),
         "lengths": name("cache_lengths"), "q_scale": name("q_scale"), "k_scale": name("k_scale"), "v_scale": name("v_scale"),
-        "scale": "scale", "softcap": softcap(p), "SK": shared.room(p), "PAGES": k.shape[0] if pages else 0, "GROUP": heads // k.shape[2],
+        "scale": "scale", "softcap": shared.softcap(p), "SK": shared.room(p), "PAGES": k.shape[0] if pages else 0, "GROUP": heads // k.shape[2],
         **shared.strides(p, "q", "q"), **_kept(p, "k"), **_kept(p, "v"), "ab": heads if slopes and len(slopes.shape) == 2 else 0,
         "tb": pages.strides[0] if pages else 0, **shared.scale_strides(p), **result, "D": size, "M": max(16, shared.pow2(_rows(p))),
         "BN": config.BN, "SIZE": wide, "PAGE": k.shape[1] if pages else 0, **shared.windows(p), "CAP": float(p.option("softcap")) != 0,

@@ -11,12 +11,13 @@ weights of 2^-14 of the largest have 3 bits, and those of less than 2^-18 are lo
 
 The tensor cores add 8-bit products in some 14 bits. A sum over all keys would lose what one tile adds to it; so each tile has accumulators of its
 own, which are added to those in float32 (`EXACT`). That product runs before the scores of the next tile, which hide the addition, and its accumulators are free
-for the exponentials; of more than 128 columns it is made in parts of 64."""
+for the exponentials; of more than 128 columns it is made in parts of 64. On an H200 it was slower, tried together, to round
+the weights before the tensor cores are waited for (by a branch that ptxas cannot move) and to have four chains of maxima and sums a thread; with
+those three groups were slower still, and to run the product during the exponentials, which the registers just hold, gained a part of that back."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import triton
 import triton.language as tl
@@ -28,29 +29,10 @@ from rooftop.core.spec import Descriptor, Launch, Meta, Problem
 from rooftop.core.tensor_maps import not_copied
 from rooftop.kernels.attention import _arguments as shared
 from rooftop.kernels.attention._fwd_sm90 import flat, place, range_of, store_rows
-from rooftop.kernels.attention._soft_cap_sm90 import SMALL, TANH_OF, TANH_OPERANDS
-from rooftop.kernels.attention._tiles import softcap
+from rooftop.kernels.attention._scores_sm90 import SMALL, TANH_OF, TANH_OPERANDS
 
 DEMANDS = {"has": ["QGMMA", "UTMALDG", "UTMASTG"], "spills": 16}
 LOG2E = gl.constexpr(1.4426950408889634)
-def _rounding(count: int) -> str:
-    """PTX that rounds `count` weights of a thread. Of a branch, which is never taken, ptxas cannot move them behind the waits for the tensor
-    cores, which would stand idle meanwhile."""
-    words = [(i, [f"${count // 4 + 4 * i + k}" for k in range(4)]) for i in range(count // 4)]
-
-    def rounded(order: Iterable[tuple[int, list[str]]]) -> list[str]:
-        made = []
-        for i, x in order:
-            made += [f"cvt.rn.satfinite.e4m3x2.f32 a, {x[1]}, {x[0]};", f"cvt.rn.satfinite.e4m3x2.f32 b, {x[3]}, {x[2]};", f"mov.b32 ${i}, {{a, b}};"]
-        return made
-
-    first = [".reg .b16 a, b;", ".reg .pred p;", f"setp.lt.f32 p, {words[0][1][0]}, 0f00000000;", "@p bra OTHER;"]
-    return "{ " + " ".join([*first, *rounded(words), "bra DONE;", "OTHER:", *rounded(reversed(words))]) + " DONE: }"
-
-
-COUNTS = (32, 64)
-ROUND_OF = gl.constexpr({n: _rounding(n) for n in COUNTS})
-ROUND_OPERANDS = gl.constexpr({n: ",".join(n // 4 * ["=&r"] + n * ["f"]) for n in COUNTS})
 SHIFT = gl.constexpr(8.0)  # weights are at most 2^SHIFT
 
 
@@ -128,14 +110,11 @@ def _weights(z, top, total, factor, cap, rows, column, SK, position, LEFT: gl.co
         if LEFT >= 0:
             inside &= columns[None, :] >= (rows + (position - LEFT))[:, None]
         z = gl.where(inside, z, float("-inf"))
-    # In eights of columns first: more chains at a time, since each maximum and each sum waits for the one before.
-    N: gl.constexpr = z.shape[1]
-    new = gl.maximum(top, gl.convert_layout(gl.max(gl.max(z.reshape([64, N // 8, 8]), 1), 1), top.type.layout, assert_trivial=True) * factor - SHIFT)
+    new = gl.maximum(top, gl.max(z, 1) * factor - SHIFT)
     base = gl.where(new == float("-inf"), 0.0, new)
     p = gl.exp2(z * factor - base[:, None])
     shrink = gl.exp2(top - base)
-    total = total * shrink + gl.convert_layout(gl.sum(gl.sum(p.reshape([64, N // 8, 8]), 1), 1), top.type.layout, assert_trivial=True)
-    return p, new, total, shrink
+    return p, new, total * shrink + gl.sum(p, 1), shrink
 
 
 @gluon.jit
@@ -145,8 +124,7 @@ def _operand(w, LEFT_OPERAND: gl.constexpr):
     N: gl.constexpr = w.shape[1]
     p = w.reshape([M, N // 16, 2, 4, 2]).permute((0, 1, 3, 2, 4)).reshape([M, N])
     p = gl.convert_layout(p, LEFT_OPERAND, assert_trivial=True)
-    EACH: gl.constexpr = M * N // 128  # weights of a thread
-    return gl.inline_asm_elementwise(ROUND_OF[EACH], ROUND_OPERANDS[EACH], [p], dtype=gl.float8e4nv, is_pure=False, pack=EACH)
+    return p.to(gl.float8e4nv)
 
 
 @gluon.jit
@@ -217,7 +195,7 @@ def _end(acc, shrink, last, OTHERS: gl.constexpr):
 @gluon.jit
 def _steps(acc, w, top, total, shrink, q, k_ring, v_ring, k_full, v_full, empty, turn_bars, n, first, last, factor, cap, rows, SK, position,
            INDEX: gl.constexpr, STAGES: gl.constexpr, BN: gl.constexpr, LEFT: gl.constexpr, RIGHT: gl.constexpr, CAP: gl.constexpr,
-           MASKED: gl.constexpr, PING: gl.constexpr, EXACT: gl.constexpr, BEHIND: gl.constexpr):
+           MASKED: gl.constexpr, PING: gl.constexpr, EXACT: gl.constexpr):
     """Main loop over tiles of keys from `first` down to one past `last`: the scores of each are issued together with the product of the
     weights of the tile before it."""
     SCORES: gl.constexpr = w.type.layout
@@ -225,15 +203,14 @@ def _steps(acc, w, top, total, shrink, q, k_ring, v_ring, k_full, v_full, empty,
     for i in range(first - last):
         before = (n - 1) % STAGES
         stage = n % STAGES
-        p = _operand(w, LEFT_OPERAND)
         mbarrier.wait(k_full.index(stage), n // STAGES & 1)
         if PING:
             mbarrier.wait(turn_bars.index(INDEX), n & 1)
         z = gl.zeros((64, BN), gl.float32, SCORES)
-        if EXACT and not BEHIND:
+        if EXACT:
             # The product first: it is added while the scores are computed, and its registers are free for the exponentials.
             mbarrier.wait(v_full.index(before), (n - 1) // STAGES & 1)
-            acc, running = _begin(acc, shrink, p, v_ring.index(before))
+            acc, running = _begin(acc, shrink, _operand(w, LEFT_OPERAND), v_ring.index(before))
             z = warpgroup_mma(q, flat(k_ring.index(stage)).permute((1, 0)), z, use_acc=False, is_async=True)
             if PING:
                 mbarrier.arrive(turn_bars.index(1 - INDEX), count=1)
@@ -243,26 +220,20 @@ def _steps(acc, w, top, total, shrink, q, k_ring, v_ring, k_full, v_full, empty,
             mbarrier.arrive(empty.index(2 * stage), count=1)
             w, top, total, shrink = _weights(z, top, total, factor, cap, rows, (first - 1 - i) * BN, SK, position, LEFT, RIGHT, CAP, MASKED)
         else:
+            p = _operand(w, LEFT_OPERAND)
             z = warpgroup_mma(q, flat(k_ring.index(stage)).permute((1, 0)), z, use_acc=False, is_async=True)
             mbarrier.wait(v_full.index(before), (n - 1) // STAGES & 1)
-            if EXACT:
-                acc, running = _begin(acc, shrink, p, v_ring.index(before))
-            else:
-                acc = warpgroup_mma(p, flat(v_ring.index(before)).permute((1, 0)), acc, is_async=True)
+            acc = warpgroup_mma(p, flat(v_ring.index(before)).permute((1, 0)), acc, is_async=True)
             if PING:
                 mbarrier.arrive(turn_bars.index(1 - INDEX), count=1)
             z = warpgroup_mma_wait(num_outstanding=1, deps=(z,))
             mbarrier.arrive(empty.index(2 * stage), count=1)
-            w, top, total, new = _weights(z, top, total, factor, cap, rows, (first - 1 - i) * BN, SK, position, LEFT, RIGHT, CAP, MASKED)
+            w, top, total, shrink = _weights(z, top, total, factor, cap, rows, (first - 1 - i) * BN, SK, position, LEFT, RIGHT, CAP, MASKED)
             # Waiting for the next keys here ends a basic block: within one, ptxas moves the exponentials behind the wait for the product.
             mbarrier.wait(k_full.index((n + 1) % STAGES), (n + 1) // STAGES & 1, pred=i + 1 < first - last)
-            if EXACT:
-                acc = _end(acc, shrink, running, 0)
-            else:
-                acc = warpgroup_mma_wait(num_outstanding=0, deps=(acc,))
-                acc = acc * gl.convert_layout(new, gl.SliceLayout(1, acc.type.layout), assert_trivial=True)[:, None]
+            acc = warpgroup_mma_wait(num_outstanding=0, deps=(acc,))
             mbarrier.arrive(empty.index(2 * before + 1), count=1)
-            shrink = new
+            acc = acc * gl.convert_layout(shrink, gl.SliceLayout(1, acc.type.layout), assert_trivial=True)[:, None]
         n += 1
     return acc, w, top, total, shrink, n
 
@@ -271,7 +242,7 @@ def _steps(acc, w, top, total, shrink, q, k_ring, v_ring, k_full, v_full, empty,
 def _consume(INDEX: gl.constexpr, q_tiles, k_ring, v_ring, o_tiles, q_full, q_empty, k_full, v_full, empty, turn_bars, out_desc, lse, q_scale,
              k_scale, v_scale, qg, kg, vg, rows_of_tiles, all_heads, section, H, GROUP, SQ, SK, scale, softcap, GROUPS: gl.constexpr,
              STAGES: gl.constexpr, BM: gl.constexpr, BN: gl.constexpr, LEFT: gl.constexpr, RIGHT: gl.constexpr, CAP: gl.constexpr,
-             PING: gl.constexpr, EXACT: gl.constexpr, BEHIND: gl.constexpr):
+             PING: gl.constexpr, EXACT: gl.constexpr):
     """One consumer warp group: the 64 queries from INDEX · 64 on of each tile."""
     DV: gl.constexpr = v_ring.shape[3]
     SCORES: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, BN, 32])
@@ -323,15 +294,15 @@ def _consume(INDEX: gl.constexpr, q_tiles, k_ring, v_ring, o_tiles, q_full, q_em
                 if RIGHT >= 0:  # without, only the last tile needs a mask at that end: the one above
                     acc, w, top, total, shrink, n = _steps(acc, w, top, total, shrink, q, k_ring, v_ring, k_full, v_full, empty, turn_bars, n,
                                                            end - 1, edge, factor, cap, rows, SK, position, INDEX, STAGES, BN, LEFT, RIGHT, CAP,
-                                                           True, PING, EXACT, BEHIND)
+                                                           True, PING, EXACT)
                 inner = gl.minimum(gl.maximum(whole, begin), edge)
                 acc, w, top, total, shrink, n = _steps(acc, w, top, total, shrink, q, k_ring, v_ring, k_full, v_full, empty, turn_bars, n,
                                                        edge, inner, factor, cap, rows, SK, position, INDEX, STAGES, BN, LEFT, RIGHT, CAP,
-                                                       False, PING, EXACT, BEHIND)
+                                                       False, PING, EXACT)
                 if LEFT >= 0:
                     acc, w, top, total, shrink, n = _steps(acc, w, top, total, shrink, q, k_ring, v_ring, k_full, v_full, empty, turn_bars, n,
                                                            inner, begin, factor, cap, rows, SK, position, INDEX, STAGES, BN, LEFT, RIGHT, CAP,
-                                                           True, PING, EXACT, BEHIND)
+                                                           True, PING, EXACT)
                 mbarrier.arrive(q_empty.index(INDEX), count=1)
                 before = (n - 1) % STAGES
                 mbarrier.wait(v_full.index(before), (n - 1) // STAGES & 1)
@@ -357,7 +328,7 @@ def _consume(INDEX: gl.constexpr, q_tiles, k_ring, v_ring, o_tiles, q_full, q_em
 @gluon.jit(do_not_specialize=("SQ", "SK", "rows_of_tiles", "all_heads", "section", "H", "GROUP", "qg", "kg", "vg"))
 def _forward(q_desc, k_desc, v_desc, out_desc, lse, q_scale, k_scale, v_scale, qg, kg, vg, rows_of_tiles, all_heads, section, H, GROUP, SQ, SK,
              scale, softcap, GROUPS: gl.constexpr, STAGES: gl.constexpr, BN: gl.constexpr, LEFT: gl.constexpr, RIGHT: gl.constexpr,
-             CAP: gl.constexpr, PING: gl.constexpr, EXACT: gl.constexpr, BEHIND: gl.constexpr):
+             CAP: gl.constexpr, PING: gl.constexpr, EXACT: gl.constexpr):
     """Strides of the scales over heads: qg, kg, vg."""
     BM: gl.constexpr = 64 * GROUPS
     q_tiles = gl.allocate_shared_memory(q_desc.dtype, [GROUPS] + q_desc.block_type.shape, q_desc.layout)
@@ -383,47 +354,30 @@ def _forward(q_desc, k_desc, v_desc, out_desc, lse, q_scale, k_scale, v_scale, q
     fence_async_shared()
     if PING:
         mbarrier.arrive(turn_bars.index(0), count=1)
-    if GROUPS == 2:
-        gl.warp_specialize([
-            (_consume, (0, q_tiles, k_ring, v_ring, o_tiles, q_full, q_empty, k_full, v_full, empty, turn_bars, out_desc, lse, q_scale,
-                        k_scale, v_scale, qg, kg, vg, rows_of_tiles, all_heads, section, H, GROUP, SQ, SK, scale, softcap, GROUPS, STAGES, BM,
-                        BN, LEFT, RIGHT, CAP, PING, EXACT, BEHIND)),
-            (_consume, (1, q_tiles, k_ring, v_ring, o_tiles, q_full, q_empty, k_full, v_full, empty, turn_bars, out_desc, lse, q_scale,
-                        k_scale, v_scale, qg, kg, vg, rows_of_tiles, all_heads, section, H, GROUP, SQ, SK, scale, softcap, GROUPS, STAGES, BM,
-                        BN, LEFT, RIGHT, CAP, PING, EXACT, BEHIND)),
-            (_load, (q_desc, k_desc, v_desc, q_tiles, k_ring, v_ring, q_full, q_empty, k_full, v_full, empty, rows_of_tiles, all_heads,
-                     section, H, GROUP, SQ, SK, GROUPS, STAGES, BM, BN, LEFT, RIGHT)),
-        ], [4, 1], [240, 24])
-    else:
-        gl.warp_specialize([
-            (_consume, (0, q_tiles, k_ring, v_ring, o_tiles, q_full, q_empty, k_full, v_full, empty, turn_bars, out_desc, lse, q_scale,
-                        k_scale, v_scale, qg, kg, vg, rows_of_tiles, all_heads, section, H, GROUP, SQ, SK, scale, softcap, GROUPS, STAGES, BM,
-                        BN, LEFT, RIGHT, CAP, PING, EXACT, BEHIND)),
-            (_consume, (1, q_tiles, k_ring, v_ring, o_tiles, q_full, q_empty, k_full, v_full, empty, turn_bars, out_desc, lse, q_scale,
-                        k_scale, v_scale, qg, kg, vg, rows_of_tiles, all_heads, section, H, GROUP, SQ, SK, scale, softcap, GROUPS, STAGES, BM,
-                        BN, LEFT, RIGHT, CAP, PING, EXACT, BEHIND)),
-            (_consume, (2, q_tiles, k_ring, v_ring, o_tiles, q_full, q_empty, k_full, v_full, empty, turn_bars, out_desc, lse, q_scale,
-                        k_scale, v_scale, qg, kg, vg, rows_of_tiles, all_heads, section, H, GROUP, SQ, SK, scale, softcap, GROUPS, STAGES, BM,
-                        BN, LEFT, RIGHT, CAP, PING, EXACT, BEHIND)),
-            (_load, (q_desc, k_desc, v_desc, q_tiles, k_ring, v_ring, q_full, q_empty, k_full, v_full, empty, rows_of_tiles, all_heads,
-                     section, H, GROUP, SQ, SK, GROUPS, STAGES, BM, BN, LEFT, RIGHT)),
-        ], [4, 4, 1], [160, 160, 24])
+    gl.warp_specialize([
+        (_consume, (0, q_tiles, k_ring, v_ring, o_tiles, q_full, q_empty, k_full, v_full, empty, turn_bars, out_desc, lse, q_scale, k_scale,
+                    v_scale, qg, kg, vg, rows_of_tiles, all_heads, section, H, GROUP, SQ, SK, scale, softcap, GROUPS, STAGES, BM, BN, LEFT,
+                    RIGHT, CAP, PING, EXACT)),
+        (_consume, (1, q_tiles, k_ring, v_ring, o_tiles, q_full, q_empty, k_full, v_full, empty, turn_bars, out_desc, lse, q_scale, k_scale,
+                    v_scale, qg, kg, vg, rows_of_tiles, all_heads, section, H, GROUP, SQ, SK, scale, softcap, GROUPS, STAGES, BM, BN, LEFT,
+                    RIGHT, CAP, PING, EXACT)),
+        (_load, (q_desc, k_desc, v_desc, q_tiles, k_ring, v_ring, q_full, q_empty, k_full, v_full, empty, rows_of_tiles, all_heads, section, H,
+                 GROUP, SQ, SK, GROUPS, STAGES, BM, BN, LEFT, RIGHT)),
+    ], [4, 1], [240, 24])
 
 
 @dataclass(frozen=True)
 class Config:
     """Tiles of `BN` keys, a ring buffer of `STAGES` of them. `PING`: ping-pong, two groups issue their products in turn. `EXACT`: what a tile
-    of keys adds to the result is added in float32. `GROUPS` consumer warp groups of 64 queries each. `BEHIND`: the product runs behind the
-    scores, during the exponentials."""
+    of keys adds to the result is added in float32."""
 
     BN: int = 128
     STAGES: int = 3
     PING: bool = True
     EXACT: bool = True
-    GROUPS: int = 2
-    BEHIND: bool = False
 
 
+GROUPS = 2  # consumer warp groups of 64 queries each
 ROWS = 128  # keys of a program of the first launch
 
 
@@ -450,8 +404,7 @@ def choose(p: Problem) -> Config:
 def configs(p: Problem) -> list[Config]:
     size, size_v = _width(p["q"].shape[3]), _width(p["v"].shape[3])
     found = [Config(bn, s, ping, exact) for bn in (64, 128) for s in (2, 3, 4) for ping in (False, True) for exact in (False, True)]
-    found += [replace(c, BEHIND=True) for c in found if c.EXACT] + [replace(c, GROUPS=3) for c in found if size == 64 and not c.PING]
-    return [c for c in found if 64 * c.GROUPS * (size + 2 * size_v) + c.BN * c.STAGES * (size + size_v) + 1024 <= p.device.shared_per_block]
+    return [c for c in found if 64 * GROUPS * (size + 2 * size_v) + c.BN * c.STAGES * (size + size_v) + 1024 <= p.device.shared_per_block]
 
 
 def _heads_first(p: Problem, name: str):  # type: ignore[no-untyped-def]
@@ -487,15 +440,14 @@ def launches(p: Problem, config: Config) -> list[Launch]:
         _, shape, strides = _heads_first(p, name)
         return tiled(name, (1, 1, rows, _width(shape[3])), shape=shape, strides=strides)
 
-    rows_of_tiles = -(-queries // (64 * config.GROUPS))
+    rows_of_tiles = -(-queries // (64 * GROUPS))
     section = min(max(1, p.device.l2_bytes // 2 // (keys * (size + size_v))) * (heads // key_heads), batch * heads)
     args = {
         "q_desc": rows_of("q", 64), "k_desc": rows_of("k", config.BN), "v_desc": tiled("turned", (1, 1, _width(size_v), config.BN)),
         "out_desc": rows_of("out", 64), "lse": "lse", **{f"{n}_scale": f"{n}_scale" if p.get(f"{n}_scale") else None for n in "qkv"},
         **shared.scale_strides(p), "rows_of_tiles": rows_of_tiles, "all_heads": batch * heads, "section": section, "H": heads,
-        "GROUP": heads // key_heads, "SQ": queries, "SK": keys, "scale": "scale", "softcap": softcap(p), "GROUPS": config.GROUPS,
-        "STAGES": config.STAGES, "BN": config.BN, **shared.windows(p), "CAP": softcap(p) != 0, "PING": config.PING, "EXACT": config.EXACT,
-        "BEHIND": config.BEHIND,
+        "GROUP": heads // key_heads, "SQ": queries, "SK": keys, "scale": "scale", "softcap": shared.softcap(p), "GROUPS": GROUPS,
+        "STAGES": config.STAGES, "BN": config.BN, **shared.windows(p), "CAP": shared.softcap(p) != 0, "PING": config.PING, "EXACT": config.EXACT,
     }
     turned = {
         "v": "v", "out": "turned", "S": keys, "PADDED": padded, **shared.strides(p, "v", "v"), "H": key_heads, "DV": size_v, "ROWS": ROWS,

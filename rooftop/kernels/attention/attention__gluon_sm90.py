@@ -39,10 +39,9 @@ from rooftop.core.spec import Descriptor, Launch, Meta, Problem
 from rooftop.core.tensor_maps import not_copied
 from rooftop.kernels.attention import _arguments as shared
 from rooftop.kernels.attention._dropout_sm90 import dropped, numbered
-from rooftop.kernels.attention._fwd_sm90 import flat, place, range_of, store_rows
+from rooftop.kernels.attention._fwd_sm90 import flat, length_of, place, range_of, store_rows
 from rooftop.kernels.attention._packed_sm90 import CHUNK, clear_rows, plan_tiles, tile_of
-from rooftop.kernels.attention._soft_cap_sm90 import SMALL, TANH_OF, TANH_OPERANDS, WEIGHTS_OF, WEIGHTS_OPERANDS
-from rooftop.kernels.attention._tiles import softcap
+from rooftop.kernels.attention._scores_sm90 import SMALL, TANH_OF, TANH_OPERANDS, WEIGHTS_OF, WEIGHTS_OPERANDS, distance
 
 # With windows or 256 columns ptxas keeps one or two addresses, read once a tile of queries, in local memory.
 DEMANDS = {"has": ["HGMMA", "UTMALDG", "UTMASTG"], "spills": 16}
@@ -64,7 +63,7 @@ def _load_values(v_desc, v_ring, v_full, empty, b, h, column, n, STAGES: gl.cons
 
 @gluon.jit
 def _load(q_desc, k_desc, v_desc, z_desc, q_tiles, k_ring, v_ring, z_tiles, q_full, q_empty, k_full, v_full, empty, z_full, z_empty, plan,
-          rows_of_tiles, all_heads, section, H, GROUP, TQ, TK, GROUPS: gl.constexpr, STAGES: gl.constexpr, BM: gl.constexpr,
+          rows_of_tiles, all_heads, section, H, GROUP, TQ, TK, lengths, GROUPS: gl.constexpr, STAGES: gl.constexpr, BM: gl.constexpr,
           BN: gl.constexpr, LEFT: gl.constexpr, RIGHT: gl.constexpr, PACKED: gl.constexpr, BIAS: gl.constexpr):
     """The producer warp."""
     n = 0
@@ -79,6 +78,8 @@ def _load(q_desc, k_desc, v_desc, z_desc, q_tiles, k_ring, v_ring, z_tiles, q_fu
             b = bh // H
             h = bh % H
             first, SQ, first_key, SK, row = tile_of(plan, tile, TQ, TK, BM, PACKED)
+            if lengths is not None:
+                SK = length_of(lengths + b, TK)
             begin, end, _, _ = range_of(row, SQ, SK, BM, BN, LEFT, RIGHT)
             if end > begin:
                 for g in gl.static_range(GROUPS):
@@ -107,7 +108,8 @@ def _load(q_desc, k_desc, v_desc, z_desc, q_tiles, k_ring, v_ring, z_tiles, q_fu
 
 @gluon.jit
 def _weights(z, top, total, factor, cap, z_tiles, z_full, z_empty, n, INDEX: gl.constexpr, BIAS: gl.constexpr, rows, column, SK, position,
-             seed, below, numbers, LEFT: gl.constexpr, RIGHT: gl.constexpr, CAP: gl.constexpr, MASKED: gl.constexpr, DROP: gl.constexpr):
+             slope, seed, below, numbers, ALIBI: gl.constexpr, LEFT: gl.constexpr, RIGHT: gl.constexpr, CAP: gl.constexpr,
+             MASKED: gl.constexpr, DROP: gl.constexpr):
     """(p, the new maximum, the new sum, the factor that rescales the old ones) for scores of one tile of keys, which starts at `column`;
     all in base 2. With DROP some of p are 0, after the sum."""
     L: gl.constexpr = z.type.layout
@@ -124,6 +126,11 @@ def _weights(z, top, total, factor, cap, z_tiles, z_full, z_empty, n, INDEX: gl.
         added = flat(z_tiles.index(INDEX)).load(L)
         mbarrier.arrive(z_empty.index(INDEX), count=1)
         z = z * factor + added.to(gl.float32) * LOG2E
+    if ALIBI:
+        if not BIAS:
+            z = z * factor
+        apart = column + gl.arange(0, z.shape[1], gl.SliceLayout(0, L))[None, :] - (rows + position)[:, None]
+        z -= distance(apart) * slope
     if MASKED:
         columns = column + gl.arange(0, z.shape[1], gl.SliceLayout(0, L))
         limit = gl.zeros_like(rows) + SK
@@ -141,7 +148,7 @@ def _weights(z, top, total, factor, cap, z_tiles, z_full, z_empty, n, INDEX: gl.
         if DROP:
             p = dropped(p, seed, below, numbers, column)
         return p, top, new_total, total
-    if BIAS:
+    if BIAS or ALIBI:
         new = gl.maximum(top, gl.max(z, 1))
         base = gl.where(new == float("-inf"), 0.0, new)
         p = gl.exp2(z - base[:, None])
@@ -158,8 +165,8 @@ def _weights(z, top, total, factor, cap, z_tiles, z_full, z_empty, n, INDEX: gl.
 
 @gluon.jit
 def _steps(acc, w, top, total, q, k_ring, v_ring, z_tiles, k_full, v_full, empty, z_full, z_empty, turn_bars, n, first, last, factor, cap,
-           rows, SK, position, seed, limit, numbers, INDEX: gl.constexpr, STAGES: gl.constexpr, BN: gl.constexpr, LEFT: gl.constexpr,
-           RIGHT: gl.constexpr, CAP: gl.constexpr, MASKED: gl.constexpr, PING: gl.constexpr, BIAS: gl.constexpr, DROP: gl.constexpr):
+           rows, SK, position, slope, seed, limit, numbers, ALIBI: gl.constexpr, INDEX: gl.constexpr, STAGES: gl.constexpr, BN: gl.constexpr,
+           LEFT: gl.constexpr, RIGHT: gl.constexpr, CAP: gl.constexpr, MASKED: gl.constexpr, PING: gl.constexpr, BIAS: gl.constexpr, DROP: gl.constexpr):
     """Main loop over tiles of keys from `first` down to one past `last`: the scores of each are issued together with the product of the
     weights of the tile before it."""
     M: gl.constexpr = acc.shape[0]
@@ -181,7 +188,7 @@ def _steps(acc, w, top, total, q, k_ring, v_ring, z_tiles, k_full, v_full, empty
         z = warpgroup_mma_wait(num_outstanding=1, deps=(z,))
         mbarrier.arrive(empty.index(2 * stage), count=1)
         w, top, total, shrink = _weights(z, top, total, factor, cap, z_tiles, z_full, z_empty, n, INDEX, BIAS, rows, (first - 1 - i) * BN,
-                                         SK, position, seed, limit, numbers, LEFT, RIGHT, CAP, MASKED, DROP)
+                                         SK, position, slope, seed, limit, numbers, ALIBI, LEFT, RIGHT, CAP, MASKED, DROP)
         # Waiting for the next keys here ends a basic block: within one, ptxas moves the exponentials behind the wait for the product.
         mbarrier.wait(k_full.index((n + 1) % STAGES), (n + 1) // STAGES & 1, pred=i + 1 < first - last)
         acc = warpgroup_mma_wait(num_outstanding=0, deps=(acc,))
@@ -194,10 +201,10 @@ def _steps(acc, w, top, total, q, k_ring, v_ring, z_tiles, k_full, v_full, empty
 
 @gluon.jit
 def _consume(INDEX: gl.constexpr, q_tiles, k_ring, v_ring, z_tiles, o_tiles, q_full, q_empty, k_full, v_full, empty, z_full, z_empty,
-             turn_bars, out_desc, out, lse, plan, rows_of_tiles, all_heads, section, H, TQ, TK, scale, softcap, ob, os, oh, seed, limit, stay,
-             EIGHTHS, WIDTH: gl.constexpr, OVER: gl.constexpr, GROUPS: gl.constexpr, STAGES: gl.constexpr, BM: gl.constexpr, BN: gl.constexpr,
-             LEFT: gl.constexpr, RIGHT: gl.constexpr, CAP: gl.constexpr, PING: gl.constexpr, PACKED: gl.constexpr, BIAS: gl.constexpr, DROP: gl.constexpr,
-             SHORT: gl.constexpr):
+             turn_bars, out_desc, out, lse, plan, rows_of_tiles, all_heads, section, H, TQ, TK, scale, softcap, ob, os, oh, lengths, sinks,
+             slopes, ab, seed, limit, stay, EIGHTHS, WIDTH: gl.constexpr, OVER: gl.constexpr, GROUPS: gl.constexpr, STAGES: gl.constexpr,
+             BM: gl.constexpr, BN: gl.constexpr, LEFT: gl.constexpr, RIGHT: gl.constexpr, CAP: gl.constexpr, PING: gl.constexpr,
+             PACKED: gl.constexpr, BIAS: gl.constexpr, DROP: gl.constexpr, SHORT: gl.constexpr):
     """One consumer warp group: the 64 queries from INDEX · 64 on of each tile."""
     DV: gl.constexpr = v_ring.shape[4]
     SCORES: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, BN, 16])
@@ -220,6 +227,11 @@ def _consume(INDEX: gl.constexpr, q_tiles, k_ring, v_ring, z_tiles, o_tiles, q_f
         there, tile, bh = place(turn, tiles, rows_of_tiles, all_heads, section)
         if there:
             first, SQ, _unused, SK, row = tile_of(plan, tile, TQ, TK, BM, PACKED)
+            if lengths is not None:
+                SK = length_of(lengths + bh // H, TK)
+            slope = 0.0
+            if slopes is not None:
+                slope = gl.load(slopes + bh // H * ab + bh % H) * LOG2E
             position = SK - SQ
             begin, end, whole, edge = range_of(row, SQ, SK, BM, BN, LEFT, RIGHT)
             rows = row + INDEX * 64 + gl.arange(0, 64, ROWS)
@@ -229,6 +241,10 @@ def _consume(INDEX: gl.constexpr, q_tiles, k_ring, v_ring, z_tiles, o_tiles, q_f
             acc = gl.zeros((64, DV), gl.float32, RESULT)
             top = gl.full((64,), 0.0, gl.float32, ROWS) + (0.5 * factor if CAP == BOUNDED else float("-inf"))
             total = gl.zeros((64,), gl.float32, ROWS)
+            if sinks is not None:
+                sink = gl.load(sinks + bh % H).to(gl.float32) * LOG2E
+                top = gl.full((64,), 0.0, gl.float32, ROWS) + sink
+                total = gl.where(top == float("-inf"), 0.0, 1.0)
             if end > begin:
                 q = flat(q_tiles.index(INDEX))
                 mbarrier.wait(q_full.index(INDEX), used & 1)
@@ -243,9 +259,9 @@ def _consume(INDEX: gl.constexpr, q_tiles, k_ring, v_ring, z_tiles, o_tiles, q_f
                     mbarrier.arrive(turn_bars.index(1 - INDEX), count=1)
                 mbarrier.arrive(empty.index(2 * stage), count=1)
                 w, top, total, _shrink = _weights(z, top, total, factor, cap, z_tiles, z_full, z_empty, n, INDEX, BIAS, rows,
-                                                 (end - 1) * BN, SK, position, seed, limit, numbers, LEFT, RIGHT, CAP,
-                                                 True, DROP)
-                if PACKED:  # noqa: SIM102  decided when it is compiled
+                                                 (end - 1) * BN, SK, position, slope, seed, limit, numbers, slopes is not None, LEFT, RIGHT,
+                                                 CAP, True, DROP)
+                if PACKED or lengths is not None:  # noqa: SIM102  decided when it is compiled
                     if end * BN > SK:
                         mbarrier.wait(v_full.index(stage), n // STAGES & 1)
                         clear_rows(flat(v_ring.index(stage)), SK - (end - 1) * BN, BN)
@@ -253,16 +269,17 @@ def _consume(INDEX: gl.constexpr, q_tiles, k_ring, v_ring, z_tiles, o_tiles, q_f
                 edge = gl.maximum(gl.minimum(edge, end - 1), begin)
                 if RIGHT >= 0:  # without, only the last tile needs a mask at that end: the one above
                     acc, w, top, total, n = _steps(acc, w, top, total, q, k_ring, v_ring, z_tiles, k_full, v_full, empty, z_full, z_empty,
-                                                   turn_bars, n, end - 1, edge, factor, cap, rows, SK, position, seed, limit, numbers,
-                                                   INDEX, STAGES, BN, LEFT, RIGHT, CAP, True, PING, BIAS, DROP)
+                                                   turn_bars, n, end - 1, edge, factor, cap, rows, SK, position, slope, seed, limit, numbers,
+                                                   slopes is not None, INDEX, STAGES, BN, LEFT, RIGHT, CAP, True, PING, BIAS, DROP)
                 inner = gl.minimum(gl.maximum(whole, begin), edge)
                 acc, w, top, total, n = _steps(acc, w, top, total, q, k_ring, v_ring, z_tiles, k_full, v_full, empty, z_full, z_empty,
-                                               turn_bars, n, edge, inner, factor, cap, rows, SK, position, seed, limit, numbers, INDEX,
+                                               turn_bars, n, edge, inner, factor, cap, rows, SK, position, slope, seed, limit, numbers,
+                                               slopes is not None, INDEX,
                                                STAGES, BN, LEFT, RIGHT, CAP, False, PING, BIAS, DROP)
                 if LEFT >= 0:
                     acc, w, top, total, n = _steps(acc, w, top, total, q, k_ring, v_ring, z_tiles, k_full, v_full, empty, z_full, z_empty,
-                                                   turn_bars, n, inner, begin, factor, cap, rows, SK, position, seed, limit, numbers,
-                                                   INDEX, STAGES, BN, LEFT, RIGHT, CAP, True, PING, BIAS, DROP)
+                                                   turn_bars, n, inner, begin, factor, cap, rows, SK, position, slope, seed, limit, numbers,
+                                                   slopes is not None, INDEX, STAGES, BN, LEFT, RIGHT, CAP, True, PING, BIAS, DROP)
                 if not OVER:
                     mbarrier.arrive(q_empty.index(INDEX), count=1)
                 before = (n - 1) % STAGES
@@ -298,13 +315,15 @@ def _consume(INDEX: gl.constexpr, q_tiles, k_ring, v_ring, z_tiles, o_tiles, q_f
     tma.store_wait(0)
 
 
-@gluon.jit(do_not_specialize=("SQ", "SK", "rows_of_tiles", "all_heads", "section", "H", "GROUP", "seed", "limit", "EIGHTHS"))
+@gluon.jit(do_not_specialize=("SQ", "SK", "rows_of_tiles", "all_heads", "section", "H", "GROUP", "ab", "seed", "limit", "EIGHTHS"))
 def _forward(q_desc, k_desc, v_desc, out_desc, bias_desc, out, lse, plan, rows_of_tiles, all_heads, section, H, GROUP, SQ, SK, scale,
              softcap, ob, os, oh, WIDTH: gl.constexpr, OVER: gl.constexpr, GROUPS: gl.constexpr, STAGES: gl.constexpr, BN: gl.constexpr,
              LEFT: gl.constexpr, RIGHT: gl.constexpr, CAP: gl.constexpr, PING: gl.constexpr, PACKED: gl.constexpr, BIAS: gl.constexpr,
-             seed=None, limit=None, stay=None, EIGHTHS=None, DROP: gl.constexpr = False, SHORT: gl.constexpr = True):
+             lengths=None, sinks=None, slopes=None, ab=None, seed=None, limit=None, stay=None, EIGHTHS=None, DROP: gl.constexpr = False,
+             SHORT: gl.constexpr = True):
     """`plan` is read if PACKED, `bias_desc` if BIAS. Strides of batch, token and head: out (o), of WIDTH columns. OVER: the result is
-    staged in the memory of the queries. DROP: dropout, which the arguments from `seed` on say."""
+    staged in the memory of the queries. Each sequence has as many keys as `lengths` says; `slopes`, ab a batch apart, are those of ALiBi. DROP:
+    dropout, which the arguments from `seed` on say."""
     BM: gl.constexpr = 64 * GROUPS
     q_tiles = gl.allocate_shared_memory(q_desc.dtype, [GROUPS] + q_desc.block_type.shape, q_desc.layout)
     k_ring = gl.allocate_shared_memory(k_desc.dtype, [STAGES] + k_desc.block_type.shape, k_desc.layout)
@@ -344,35 +363,35 @@ def _forward(q_desc, k_desc, v_desc, out_desc, bias_desc, out, lse, plan, rows_o
         gl.warp_specialize([
             (_consume,
                         (0, q_tiles, k_ring, v_ring, z_tiles, o_tiles, q_full, q_empty, k_full, v_full, empty, z_full, z_empty, turn_bars,
-                        out_desc, out, lse, plan, rows_of_tiles, all_heads, section, H, SQ, SK, scale, softcap, ob, os, oh, seed,
-                        limit, stay, EIGHTHS, WIDTH, OVER, GROUPS, STAGES, BM, BN, LEFT, RIGHT, CAP, PING, PACKED, BIAS, DROP, SHORT)),
+                        out_desc, out, lse, plan, rows_of_tiles, all_heads, section, H, SQ, SK, scale, softcap, ob, os, oh, lengths,
+                        sinks, slopes, ab, seed, limit, stay, EIGHTHS, WIDTH, OVER, GROUPS, STAGES, BM, BN, LEFT, RIGHT, CAP, PING, PACKED, BIAS, DROP, SHORT)),
             (_consume,
                         (1, q_tiles, k_ring, v_ring, z_tiles, o_tiles, q_full, q_empty, k_full, v_full, empty, z_full, z_empty, turn_bars,
-                        out_desc, out, lse, plan, rows_of_tiles, all_heads, section, H, SQ, SK, scale, softcap, ob, os, oh, seed,
-                        limit, stay, EIGHTHS, WIDTH, OVER, GROUPS, STAGES, BM, BN, LEFT, RIGHT, CAP, PING, PACKED, BIAS, DROP, SHORT)),
+                        out_desc, out, lse, plan, rows_of_tiles, all_heads, section, H, SQ, SK, scale, softcap, ob, os, oh, lengths,
+                        sinks, slopes, ab, seed, limit, stay, EIGHTHS, WIDTH, OVER, GROUPS, STAGES, BM, BN, LEFT, RIGHT, CAP, PING, PACKED, BIAS, DROP, SHORT)),
             (_load,
                      (q_desc, k_desc, v_desc, bias_desc, q_tiles, k_ring, v_ring, z_tiles, q_full, q_empty, k_full, v_full, empty, z_full,
-                     z_empty, plan, rows_of_tiles, all_heads, section, H, GROUP, SQ, SK, GROUPS, STAGES, BM, BN, LEFT, RIGHT, PACKED,
-                     BIAS)),
+                     z_empty, plan, rows_of_tiles, all_heads, section, H, GROUP, SQ, SK, lengths, GROUPS, STAGES, BM, BN, LEFT,
+                     RIGHT, PACKED, BIAS)),
         ], [4, 1], [240, 24])
     else:
         gl.warp_specialize([
             (_consume,
                         (0, q_tiles, k_ring, v_ring, z_tiles, o_tiles, q_full, q_empty, k_full, v_full, empty, z_full, z_empty, turn_bars,
-                        out_desc, out, lse, plan, rows_of_tiles, all_heads, section, H, SQ, SK, scale, softcap, ob, os, oh, seed,
-                        limit, stay, EIGHTHS, WIDTH, OVER, GROUPS, STAGES, BM, BN, LEFT, RIGHT, CAP, PING, PACKED, BIAS, DROP, SHORT)),
+                        out_desc, out, lse, plan, rows_of_tiles, all_heads, section, H, SQ, SK, scale, softcap, ob, os, oh, lengths,
+                        sinks, slopes, ab, seed, limit, stay, EIGHTHS, WIDTH, OVER, GROUPS, STAGES, BM, BN, LEFT, RIGHT, CAP, PING, PACKED, BIAS, DROP, SHORT)),
             (_consume,
                         (1, q_tiles, k_ring, v_ring, z_tiles, o_tiles, q_full, q_empty, k_full, v_full, empty, z_full, z_empty, turn_bars,
-                        out_desc, out, lse, plan, rows_of_tiles, all_heads, section, H, SQ, SK, scale, softcap, ob, os, oh, seed,
-                        limit, stay, EIGHTHS, WIDTH, OVER, GROUPS, STAGES, BM, BN, LEFT, RIGHT, CAP, PING, PACKED, BIAS, DROP, SHORT)),
+                        out_desc, out, lse, plan, rows_of_tiles, all_heads, section, H, SQ, SK, scale, softcap, ob, os, oh, lengths,
+                        sinks, slopes, ab, seed, limit, stay, EIGHTHS, WIDTH, OVER, GROUPS, STAGES, BM, BN, LEFT, RIGHT, CAP, PING, PACKED, BIAS, DROP, SHORT)),
             (_consume,
                         (2, q_tiles, k_ring, v_ring, z_tiles, o_tiles, q_full, q_empty, k_full, v_full, empty, z_full, z_empty, turn_bars,
-                        out_desc, out, lse, plan, rows_of_tiles, all_heads, section, H, SQ, SK, scale, softcap, ob, os, oh, seed,
-                        limit, stay, EIGHTHS, WIDTH, OVER, GROUPS, STAGES, BM, BN, LEFT, RIGHT, CAP, PING, PACKED, BIAS, DROP, SHORT)),
+                        out_desc, out, lse, plan, rows_of_tiles, all_heads, section, H, SQ, SK, scale, softcap, ob, os, oh, lengths,
+                        sinks, slopes, ab, seed, limit, stay, EIGHTHS, WIDTH, OVER, GROUPS, STAGES, BM, BN, LEFT, RIGHT, CAP, PING, PACKED, BIAS, DROP, SHORT)),
             (_load,
                      (q_desc, k_desc, v_desc, bias_desc, q_tiles, k_ring, v_ring, z_tiles, q_full, q_empty, k_full, v_full, empty, z_full,
-                     z_empty, plan, rows_of_tiles, all_heads, section, H, GROUP, SQ, SK, GROUPS, STAGES, BM, BN, LEFT, RIGHT, PACKED,
-                     BIAS)),
+                     z_empty, plan, rows_of_tiles, all_heads, section, H, GROUP, SQ, SK, lengths, GROUPS, STAGES, BM, BN, LEFT,
+                     RIGHT, PACKED, BIAS)),
         ], [4, 4, 1], [160, 160, 24])
 
 
@@ -399,9 +418,13 @@ def _over(p: Problem) -> bool:
 
 
 def supports(p: Problem) -> str | None:
-    if reason := shared.refused(p, ("mask", "page_table", "cache_lengths", "sinks", "q_scale", "k_scale", "v_scale", "alibi_slopes"), dropout=True):
+    if reason := shared.refused(p, ("mask", "page_table", "q_scale", "k_scale", "v_scale"), dropout=True):
         return reason
-    if _over(p) and (shared.packed(p) or (int(p.option("right")) >= 0 and p["q"].shape[1] > p["k"].shape[1])):
+    if shared.packed(p) and (p.get("sinks") is not None or p.get("alibi_slopes") is not None):
+        return "takes no sinks and no alibi_slopes of packed sequences"
+    if p.get("alibi_slopes") is not None and max(p["q"].shape[1], p["k"].shape[1]) > 2**22:
+        return "takes alibi_slopes with at most 2^22 queries and keys"
+    if _over(p) and (shared.packed(p) or p.get("cache_lengths") is not None or (int(p.option("right")) >= 0 and p["q"].shape[1] > p["k"].shape[1])):
         return (
             "of 256 columns it takes calls alone in which every query sees a key: the result of one that sees none would be staged where "
             "queries come"
@@ -420,10 +443,10 @@ def supports(p: Problem) -> str | None:
 
 
 def _cap(p: Problem, config: Config) -> int:
-    cap = softcap(p)
+    cap = shared.softcap(p)
     if cap == 0:
         return 0
-    bounded = cap <= HIGHEST and p["q"].dtype == "bf16" and p.get("bias") is None and not config.MAXIMA
+    bounded = cap <= HIGHEST and p["q"].dtype == "bf16" and all(p.get(n) is None for n in ("bias", "alibi_slopes", "sinks")) and not config.MAXIMA
     return (BOUNDED if bounded else CAPPED).value
 
 
@@ -486,10 +509,13 @@ def launches(p: Problem, config: Config) -> list[Launch]:
         "bias_desc": Descriptor("bias", tile, gl.NVMMASharedLayout.get_default_for(list(tile), kind)) if biased
         else tiled("out", 64, wide_v), "BIAS": biased, "out": "out", "lse": "lse", "plan": "plan" if packed else "lse", "PACKED": packed,
         "rows_of_tiles": rows_of_tiles, "all_heads": batch * heads, "section": min(section, batch * heads), "H": heads,
-        "GROUP": heads // key_heads, "SQ": queries, "SK": keys, "scale": "scale", "softcap": softcap(p), **shared.strides(p, "o", "out"),
+        "GROUP": heads // key_heads, "SQ": queries, "SK": keys, "scale": "scale", "softcap": shared.softcap(p), **shared.strides(p, "o", "out"),
         "WIDTH": p["v"].shape[3], "OVER": _over(p), "GROUPS": config.GROUPS, "STAGES": config.STAGES, "BN": config.BN, **shared.windows(p),
         "CAP": _cap(p, config), "PING": config.PING,
     }
+    args |= {to: name for to, name in (("lengths", "cache_lengths"), ("sinks", "sinks"), ("slopes", "alibi_slopes")) if p.get(name) is not None}
+    if (slopes := p.get("alibi_slopes")) is not None:
+        args["ab"] = heads if len(slopes.shape) == 2 else 0
     if float(p.option("dropout_p")):
         args |= {"seed": "seed", "stay": 1.0 - float(p.option("dropout_p")), **shared.dropout(p)}
     made = [Launch(_forward, (min(tiles, p.device.sms),), args, warps=4)]

@@ -20,7 +20,7 @@ import triton.language as tl
 
 from rooftop.core.spec import Launch, Meta, Problem
 from rooftop.kernels.attention import _arguments as shared
-from rooftop.kernels.attention._tiles import LOG2E, seen, sequence, softcap, tanh
+from rooftop.kernels.attention._tiles import LOG2E, seen, sequence, tanh
 
 DEMANDS = {"spills": 64}  # the sums of a split and of all before it are both registers: 56 and 64 bytes on sm_80 and sm_89, 8 on sm_90
 SPLIT = 1024  # keys
@@ -359,7 +359,7 @@ def launches(p: Problem, config: Config) -> list[Launch]:
         "q": "q", "k": "k", "v": "v", "bias": name("bias"), "mask": name("mask"), "slopes": name("alibi_slopes"), "sinks": name("sinks"),
         "key_begin": name("key_begin"), "key_end": name("key_end"), "cu_q": name("cu_seqlens_q"), "cu_k": name("cu_seqlens_k"),
         "table": name("page_table"), "lengths": name("cache_lengths"), "q_scale": name("q_scale"), "k_scale": name("k_scale"),
-        "scale": "scale", "softcap": softcap(p), **result, "SK": shared.room(p), "N": p["cu_seqlens_q"].shape[0] - 1 if packed else 0,
+        "scale": "scale", "softcap": shared.softcap(p), **result, "SK": shared.room(p), "N": p["cu_seqlens_q"].shape[0] - 1 if packed else 0,
         "PAGES": k.shape[0] if pages else 0, **shared.strides(p, "q", "q"), **shared.strides(p, "k", "k"), **shared.strides(p, "v", "v"),
         **shared.broadcast(p.get("bias")), **shared.broadcast(p.get("mask"), "m"),
         "ab": heads if slopes and len(slopes.shape) == 2 else 0, "tb": pages.strides[0] if pages else 0, **shared.scale_strides(p),

@@ -15,7 +15,7 @@ import triton.language as tl
 
 from rooftop.core.spec import Launch, Problem
 from rooftop.kernels.attention import _arguments as shared
-from rooftop.kernels.attention._tiles import LOG2E, kept, numbered, scored, seen, sequence, softcap
+from rooftop.kernels.attention._tiles import LOG2E, kept, numbered, scored, seen, sequence
 
 
 @triton.jit
@@ -265,7 +265,7 @@ def launches(p: Problem, config: Config) -> list[Launch]:
         "q": "q", "k": "k", "v": "v", "bias": name("bias"), "mask": name("mask"), "slopes": name("alibi_slopes"), "sinks": name("sinks"),
         "key_begin": name("key_begin"), "key_end": name("key_end"), "cu_q": name("cu_seqlens_q"), "cu_k": name("cu_seqlens_k"),
         "table": name("page_table"), "lengths": name("cache_lengths"), "q_scale": name("q_scale"), "k_scale": name("k_scale"),
-        "v_scale": name("v_scale"), "out": "out", "lse": "lse", "scale": "scale", "softcap": softcap(p), "seed": "seed",
+        "v_scale": name("v_scale"), "out": "out", "lse": "lse", "scale": "scale", "softcap": shared.softcap(p), "seed": "seed",
         "stay": 1.0 - float(p.option("dropout_p")), "SQ": queries, "SK": shared.room(p),
         "N": p["cu_seqlens_q"].shape[0] - 1 if packed else 0, "PAGES": k.shape[0] if pages else 0, "H": heads,
         "GROUP": heads // k.shape[2], **shared.strides(p, "q", "q"), **shared.strides(p, "k", "k"), **shared.strides(p, "v", "v"),

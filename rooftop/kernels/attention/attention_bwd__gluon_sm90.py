@@ -27,9 +27,10 @@ from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared,
 from rooftop.core.spec import Descriptor, Launch, Meta, Problem
 from rooftop.core.tensor_maps import not_copied
 from rooftop.kernels.attention import _arguments as shared
-from rooftop.kernels.attention._bwd_sm90 import LOG2E, common_of, flat, inside_of, keys_of, place_of, queries_of, store_rows
+from rooftop.kernels.attention._bwd_sm90 import LOG2E, capped, common_of, factors_of, flat, inside_of, keys_of, place_of, queries_of, store_rows, weights_of
 from rooftop.kernels.attention._bwd_wide_sm90 import to_half
 from rooftop.kernels.attention._dropout_sm90 import dropped, is_dropped, kept_keys, marked, numbered
+from rooftop.kernels.attention._sinks import to_sinks
 
 # ptxas keeps addresses that loops share in local memory; none of them is read in the loops without a mask.
 DEMANDS = {"has": ["HGMMA", "UTMALDG"], "spills": 256}
@@ -45,8 +46,9 @@ def _left(x, ring, acc):
 
 @gluon.jit
 def _key_steps(to_k, to_v, p, ds, norm, delta, k_tile, v_tile, q_ring, g_ring, q_full, g_full, empty, norm_at, delta_at, n, first, last,
-               factor, columns, SQ, position, seed, limit, again, EIGHTHS, bh, first_key, STAGES: gl.constexpr, BM: gl.constexpr,
-               LEFT: gl.constexpr, RIGHT: gl.constexpr, MASKED: gl.constexpr, PIPED: gl.constexpr, DROP: gl.constexpr, SHORT: gl.constexpr):
+               factor, cap, slope, columns, SQ, position, seed, limit, again, EIGHTHS, bh, first_key, STAGES: gl.constexpr, BM: gl.constexpr,
+               LEFT: gl.constexpr, RIGHT: gl.constexpr, MASKED: gl.constexpr, PIPED: gl.constexpr, CAP: gl.constexpr, ALIBI: gl.constexpr,
+               DROP: gl.constexpr, SHORT: gl.constexpr):
     """Main loop over tiles of queries `first` to one before `last`. `norm` and `delta` are those of the first; those of the next are loaded
     while a tile is computed. PIPED: the products of the weights `p` and gradients `ds` of the tile before run meanwhile."""
     SCORES: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, BM, 16])
@@ -74,9 +76,10 @@ def _key_steps(to_k, to_v, p, ds, norm, delta, k_tile, v_tile, q_ring, g_ring, q
         ahead = (i + 1) * BM + gl.arange(0, BM, LINE)
         norm = gl.load(norm_at + ahead)
         z = warpgroup_mma_wait(num_outstanding=3 if PIPED else 1, deps=(z,))
-        p = gl.exp2(z * factor - across[None, :])
+        rows = i * BM + gl.arange(0, BM, ACROSS)
+        z = capped(z, cap, CAP)
+        p = weights_of(z, factor, across[None, :], rows[None, :], columns[:, None], position, slope, ALIBI)
         if MASKED:
-            rows = i * BM + gl.arange(0, BM, ACROSS)
             inside = inside_of(rows[None, :], columns[:, None], position, SQ, LEFT, RIGHT, True)
             p = gl.where(inside, p, 0.0)
         if DROP:
@@ -88,12 +91,13 @@ def _key_steps(to_k, to_v, p, ds, norm, delta, k_tile, v_tile, q_ring, g_ring, q
         dp = warpgroup_mma_wait(num_outstanding=2 if PIPED else 0, deps=(dp,))
         if not PIPED:
             to_v = warpgroup_mma(w, flat(g_ring.index(stage)), to_v, is_async=True)
+        steep = p * (1.0 - z * z) if CAP else p
         if DROP:
-            ds = gl.abs(p) * (gl.where(is_dropped(p), 0.0, dp * again) - across_delta[None, :])
+            ds = gl.abs(steep) * (gl.where(is_dropped(p), 0.0, dp * again) - across_delta[None, :])
             if PIPED:
                 p = gl.where(is_dropped(p), 0.0, p)
         else:
-            ds = p * (dp - across_delta[None, :])
+            ds = steep * (dp - across_delta[None, :])
         if MASKED:
             ds = gl.where(inside, ds, 0.0)
         if not PIPED:
@@ -106,9 +110,9 @@ def _key_steps(to_k, to_v, p, ds, norm, delta, k_tile, v_tile, q_ring, g_ring, q
 
 @gluon.jit
 def _to_keys(INDEX: gl.constexpr, k_tiles, v_tiles, q_ring, g_ring, kv_full, q_full, g_full, empty, norms, deltas, dk, dv, tiles, all_heads,
-             section, H, GROUP, SQ, SK, PADDED, scale, yb, ys, yh, wb, ws, wh, seed, limit, again, EIGHTHS, D: gl.constexpr,
-             DV: gl.constexpr, STAGES: gl.constexpr, BM: gl.constexpr, LEFT: gl.constexpr, RIGHT: gl.constexpr, DROP: gl.constexpr,
-             SHORT: gl.constexpr):
+             section, H, GROUP, SQ, SK, PADDED, scale, yb, ys, yh, wb, ws, wh, softcap, slopes, ab, seed, limit, again,
+             EIGHTHS, D: gl.constexpr, DV: gl.constexpr, STAGES: gl.constexpr, BM: gl.constexpr, LEFT: gl.constexpr, RIGHT: gl.constexpr,
+             CAP: gl.constexpr, DROP: gl.constexpr, SHORT: gl.constexpr):
     """One consumer warp group of the second launch: keys from INDEX · 64 on of the block."""
     SIZE: gl.constexpr = k_tiles.shape[4]
     SIZE_V: gl.constexpr = v_tiles.shape[4]
@@ -129,13 +133,16 @@ def _to_keys(INDEX: gl.constexpr, k_tiles, v_tiles, q_ring, g_ring, kv_full, q_f
     to_v = gl.zeros((64, SIZE_V), gl.float32, TO_V)
     p = gl.zeros((64, BM), gl.float32, SCORES)
     ds = gl.zeros((64, BM), gl.float32, SCORES)
-    factor = scale * LOG2E
+    factor, cap = factors_of(scale, softcap, CAP)
+    slope = 0.0
     n = 0
     if end > begin:
         mbarrier.wait(kv_full.index(0), 0)
     for g in range(GROUP):
         of = batch * H + key_head * GROUP + g
         at = of.to(gl.int64) * PADDED
+        if slopes is not None:
+            slope = gl.load(slopes + batch * ab + of % H) * LOG2E
         line = begin * BM + gl.arange(0, BM, LINE)
         norm = gl.load(norms + at + line)
         delta = gl.load(deltas + at + line)
@@ -146,15 +153,18 @@ def _to_keys(INDEX: gl.constexpr, k_tiles, v_tiles, q_ring, g_ring, kv_full, q_f
         if RIGHT >= 0:
             to_k, to_v, p, ds, norm, delta, n = _key_steps(
                 to_k, to_v, p, ds, norm, delta, k_tile, v_tile, q_ring, g_ring, q_full, g_full, empty, norms_at, deltas_at, n, begin, whole,
-                factor, columns, SQ, position, seed, limit, again, EIGHTHS, of, column + INDEX * 64, STAGES, BM, LEFT, RIGHT, True, PIPED, DROP, SHORT
+                factor, cap, slope, columns, SQ, position, seed, limit, again, EIGHTHS, of, column + INDEX * 64, STAGES, BM,
+                LEFT, RIGHT, True, PIPED, CAP, slopes is not None, DROP, SHORT
             )
         to_k, to_v, p, ds, norm, delta, n = _key_steps(
             to_k, to_v, p, ds, norm, delta, k_tile, v_tile, q_ring, g_ring, q_full, g_full, empty, norms_at, deltas_at, n, whole, edge,
-            factor, columns, SQ, position, seed, limit, again, EIGHTHS, of, column + INDEX * 64, STAGES, BM, LEFT, RIGHT, False, PIPED, DROP, SHORT
+            factor, cap, slope, columns, SQ, position, seed, limit, again, EIGHTHS, of, column + INDEX * 64, STAGES, BM,
+            LEFT, RIGHT, False, PIPED, CAP, slopes is not None, DROP, SHORT
         )
         to_k, to_v, p, ds, norm, delta, n = _key_steps(
             to_k, to_v, p, ds, norm, delta, k_tile, v_tile, q_ring, g_ring, q_full, g_full, empty, norms_at, deltas_at, n, edge, end,
-            factor, columns, SQ, position, seed, limit, again, EIGHTHS, of, column + INDEX * 64, STAGES, BM, LEFT, RIGHT, True, PIPED, DROP, SHORT
+            factor, cap, slope, columns, SQ, position, seed, limit, again, EIGHTHS, of, column + INDEX * 64, STAGES, BM,
+            LEFT, RIGHT, True, PIPED, CAP, slopes is not None, DROP, SHORT
         )
     if PIPED:  # noqa: SIM102  decided when it is compiled
         if n > 0:  # the products of the last tile
@@ -203,11 +213,11 @@ def _load_queries(q_desc, k_desc, v_desc, g_desc, k_tiles, v_tiles, q_ring, g_ri
                 n += 1
 
 
-@gluon.jit(do_not_specialize=("SQ", "SK", "PADDED", "tiles", "all_heads", "section", "H", "GROUP", "seed", "limit", "EIGHTHS"))
+@gluon.jit(do_not_specialize=("SQ", "SK", "PADDED", "tiles", "all_heads", "section", "H", "GROUP", "ab", "seed", "limit", "EIGHTHS"))
 def _keys(q_desc, k_desc, v_desc, g_desc, norms, deltas, dk, dv, tiles, all_heads, section, H, GROUP, SQ, SK, PADDED, scale, yb, ys, yh, wb,
           ws, wh, D: gl.constexpr, DV: gl.constexpr, STAGES: gl.constexpr, BM: gl.constexpr, LEFT: gl.constexpr, RIGHT: gl.constexpr,
-          TILES: gl.constexpr, PARTS: gl.constexpr, seed=None, limit=None, again=None, EIGHTHS=None, DROP: gl.constexpr = False,
-          SHORT: gl.constexpr = True):
+          TILES: gl.constexpr, PARTS: gl.constexpr, softcap=None, slopes=None, ab=None, seed=None, limit=None, again=None, EIGHTHS=None,
+          CAP: gl.constexpr = False, DROP: gl.constexpr = False, SHORT: gl.constexpr = True):
     """dk and dv of TILES times 64 keys a block: with 2 tiles each warp group has 64 keys, with 1 one of the two gradients. Strides of
     batch, token and head: dk (y), dv (w). PARTS: so many blocks share a key head, with GROUP query heads each; dk and dv are then of
     parts of key heads. DROP: dropout; `again`: 1 / (1 - dropout_p)."""
@@ -229,12 +239,12 @@ def _keys(q_desc, k_desc, v_desc, g_desc, norms, deltas, dk, dv, tiles, all_head
         gl.warp_specialize([
             (_to_keys,
                         (0, k_tiles, v_tiles, q_ring, g_ring, kv_full, q_full, g_full, empty, norms, deltas, dk, dv, tiles, all_heads,
-                        section, H, GROUP, SQ, SK, PADDED, scale, yb, ys, yh, wb, ws, wh, seed, limit, again, EIGHTHS, D, DV, STAGES, BM, LEFT,
-                        RIGHT, DROP, SHORT)),
+                        section, H, GROUP, SQ, SK, PADDED, scale, yb, ys, yh, wb, ws, wh, softcap, slopes, ab, seed, limit, again, EIGHTHS, D,
+                        DV, STAGES, BM, LEFT, RIGHT, CAP, DROP, SHORT)),
             (_to_keys,
                         (1, k_tiles, v_tiles, q_ring, g_ring, kv_full, q_full, g_full, empty, norms, deltas, dk, dv, tiles, all_heads,
-                        section, H, GROUP, SQ, SK, PADDED, scale, yb, ys, yh, wb, ws, wh, seed, limit, again, EIGHTHS, D, DV, STAGES, BM, LEFT,
-                        RIGHT, DROP, SHORT)),
+                        section, H, GROUP, SQ, SK, PADDED, scale, yb, ys, yh, wb, ws, wh, softcap, slopes, ab, seed, limit, again, EIGHTHS, D,
+                        DV, STAGES, BM, LEFT, RIGHT, CAP, DROP, SHORT)),
             (_load_queries,
                              (q_desc, k_desc, v_desc, g_desc, k_tiles, v_tiles, q_ring, g_ring, kv_full, q_full, g_full, empty, tiles,
                              all_heads, section, H, GROUP, SQ, SK, STAGES, BM, LEFT, RIGHT, TILES, PARTS)),
@@ -243,12 +253,12 @@ def _keys(q_desc, k_desc, v_desc, g_desc, norms, deltas, dk, dv, tiles, all_head
         gl.warp_specialize([
             (to_half,
                        (0, k_tiles, v_tiles, q_ring, g_ring, kv_full, q_full, g_full, empty, norms, deltas, dk, dv, tiles, all_heads,
-                       section, H, GROUP, SQ, SK, PADDED, scale, yb, ys, yh, wb, ws, wh, seed, limit, again, EIGHTHS, D, DV, STAGES, BM, LEFT,
-                        RIGHT, DROP, SHORT)),
+                       section, H, GROUP, SQ, SK, PADDED, scale, yb, ys, yh, wb, ws, wh, softcap, slopes, ab, seed, limit, again, EIGHTHS, D,
+                        DV, STAGES, BM, LEFT, RIGHT, CAP, DROP, SHORT)),
             (to_half,
                        (1, k_tiles, v_tiles, q_ring, g_ring, kv_full, q_full, g_full, empty, norms, deltas, dk, dv, tiles, all_heads,
-                       section, H, GROUP, SQ, SK, PADDED, scale, yb, ys, yh, wb, ws, wh, seed, limit, again, EIGHTHS, D, DV, STAGES, BM, LEFT,
-                        RIGHT, DROP, SHORT)),
+                       section, H, GROUP, SQ, SK, PADDED, scale, yb, ys, yh, wb, ws, wh, softcap, slopes, ab, seed, limit, again, EIGHTHS, D,
+                        DV, STAGES, BM, LEFT, RIGHT, CAP, DROP, SHORT)),
             (_load_queries,
                              (q_desc, k_desc, v_desc, g_desc, k_tiles, v_tiles, q_ring, g_ring, kv_full, q_full, g_full, empty, tiles,
                              all_heads, section, H, GROUP, SQ, SK, STAGES, BM, LEFT, RIGHT, TILES, PARTS)),
@@ -270,9 +280,9 @@ def _sum_parts(x, out, N, H, ob, os, oh, S, D: tl.constexpr, SIZE: tl.constexpr,
 
 
 @gluon.jit
-def _query_steps(to_q, ds, norm, delta, q_tile, g_tile, k_ring, v_ring, k_full, v_full, empty, n, first, last, factor, rows, SK,
-                 position, seed, limit, again, numbers, STAGES: gl.constexpr, BN: gl.constexpr, LEFT: gl.constexpr, RIGHT: gl.constexpr,
-                 MASKED: gl.constexpr, DROP: gl.constexpr):
+def _query_steps(to_q, ds, norm, delta, q_tile, g_tile, k_ring, v_ring, k_full, v_full, empty, n, first, last, factor, cap, slope,
+                 rows, SK, position, seed, limit, again, numbers, STAGES: gl.constexpr, BN: gl.constexpr, LEFT: gl.constexpr,
+                 RIGHT: gl.constexpr, MASKED: gl.constexpr, CAP: gl.constexpr, ALIBI: gl.constexpr, DROP: gl.constexpr):
     """Main loop over tiles of keys `first` to one before `last`. The product of the gradients `ds` of the tile before runs while those of a
     tile are computed."""
     SCORES: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, BN, 16])
@@ -289,7 +299,10 @@ def _query_steps(to_q, ds, norm, delta, q_tile, g_tile, k_ring, v_ring, k_full, 
         dp = warpgroup_mma(g_tile, flat(v_ring.index(stage)).permute((1, 0)), dp, use_acc=False, is_async=True)
         to_q = warpgroup_mma(u, flat(k_ring.index(done)), to_q, use_acc=n > 1, is_async=True)
         z = warpgroup_mma_wait(num_outstanding=2, deps=(z,))
-        p = gl.exp2(z * factor - norm[:, None])
+        z = capped(z, cap, CAP)
+        p = weights_of(z, factor, norm[:, None], rows[:, None], i * BN + gl.arange(0, BN, gl.SliceLayout(0, SCORES))[None, :], position, slope, ALIBI)
+        if CAP:
+            p = p * (1.0 - z * z)
         dp = warpgroup_mma_wait(num_outstanding=1, deps=(dp,))
         if DROP:
             dp = dropped(dp, seed, limit, numbers, i * BN) * again
@@ -305,8 +318,9 @@ def _query_steps(to_q, ds, norm, delta, q_tile, g_tile, k_ring, v_ring, k_full, 
 
 @gluon.jit
 def _to_queries(INDEX: gl.constexpr, q_tiles, g_tiles, k_ring, v_ring, qg_full, k_full, v_full, empty, norms, deltas, dq, tiles, all_heads,
-                section, H, SQ, SK, PADDED, scale, xb, xs, xh, seed, limit, again, EIGHTHS, D: gl.constexpr, STAGES: gl.constexpr,
-                BN: gl.constexpr, LEFT: gl.constexpr, RIGHT: gl.constexpr, DROP: gl.constexpr, SHORT: gl.constexpr):
+                section, H, SQ, SK, PADDED, scale, xb, xs, xh, softcap, slopes, ab, seed, limit, again, EIGHTHS, D: gl.constexpr,
+                STAGES: gl.constexpr, BN: gl.constexpr, LEFT: gl.constexpr, RIGHT: gl.constexpr, CAP: gl.constexpr, DROP: gl.constexpr,
+                SHORT: gl.constexpr):
     """One consumer warp group of the third launch: queries from INDEX · 64 on of the block."""
     SIZE: gl.constexpr = q_tiles.shape[4]
     SCORES: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, BN, 16])
@@ -324,7 +338,10 @@ def _to_queries(INDEX: gl.constexpr, q_tiles, g_tiles, k_ring, v_ring, qg_full, 
         numbers = numbered(bh, rows, SQ, EIGHTHS, SHORT)
     to_q = gl.zeros((64, SIZE), gl.float32, TO_Q)
     ds = gl.zeros((64, BN), gl.float32, SCORES)
-    factor = scale * LOG2E
+    factor, cap = factors_of(scale, softcap, CAP)
+    slope = 0.0
+    if slopes is not None:
+        slope = gl.load(slopes + bh // H * ab + bh % H) * LOG2E
     n = 0
     if end > begin:
         mbarrier.wait(qg_full.index(0), 0)
@@ -332,16 +349,16 @@ def _to_queries(INDEX: gl.constexpr, q_tiles, g_tiles, k_ring, v_ring, qg_full, 
     g_tile = flat(g_tiles.index(INDEX))
     if LEFT >= 0:
         to_q, ds, n = _query_steps(
-            to_q, ds, norm, delta, q_tile, g_tile, k_ring, v_ring, k_full, v_full, empty, n, begin, whole, factor, rows, SK, position,
-            seed, limit, again, numbers, STAGES, BN, LEFT, RIGHT, True, DROP
+            to_q, ds, norm, delta, q_tile, g_tile, k_ring, v_ring, k_full, v_full, empty, n, begin, whole, factor, cap, slope, rows, SK,
+            position, seed, limit, again, numbers, STAGES, BN, LEFT, RIGHT, True, CAP, slopes is not None, DROP
         )
     to_q, ds, n = _query_steps(
-        to_q, ds, norm, delta, q_tile, g_tile, k_ring, v_ring, k_full, v_full, empty, n, whole, edge, factor, rows, SK, position,
-        seed, limit, again, numbers, STAGES, BN, LEFT, RIGHT, False, DROP
+        to_q, ds, norm, delta, q_tile, g_tile, k_ring, v_ring, k_full, v_full, empty, n, whole, edge, factor, cap, slope, rows, SK,
+        position, seed, limit, again, numbers, STAGES, BN, LEFT, RIGHT, False, CAP, slopes is not None, DROP
     )
     to_q, ds, n = _query_steps(
-        to_q, ds, norm, delta, q_tile, g_tile, k_ring, v_ring, k_full, v_full, empty, n, edge, end, factor, rows, SK, position,
-        seed, limit, again, numbers, STAGES, BN, LEFT, RIGHT, True, DROP
+        to_q, ds, norm, delta, q_tile, g_tile, k_ring, v_ring, k_full, v_full, empty, n, edge, end, factor, cap, slope, rows, SK,
+        position, seed, limit, again, numbers, STAGES, BN, LEFT, RIGHT, True, CAP, slopes is not None, DROP
     )
     if n > 0:  # the product of the last tile
         to_q = warpgroup_mma(_left(ds, k_ring, to_q), flat(k_ring.index((n - 1) % STAGES)), to_q, use_acc=n > 1, is_async=True)
@@ -375,10 +392,11 @@ def _load_keys(q_desc, k_desc, v_desc, g_desc, q_tiles, g_tiles, k_ring, v_ring,
             tma.async_copy_global_to_shared(v_desc, [batch, head // GROUP, column, 0], v_full.index(stage), v_ring.index(stage))
 
 
-@gluon.jit(do_not_specialize=("SQ", "SK", "PADDED", "tiles", "all_heads", "section", "H", "GROUP", "seed", "limit", "EIGHTHS"))
+@gluon.jit(do_not_specialize=("SQ", "SK", "PADDED", "tiles", "all_heads", "section", "H", "GROUP", "ab", "seed", "limit", "EIGHTHS"))
 def _queries(q_desc, k_desc, v_desc, g_desc, norms, deltas, dq, tiles, all_heads, section, H, GROUP, SQ, SK, PADDED, scale, xb, xs, xh,
-             D: gl.constexpr, STAGES: gl.constexpr, BN: gl.constexpr, LEFT: gl.constexpr, RIGHT: gl.constexpr, seed=None, limit=None,
-             again=None, EIGHTHS=None, DROP: gl.constexpr = False, SHORT: gl.constexpr = True):
+             D: gl.constexpr, STAGES: gl.constexpr, BN: gl.constexpr, LEFT: gl.constexpr, RIGHT: gl.constexpr, softcap=None,
+             slopes=None, ab=None, seed=None, limit=None, again=None, EIGHTHS=None, CAP: gl.constexpr = False, DROP: gl.constexpr = False,
+             SHORT: gl.constexpr = True):
     """dq of 128 queries a block; those with the most keys start first. Strides of batch, token and head: dq (x)."""
     q_tiles = gl.allocate_shared_memory(q_desc.dtype, [2] + q_desc.block_type.shape, q_desc.layout)
     g_tiles = gl.allocate_shared_memory(g_desc.dtype, [2] + g_desc.block_type.shape, g_desc.layout)
@@ -397,10 +415,12 @@ def _queries(q_desc, k_desc, v_desc, g_desc, norms, deltas, dq, tiles, all_heads
     gl.warp_specialize([
         (_to_queries,
                        (0, q_tiles, g_tiles, k_ring, v_ring, qg_full, k_full, v_full, empty, norms, deltas, dq, tiles, all_heads, section,
-                       H, SQ, SK, PADDED, scale, xb, xs, xh, seed, limit, again, EIGHTHS, D, STAGES, BN, LEFT, RIGHT, DROP, SHORT)),
+                       H, SQ, SK, PADDED, scale, xb, xs, xh, softcap, slopes, ab, seed, limit, again, EIGHTHS, D, STAGES, BN, LEFT, RIGHT, CAP,
+                       DROP, SHORT)),
         (_to_queries,
                        (1, q_tiles, g_tiles, k_ring, v_ring, qg_full, k_full, v_full, empty, norms, deltas, dq, tiles, all_heads, section,
-                       H, SQ, SK, PADDED, scale, xb, xs, xh, seed, limit, again, EIGHTHS, D, STAGES, BN, LEFT, RIGHT, DROP, SHORT)),
+                       H, SQ, SK, PADDED, scale, xb, xs, xh, softcap, slopes, ab, seed, limit, again, EIGHTHS, D, STAGES, BN, LEFT, RIGHT, CAP,
+                       DROP, SHORT)),
         (_load_keys,
                       (q_desc, k_desc, v_desc, g_desc, q_tiles, g_tiles, k_ring, v_ring, qg_full, k_full, v_full, empty, tiles, all_heads,
                       section, H, GROUP, SQ, SK, STAGES, BN, LEFT, RIGHT)),
@@ -430,11 +450,13 @@ def _wide(p: Problem) -> bool:
 
 
 def supports(p: Problem) -> str | None:
-    names = ("mask", "bias", "alibi_slopes", "cu_seqlens_q", "page_table", "cache_lengths", "q_scale", "k_scale", "v_scale", "sinks")
+    names = ("mask", "bias", "cu_seqlens_q", "page_table", "cache_lengths", "q_scale", "k_scale", "v_scale")
     if reason := shared.refused(p, names, dropout=True):
         return reason
-    if float(p.option("softcap")):
-        return "takes no soft cap"
+    if _wide(p) and (float(p.option("softcap")) or p.get("alibi_slopes") is not None):
+        return "takes a soft cap and alibi_slopes with heads of at most 128 columns"
+    if p.get("alibi_slopes") is not None and max(p["q"].shape[1], p["k"].shape[1]) > 2**22:
+        return "takes alibi_slopes with at most 2^22 queries and keys"
     for name in ("q", "k", "v", "dout"):
         if reason := not_copied(_heads_first(p, name)[0], *_heads_first(p, name)[1]):
             return f"TMA does not copy {name}: {reason}"
@@ -533,6 +555,10 @@ def launches(p: Problem, config: Config) -> list[Launch]:
     parts = config.parts
     args = {"norms": "norms", "deltas": "deltas", "H": heads, "SQ": queries, "SK": keys, "PADDED": padded, "scale": "scale", "D": size,
             **shared.windows(p)}
+    if shared.softcap(p):
+        args |= {"softcap": shared.softcap(p), "CAP": True}
+    if (slopes := p.get("alibi_slopes")) is not None:
+        args |= {"slopes": "alibi_slopes", "ab": heads if len(slopes.shape) == 2 else 0}
     if float(p.option("dropout_p")):
         args |= {"seed": "seed", "again": 1.0 / (1.0 - float(p.option("dropout_p"))), **shared.dropout(p)}
     owned = 1 if _wide(p) else 2
@@ -566,6 +592,9 @@ def launches(p: Problem, config: Config) -> list[Launch]:
         given = {"x": f"{name}_parts", "out": name, "N": rows, "H": key_heads, "ob": ob, "os": os, "oh": oh, "S": keys, "D": d,
                  "SIZE": _width(d), "PARTS": parts, "ROWS_OF": of}
         sums.append(Launch(_sum_parts, (-(-rows // of),), given, 4))
+    if p.get("sinks") is not None:
+        given = {"sinks": "sinks", "lse": "lse", "delta": "deltas", "dsinks": "dsinks", "B": batch, "SQ": queries, "H": heads, "BLOCK": 1024}
+        sums.append(Launch(to_sinks, (heads,), {**given, "PADDED": padded}, 4))
     return [
         Launch(common_of, (-(-padded // ROWS), heads, batch), common, 4),
         Launch(_keys, (key_tiles * batch * virtual,), {**args, **to_keys}, 4),

@@ -15,8 +15,9 @@ import triton.language as tl
 
 from rooftop.core.spec import Launch, Meta, Problem
 from rooftop.kernels.attention import _arguments as shared
-from rooftop.kernels.attention._bwd_tiles import gradients, row_sums, to_bias, to_sinks
-from rooftop.kernels.attention._tiles import LOG2E, kept, kept_transposed, numbered, sequence, softcap
+from rooftop.kernels.attention._bwd_tiles import gradients, row_sums, to_bias
+from rooftop.kernels.attention._sinks import to_sinks
+from rooftop.kernels.attention._tiles import LOG2E, kept, kept_transposed, numbered, sequence
 
 # With a soft cap, and with 256 columns, two accumulators and two tiles of scores take a few registers more than there are.
 DEMANDS = {"spills": 80}
@@ -366,7 +367,7 @@ def launches(p: Problem, config: Config) -> list[Launch]:
     args = {
         "q": "q", "k": "k", "v": "v", "dout": "dout", "lse": "lse", "delta": "delta", "bias": name("bias"), "mask": name("mask"),
         "slopes": name("alibi_slopes"), "key_begin": name("key_begin"), "key_end": name("key_end"), "lengths": name("cache_lengths"),
-        "q_scale": name("q_scale"), "k_scale": name("k_scale"), "v_scale": name("v_scale"), "scale": "scale", "softcap": softcap(p),
+        "q_scale": name("q_scale"), "k_scale": name("k_scale"), "v_scale": name("v_scale"), "scale": "scale", "softcap": shared.softcap(p),
         "seed": "seed", "share": 1.0 / (1.0 - float(p.option("dropout_p"))), "SQ": queries, "SK": k.shape[1], "H": heads,
         "GROUP": heads // k.shape[2], **shared.strides(p, "q", "q"), **shared.strides(p, "k", "k"), **shared.strides(p, "v", "v"), **flow,
         **shared.broadcast(bias), **shared.broadcast(p.get("mask"), "m"), **shared.dropout(p),

@@ -166,8 +166,4 @@ struct Taps {
     __device__ static bool has(const Tap& d, const int (&sides)[3]) {
         return (d.z == 0 || sides[0]) && (d.y == 0 || (d.y < 0 ? sides[1] > 0 : sides[1] < 2)) && (d.x == 0 || (d.x < 0 ? sides[2] > 0 : sides[2] < 2));
     }
-    __device__ static int slot(int z, int y, bool three) { return three ? z % 32 * 32 + y % 32 : y; }
-    __device__ static int place(const Tap& d, int t, int z, int y, bool three) {
-        return ((t - d.back) & 31) * 1024 + (three ? ((z + d.z) & 31) * 32 + ((y + d.y) & 31) : y + d.y);
-    }
 };

@@ -15,6 +15,7 @@ demands = { spills = 0 }
 #include "_fours.cuh"
 
 constexpr int COUNTERS = 4;  // warps of a block that counts: 8 KiB each
+constexpr int AHEAD = 4;     // loads in flight: 24 warps of a multiprocessor with one each leave half of the bandwidth unused
 
 template <int F>
 __global__ void __launch_bounds__(32 * COUNTERS)
@@ -44,26 +45,33 @@ count_symbols(const typename Element<F>::Bits* __restrict__ x, long long n, bool
     };
     const auto add = [&](unsigned symbol) { ++mine[symbol % 64 * 128 + symbol / 64]; };
     const long long packs = vectors ? n / EACH : 0, step = gridDim.x * 32ll * COUNTERS;
-    const long long rounds = (packs + step - 1) / step;
+    const long long rounds = (packs + AHEAD * step - 1) / (AHEAD * step);
     long long at = blockIdx.x * 32ll * COUNTERS + threadIdx.x;
     int left = 255;
-    for (long long round = 0; round < rounds; ++round, at += step) {
-        if (left < EACH) emptied(), left = 255;
-        left -= EACH;
-        if (at >= packs) continue;
-        Four<BYTES> f[PACKS];
-        if constexpr (BYTES <= 2) {
-            const uint4 v = reinterpret_cast<const uint4*>(x)[at];
-            const unsigned w[4] = {v.x, v.y, v.z, v.w};
+    for (long long round = 0; round < rounds; ++round, at += AHEAD * step) {
+        if (left < AHEAD * EACH) emptied(), left = 255;
+        left -= AHEAD * EACH;
+        Four<BYTES> f[AHEAD][PACKS];
 #pragma unroll
-            for (int i = 0; i < 4; ++i) f[i / BYTES].w[i % BYTES] = w[i];
-        } else {
-            f[0] = load_whole<BYTES>(x + at * 4, 0);
+        for (int a = 0; a < AHEAD; ++a) {
+            if (at + a * step >= packs) continue;
+            if constexpr (BYTES <= 2) {
+                const uint4 v = reinterpret_cast<const uint4*>(x)[at + a * step];
+                const unsigned w[4] = {v.x, v.y, v.z, v.w};
+#pragma unroll
+                for (int i = 0; i < 4; ++i) f[a][i / BYTES].w[i % BYTES] = w[i];
+            } else {
+                f[a][0] = load_whole<BYTES>(x + (at + a * step) * 4, 0);
+            }
         }
 #pragma unroll
-        for (int i = 0; i < PACKS; ++i)
+        for (int a = 0; a < AHEAD; ++a) {
+            if (at + a * step >= packs) continue;
 #pragma unroll
-            for (int j = 0; j < 4; ++j) add(symbol_of<F>(f[i], j));
+            for (int i = 0; i < PACKS; ++i)
+#pragma unroll
+                for (int j = 0; j < 4; ++j) add(symbol_of<F>(f[a][i], j));
+        }
     }
     emptied();
     // what is left of the vectors, or all of unaligned values; no lane takes more than 255 before a warp empties
@@ -184,11 +192,13 @@ compress_planes(const typename Element<F>::Bits* __restrict__ x, long long n, bo
                 if constexpr (ALL) return load_whole<BYTES>(from, g * 128 + 4 * lane);
                 else return whole ? load_whole<BYTES>(from, g * 128 + 4 * lane) : load_part<BYTES>(from, g * 128 + 4 * lane, values);
             };
-            Four<BYTES> next = load(groups - 1);
-#pragma unroll 1
-            for (int g = groups - 1; g >= 0 && at >= 128; --g) {
-                const Four<BYTES> p = next;
-                if (g) next = load(g - 1);
+            constexpr int DEEP = ALL && BYTES <= 4 ? AHEAD : 1;  // groups that are loaded ahead
+            Four<BYTES> next[DEEP];
+#pragma unroll
+            for (int a = 0; a < DEEP; ++a) next[a] = load(groups - 1 - a);
+            const auto group = [&](int g, Four<BYTES>& ahead) {
+                const Four<BYTES> p = ahead;
+                if (g >= DEEP) ahead = load(g - DEEP);
 #pragma unroll
                 for (int j = 3; j >= 0; --j) {
                     const bool live = ALL || g * 128 + 4 * lane + j < values;
@@ -202,7 +212,12 @@ compress_planes(const typename Element<F>::Bits* __restrict__ x, long long n, bo
                     if (!ALL && static_cast<int>(state - q * (4096 - less)) < 0) --q;
                     if (live) state = q * less + (state + e.w);
                 }
-            }
+            };
+#pragma unroll 1
+            for (int g = groups - 1; g >= 0; g -= DEEP)
+#pragma unroll
+                for (int a = 0; a < DEEP; ++a)
+                    if (at >= 128) group(g - a, next[a]);
         };
         if (whole && exact) encode(Number<1>());
         else encode(Number<0>());
@@ -244,7 +259,7 @@ compress_planes(const typename Element<F>::Bits* __restrict__ x, long long n, bo
             }
             const auto keep_all = [&](auto number) {
                 constexpr bool ALL = decltype(number)::value;
-#pragma unroll 2
+#pragma unroll BYTES <= 2 ? 8 : 2
                 for (int g = 0; g < groups; ++g) {
                     const Four<BYTES> p = load(g);
                     int plane = 33 + (given + 1) / 2;

@@ -18,7 +18,7 @@ constexpr int CODERS = 256, PACKERS = 256, WARPS = PACKERS / 32, STREAMS_MOST = 
 
 /// Symbols and numbers of every chunk: of a symbol 0 the number is the value's bits.
 template <int F, int RANK>
-__global__ void __launch_bounds__(CODERS)
+__global__ void __launch_bounds__(CODERS, 2)
 predict(const unsigned* __restrict__ x, const double* __restrict__ bound, long long Z, long long Y, long long X, int nz, int ny, int nx,
         unsigned char* __restrict__ symbols, unsigned* __restrict__ numbers, double* known) {
     const long long chunk = blockIdx.x;

@@ -2,8 +2,8 @@
 idea    = """Three launches, a block a chunk in each. The first validates a chunk's parts and decodes its symbols: a warp a stream, as \
   `planes`, with a table of 4096 symbols each; then the block sums up how many low bits and exact values come before each symbol, and puts \
   numbers together. The second refines a chunk level by level, a value a thread, the set before being complete at each barrier. The third \
-  takes chunks that are predicted from previous values: those of equal z (r (r + 2) + 1) + y (r + 1) + x at once, from a ring of the last 32 \
-  such steps, in which neighbours in y are neighbours in memory."""
+  takes chunks that are predicted from previous values: those of equal z (r (r + 2) + 1) + y (r + 1) + x at once, from the last 27 such steps in \
+  shared memory, in which neighbours in y are neighbours."""
 predict = { registers = 64 }
 limit   = """of interpolated chunks loads: 24 neighbours of 8 bytes at a stride, about 100 cycles of a multiprocessor for 32 values, 300 GB/s \
   of float32. Of the others FP64 and the barrier of each of 820 steps: 160 GB/s"""
@@ -16,7 +16,8 @@ demands = { spills = 0 }
 #include "_ratio_words.cuh"
 
 constexpr int THREADS = 256, WARPS = 8;  // of a block that reads words
-constexpr int REFINERS = 512, WALKERS = 320;
+constexpr int REFINERS = 512, WALKERS = 640;
+constexpr int BACK = 27, ACROSS = 22, STEP = 29 * ACROSS;  // of walk: steps to the farthest neighbour, and places of a step: 29 z, 22 y of each
 
 /// Symbols and numbers of every chunk. `numbers`: z of docs/codecs.md, or which of the exact values a symbol 0 stands for.
 template <int F, int RANK>
@@ -136,7 +137,7 @@ __device__ void filled(const Cube<RANK>& cube, Bits* y, const unsigned* raw) {
 }
 
 template <int F, int RANK>
-__global__ void __launch_bounds__(REFINERS)
+__global__ void __launch_bounds__(REFINERS, 1)
 interpolate(const unsigned* __restrict__ words, const long long* __restrict__ starts, const double* __restrict__ bound, long long Z, long long Y,
             long long X, int nz, int ny, int nx, const Parts* __restrict__ parts, const unsigned char* __restrict__ symbols,
             const unsigned* __restrict__ numbers, double* known, unsigned* __restrict__ y, int* __restrict__ damaged) {
@@ -215,13 +216,16 @@ interpolate(const unsigned* __restrict__ words, const long long* __restrict__ st
     if (threadIdx.x == 0) damaged[chunk] = 3;
 }
 
-/// A chunk that is predicted from previous values: `known` is a ring of 32 steps of 1024 places.
+/// A chunk that is predicted from previous values. What the last 27 steps found lies in shared memory, a row a step: the values of a step
+/// have places in the order of z, then y, counted from the first that it could have, so that a neighbour lies equally far for all.
 template <int F, int RANK>
 __global__ void __launch_bounds__(WALKERS)
 walk(const unsigned* __restrict__ words, const long long* __restrict__ starts, const double* __restrict__ bound, long long Z, long long Y,
      long long X, int nz, int ny, int nx, const Parts* __restrict__ parts, const unsigned char* __restrict__ symbols,
-     const unsigned* __restrict__ numbers, double* known, unsigned* __restrict__ y_, int* __restrict__ damaged) {
+     const unsigned* __restrict__ numbers, unsigned* __restrict__ y_, int* __restrict__ damaged) {
+    extern __shared__ __align__(16) double ring[];  // [BACK][STEP]
     __shared__ Taps taps;
+    __shared__ int offsets[2][76];  // of the neighbours within reach, then of those within 1: of a step, and of the next
     const long long chunk = blockIdx.x;
     gdc_wait();
     const Parts& part = parts[chunk];
@@ -233,28 +237,37 @@ walk(const unsigned* __restrict__ words, const long long* __restrict__ starts, c
     __syncthreads();
     for (int i = threadIdx.x; i < taps.weights; i += WALKERS) taps.w[i] = __uint_as_float(from[5 + i]);
     const double base = __longlong_as_double(static_cast<long long>(from[4] * 0x100000000ull | from[3])), step = __dmul_rn(2.0, *bound);
-    double* ring = known + chunk * VALUES;
     const unsigned* exact = from + part.exact;
     const bool three = n[0] > 1;
-    const int reach = three ? 2 : 3, dy = reach + 1, dz = three ? 9 : 0;
-    const int turns = dz * (n[0] - 1) + dy * (n[1] - 1) + n[2];
+    const int reach = three ? 2 : 3, dy = reach + 1, dz = three ? 9 : 0, last = dy * (n[1] - 1) + n[2] - 1;
+    const int turns = dz * (n[0] - 1) + last + 1;
+    const auto up = [](int a, int b) { return a >= 0 ? (a + b - 1) / b : -(-a / b); };  // a / b, rounded up
+    const auto first_z = [&](int t) { return three ? up(t - last, dz) : 0; };
+    const auto look = [&](int t) {
+        const int j = threadIdx.x;
+        if (j >= 75) return;
+        const auto d = j < 62 ? taps.far[min(j, taps.all - 1)] : taps.near[j - 62];
+        const int row = (t - d.back + BACK) % BACK, z = first_z(t) - first_z(t - d.back) + d.z;
+        offsets[t % 2][j] = row * STEP + z * ACROSS + up(t - (n[2] - 1), dy) - up(t - (n[2] - 1) + d.x, dy);
+    };
+    look(0);
     bool good = true;
+    const int zi = three ? threadIdx.x / ACROSS : 0, yi = three ? threadIdx.x % ACROSS : threadIdx.x;
     for (int t = 0; t < turns; ++t) {
-        __syncthreads();  // the steps before are complete
-        const int before = t - dy * (n[1] - 1) - (n[2] - 1), first_z = three && before > 0 ? (before + dz - 1) / dz : 0;
-        for (int i = threadIdx.x; i < (three ? 29 * 22 : 128); i += WALKERS) {
-            const int z = first_z + (three ? i / 22 : 0), left = t - dz * z, first_y = left > n[2] - 1 ? (left - (n[2] - 1) + dy - 1) / dy : 0;
-            const int y = first_y + (three ? i % 22 : i), x = left - dy * y;
-            if (z >= n[0] || y >= n[1] || x < 0) continue;
+        __syncthreads();  // the step before is complete
+        const int z = first_z(t) + zi, left = t - dz * z, y = up(left - (n[2] - 1), dy) + yi, x = left - dy * y;
+        if (threadIdx.x < STEP && z >= 0 && z < n[0] && y >= 0 && y < n[1] && x >= 0) {
+            const int here = zi * ACROSS + yi, *offset = offsets[t % 2];
             double p = 0;
             if ((z >= reach || !three) && y >= reach && y < n[1] - reach && x >= reach && x < n[2] - reach) {
-                for (int j = 0; j < taps.all; ++j) p = __dadd_rn(p, __dmul_rn(ring[taps.place(taps.far[j], t, z, y, three)], taps.w[j]));
+#pragma unroll 4
+                for (int j = 0; j < taps.all; ++j) p = __dadd_rn(p, __dmul_rn(ring[here + offset[j]], taps.w[j]));
             } else {
                 const int sides[3] = {z > 0, (y > 0) + (y == n[1] - 1), (x > 0) + (x == n[2] - 1)};
                 int weight = taps.begins[(sides[0] * 3 + sides[1]) * 3 + sides[2]];
                 for (int j = 0; j < 13; ++j) {
                     if (!taps.has(taps.near[j], sides)) continue;
-                    p = __dadd_rn(p, __dmul_rn(ring[taps.place(taps.near[j], t, z, y, three)], taps.w[weight++]));
+                    p = __dadd_rn(p, __dmul_rn(ring[here + offset[62 + j]], taps.w[weight++]));
                 }
             }
             p = finite_or(__dadd_rn(p, base), base);
@@ -267,9 +280,10 @@ walk(const unsigned* __restrict__ words, const long long* __restrict__ starts, c
             } else {
                 v = __uint_as_float(exact[number]);
             }
-            ring[(t % 32) * 1024 + taps.slot(z, y, three)] = __dadd_rn(p, -base);
+            ring[t % BACK * STEP + here] = __dadd_rn(p, -base);
             y_[cube.element(z, y, x)] = __float_as_uint(v);
         }
+        look(t + 1);
     }
     if (__syncthreads_and(good)) return;
     filled<unsigned, RANK>(cube, y_, nullptr);

@@ -8,11 +8,14 @@ from rooftop.core.spec import Launch, Meta, Problem
 from rooftop.kernels.codecs._chunk_grid import RATIO_VALUES, chunks_taken, ratio_header
 
 PARTS = 104  # bytes of a chunk's Parts
+RING = 27 * 638 * 8  # bytes of shared memory of `walk`
 
 
 def supports(p: Problem, head: Any) -> str | None:
     if p.option("element") != "f32":
         return f"it decodes float32; the values are {p.option('element')}"
+    if p.option("rank") != 1 and p.device.shared_per_block < RING + 4096:
+        return f"a block needs {RING + 4096} bytes of shared memory; the device has {p.device.shared_per_block}"
     return chunks_taken(ratio_header(p, "y").chunks)
 
 
@@ -39,10 +42,14 @@ def launches(p: Problem, config: Any, head: Any) -> list[Launch]:
         "y": ("ptr", "y"), "damaged": ("ptr", "damaged"),
     }
 
-    def launch(kernel: str, threads: int, args: dict[str, tuple[str, Any]]) -> Launch:
+    walking = {n: a for n, a in values.items() if n != "known"}
+
+    def launch(kernel: str, threads: int, args: dict[str, tuple[str, Any]], shared: int = 0) -> Launch:
         return Launch(
             f"{kernel}<{h.element.code}, {h.rank}>", (h.chunks,), {n: v for n, (_, v) in args.items()},
-            types=tuple(t for t, _ in args.values()), block=(threads,), chained=p.device.arch >= 90,
+            types=tuple(t for t, _ in args.values()), block=(threads,), shared=shared,
+            chained=p.device.arch >= 90,
         )
 
-    return [launch("read_chunks", 256, reading), launch("interpolate", 512, values), launch("walk", 320, values)]
+    made_of = [launch("read_chunks", 256, reading), launch("interpolate", 512, values)]
+    return made_of if h.rank == 1 else [*made_of, launch("walk", 640, walking, RING)]  # a line has no such predictor

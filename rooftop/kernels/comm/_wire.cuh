@@ -126,6 +126,31 @@ struct Packed {
     float s;
 };
 
+/// size / most, rounded once, of most = MOST or NEXT: a quotient by the rounded reciprocal, and its remainder's.
+template <int WIRE>
+__device__ inline float by_most(float size, bool bad) {
+    using W = Wire<WIRE>;
+    const float most = bad ? W::NEXT : W::MOST, part = bad ? 1.f / W::NEXT : 1.f / W::MOST, q = __fmul_rn(size, part);
+    return __fmaf_rn(__fmaf_rn(-q, most, size), part, q);
+}
+
+/// The low bytes of four words.
+__device__ inline unsigned low_bytes(unsigned a, unsigned b, unsigned c, unsigned d) {
+    return __byte_perm(__byte_perm(a, b, 0x0040), __byte_perm(c, d, 0x0040), 0x5410);
+}
+
+/// Codes in the low bits of words to a pack.
+template <int WIRE>
+__device__ inline void join(unsigned (&w)[Wire<WIRE>::WORDS], const unsigned (&code)[PACK]) {
+    if constexpr (WIRE == INT4) {
+        const unsigned even = low_bytes(code[0], code[2], code[4], code[6]), odd = low_bytes(code[1], code[3], code[5], code[7]);
+        w[0] = (even & 0x0f0f0f0fu) | (odd << 4 & 0xf0f0f0f0u);
+    } else {
+#pragma unroll
+        for (int i = 0; i < PACK; i += 4) w[i / 4] = low_bytes(code[i], code[i + 1], code[i + 2], code[i + 3]);
+    }
+}
+
 /// `index`: of the random bits of the first element, a multiple of 8.
 template <int WIRE, int GROUP, bool STOCHASTIC>
 __device__ inline Packed<WIRE> encode(const float (&v)[PACK], unsigned seed, unsigned long long index) {
@@ -139,67 +164,108 @@ __device__ inline Packed<WIRE> encode(const float (&v)[PACK], unsigned seed, uns
             out.w[i / 2] = *reinterpret_cast<const unsigned*>(&pair);
         }
     } else {
-        float size = 0;
-        int bad = 0;
+        const float infinity = __uint_as_float(0x7f800000u);
+        float size = 0, zero = 0;  // NaN where an element is not finite
 #pragma unroll
-        for (int i = 0; i < PACK; ++i) {
-            if (is_finite(v[i])) size = fmaxf(size, fabsf(v[i]));
-            else bad = 1;
-        }
+        for (int i = 0; i < PACK; ++i) size = fmaxf(size, fabsf(v[i])), zero = __fmaf_rn(v[i], 0.f, zero);
+        size = zero != zero ? infinity : size;
 #pragma unroll
-        for (int lanes = 1; lanes < GROUP / PACK; lanes *= 2) {
-            size = fmaxf(size, __shfl_xor_sync(~0u, size, lanes));
-            bad |= __shfl_xor_sync(~0u, bad, lanes);
+        for (int lanes = 1; lanes < GROUP / PACK; lanes *= 2) size = fmaxf(size, __shfl_xor_sync(~0u, size, lanes));
+        const bool bad = size == infinity, any = __any_sync(~0u, bad);
+        if (any) {  // the largest finite one
+            float finite = 0;
+#pragma unroll
+            for (int i = 0; i < PACK; ++i)
+                if (is_finite(v[i])) finite = fmaxf(finite, fabsf(v[i]));
+#pragma unroll
+            for (int lanes = 1; lanes < GROUP / PACK; lanes *= 2) finite = fmaxf(finite, __shfl_xor_sync(~0u, finite, lanes));
+            size = finite;
         }
-        const float most = bad ? W::NEXT : W::MOST, s = fmaxf(__fdiv_rn(size, most), 0x1p-126f), part = __frcp_rn(s);
+        const float s = fmaxf(by_most<WIRE>(size, bad), 0x1p-126f), part = __frcp_rn(s);
         out.s = bad ? -s : s;
-        const RandomWords random(seed, index >> 3);
+        if (STOCHASTIC || any) {
+            const float most = bad ? W::NEXT : W::MOST;
+            const RandomWords random(seed, index >> 3);
+            constexpr unsigned EDGE = static_cast<unsigned>(W::MOST);
 #pragma unroll
-        for (int i = 0; i < W::WORDS; ++i) out.w[i] = 0;
+            for (int i = 0; i < W::WORDS; ++i) out.w[i] = 0;
 #pragma unroll
-        for (int i = 0; i < PACK; ++i) {
-            const float t = fminf(fmaxf(__fmul_rn(v[i], part), -most), most);  // NaN gives -most; its own code is put in below
-            unsigned code;
-            if constexpr (WIRE == FP8) {
-                code = __nv_cvt_float_to_fp8(t, __NV_SATFINITE, __NV_E4M3);
-                if (bad && !is_finite(v[i])) code = v[i] != v[i] ? 0x7f : v[i] > 0 ? 0x7e : 0xfe;
-            } else {
-                constexpr unsigned EDGE = static_cast<unsigned>(W::MOST);
-                if constexpr (STOCHASTIC) code =
-                    static_cast<unsigned>((__float2int_rn(__fmul_rn(t, 65536.f))
-                        + static_cast<int>(random(i / 2) >> (i % 2 * 16) & 0xffff)) >> 16);
-                else code = __float_as_uint(__fadd_rn(t, WHOLE));
-                if (bad && !is_finite(v[i])) code = v[i] != v[i] ? -EDGE - 1 : v[i] > 0 ? EDGE : -EDGE;
-                code &= (1u << W::BITS) - 1;
+            for (int i = 0; i < PACK; ++i) {
+                unsigned code;
+                const float t = fminf(fmaxf(__fmul_rn(v[i], part), -most), most);  // NaN gives -most; its own code is put in below
+                if constexpr (WIRE == FP8) {
+                    code = __nv_cvt_float_to_fp8(t, __NV_SATFINITE, __NV_E4M3);
+                    if (bad && !is_finite(v[i])) code = v[i] != v[i] ? 0x7f : v[i] > 0 ? 0x7e : 0xfe;
+                } else {
+                    if constexpr (STOCHASTIC) code =
+                        static_cast<unsigned>((__float2int_rn(__fmul_rn(t, 65536.f))
+                            + static_cast<int>(random(i / 2) >> (i % 2 * 16) & 0xffff)) >> 16);
+                    else code = __float_as_uint(__fadd_rn(t, WHOLE));
+                    if (bad && !is_finite(v[i])) code = v[i] != v[i] ? -EDGE - 1 : v[i] > 0 ? EDGE : -EDGE;
+                }
+                out.w[i * W::BITS / 32] |= (code & ((1u << W::BITS) - 1)) << (i * W::BITS % 32);
             }
-            out.w[i * W::BITS / 32] |= code << (i * W::BITS % 32);
+        } else if constexpr (WIRE == FP8) {
+#pragma unroll
+            for (int i = 0; i < PACK; i += 4) {
+                unsigned pairs[2];
+#pragma unroll
+                for (int j = 0; j < 2; ++j) {
+                    const float2 two = make_float2(__fmul_rn(v[i + 2 * j], part), __fmul_rn(v[i + 2 * j + 1], part));
+                    pairs[j] = __nv_cvt_float2_to_fp8x2(two, __NV_SATFINITE, __NV_E4M3);
+                }
+                out.w[i / 4] = pairs[0] | pairs[1] << 16;
+            }
+        } else {  // none is beyond the largest code by more than a rounding, which the next one takes back
+            unsigned code[PACK];
+#pragma unroll
+            for (int i = 0; i < PACK; ++i) code[i] = __float_as_uint(__fadd_rn(__fmul_rn(v[i], part), WHOLE));
+            join<WIRE>(out.w, code);
         }
     }
     return out;
 }
 
-/// The value of element i of a pack.
+/// The values of a pack.
 template <int WIRE>
-__device__ inline float value(const unsigned (&in)[Wire<WIRE>::WORDS], float s, int i) {
+__device__ inline void values(float (&v)[PACK], const unsigned (&in)[Wire<WIRE>::WORDS], float s) {
     using W = Wire<WIRE>;
-    if constexpr (WIRE == BF16) return wide<__nv_bfloat16>(in[i / 2], i % 2);
-    else {
-        const float size = fabsf(s);
-        float v;
+    if constexpr (WIRE == BF16) {
+#pragma unroll
+        for (int i = 0; i < PACK; ++i) v[i] = wide<__nv_bfloat16>(in[i / 2], i % 2);
+    } else {
         if constexpr (WIRE == FP8) {
-            const __half_raw raw = __nv_cvt_fp8_to_halfraw(static_cast<__nv_fp8_storage_t>(in[i / 4] >> (i % 4 * 8)), __NV_E4M3);
-            v = __half2float(__half(raw));
-        } else if constexpr (WIRE == INT8) {  // 2^23 and the code with its sign turned, less both
-            v = __fsub_rn(__uint_as_float(__byte_perm(in[i / 4] ^ 0x80808080u, 0x4b000000u, 0x7540 | (i % 4))), 8388608.f + 128.f);
-        } else {
-            v = __fsub_rn(__uint_as_float((((in[i / 8] >> (i % 8 * 4)) & 15) ^ 8) | 0x4b000000u), 8388608.f + 8.f);
+#pragma unroll
+            for (int i = 0; i < PACK; i += 2) {
+                const auto pair = static_cast<__nv_fp8x2_storage_t>(in[i / 4] >> (i % 4 * 8));
+                const __half_raw two[2] = {{__nv_cvt_fp8x2_to_halfraw2(pair, __NV_E4M3).x}, {__nv_cvt_fp8x2_to_halfraw2(pair, __NV_E4M3).y}};
+                v[i] = __half2float(__half(two[0])), v[i + 1] = __half2float(__half(two[1]));
+            }
+        } else {  // 2^23 and the code with its sign turned, less both
+            const float base = 8388608.f + (WIRE == INT8 ? 128.f : 8.f);
+            const unsigned turned = in[0] ^ (WIRE == INT8 ? 0x80808080u : 0x88888888u);
+            const unsigned first = WIRE == INT8 ? turned : turned & 0x0f0f0f0fu;
+            const unsigned second = WIRE == INT8 ? in[W::WORDS - 1] ^ 0x80808080u : turned >> 4 & 0x0f0f0f0fu;
+#pragma unroll
+            for (int i = 0; i < PACK; ++i) {
+                const int at = WIRE == INT8 ? i % 4 : i / 2;
+                const unsigned from = (WIRE == INT8 ? i < 4 : i % 2 == 0) ? first : second;
+                v[i] = __fsub_rn(__uint_as_float(__byte_perm(from, 0x4b000000u, 0x7540 | at)), base);
+            }
         }
-        float found = __fmul_rn(v, size);
+        const float size = fabsf(s);
         if (s < 0) {
-            if (fabsf(v) == W::MOST) found = copysignf(__uint_as_float(0x7f800000u), v);
-            if (WIRE != FP8 && v < -W::MOST) found = not_a_number();
+#pragma unroll
+            for (int i = 0; i < PACK; ++i) {
+                const float code = v[i];
+                v[i] = __fmul_rn(code, size);
+                if (fabsf(code) == W::MOST) v[i] = copysignf(__uint_as_float(0x7f800000u), code);
+                if (WIRE != FP8 && code < -W::MOST) v[i] = not_a_number();
+            }
+        } else {
+#pragma unroll
+            for (int i = 0; i < PACK; ++i) v[i] = __fmul_rn(v[i], size);
         }
-        return found;
     }
 }
 
@@ -308,10 +374,7 @@ __device__ inline void put_chunk(const float (&v)[DEEP][PACK], long long c, unsi
 template <int WIRE>
 __device__ inline void read_packs(float (&v)[DEEP][PACK], const Packed<WIRE> (&packs)[DEEP]) {
 #pragma unroll
-    for (int u = 0; u < DEEP; ++u) {
-#pragma unroll
-        for (int i = 0; i < PACK; ++i) v[u][i] = value<WIRE>(packs[u].w, packs[u].s, i);
-    }
+    for (int u = 0; u < DEEP; ++u) values<WIRE>(v[u], packs[u].w, packs[u].s);
 }
 
 /// sum = v, or (not `first`) sum + v, of a message's chunk that `fetch` gave.
@@ -319,12 +382,10 @@ template <int WIRE, int GROUP>
 __device__ inline void add_fetched(float (&sum)[DEEP][PACK], const unsigned (&in)[DEEP][Wire<WIRE>::WORDS], float scales, bool first) {
 #pragma unroll
     for (int u = 0; u < DEEP; ++u) {
-        const float s = WIRE == BF16 ? 1.f : __shfl_sync(~0u, scales, (u * ROW + threadIdx.x % 32 * PACK) / GROUP);
+        float v[PACK];
+        values<WIRE>(v, in[u], WIRE == BF16 ? 1.f : __shfl_sync(~0u, scales, (u * ROW + threadIdx.x % 32 * PACK) / GROUP));
 #pragma unroll
-        for (int i = 0; i < PACK; ++i) {
-            const float v = value<WIRE>(in[u], s, i);
-            sum[u][i] = first ? v : __fadd_rn(sum[u][i], v);
-        }
+        for (int i = 0; i < PACK; ++i) sum[u][i] = first ? v[i] : __fadd_rn(sum[u][i], v[i]);
     }
 }
 

@@ -83,7 +83,16 @@ all_reduce_norm(int ranks, int first, long long rows, long long columns, const T
     const auto part = [&](int reader, int source, long long row) {
         return M{rooms(reader) + FLAGS + (number & 1) * half + (source * rows + row) * message, size};
     };
-    float v[DEEP][PACK];
+    float v[DEEP][PACK], other[DEEP][PACK], by[DEEP][PACK];
+    const auto load_residual = [&](long long row, long long c) {
+        const T* line = residual + row * columns;
+#pragma unroll
+        for (int u = 0; u < DEEP; ++u) load_pack(other[u], line, c * CHUNK + u * ROW + lane * PACK, columns, on_16(line));
+    };
+    const auto load_weight = [&](long long c) {
+#pragma unroll
+        for (int u = 0; u < DEEP; ++u) load_pack(by[u], weight, c * CHUNK + u * ROW + lane * PACK, columns, on_16(weight));
+    };
 
     for (long long row = blockIdx.x; row < rows; row += gridDim.x) {
         const T* from = x + row * columns;
@@ -93,20 +102,23 @@ all_reduce_norm(int ranks, int first, long long rows, long long columns, const T
             put_chunk<WIRE, GROUP, false>(v, c, 0, 0, ranks, [&](int p) { return part((rank + p) % ranks, rank, row); });
         }
     }
-    const int met = meet(rooms, rank, ranks, number + 1, call, false, patience, fault);
+    tell(rooms, rank, ranks, number + 1, call, false);
+    const bool early = kept && warp < chunks && blockIdx.x < rows;  // loads that the waiting hides
+    if (early && residual) load_residual(blockIdx.x, warp);
+    if (early && weight) load_weight(warp);
+    const int met = hear(rooms, rank, ranks, number + 1, call, false, patience, fault);
     for (long long row = blockIdx.x; row < rows; row += gridDim.x) {
         T* const sums = sum + row * columns;
-        const bool whole = on_16(sums), whole_weight = on_16(weight);
+        const bool whole = on_16(sums);
         const auto add = [&](long long c) {  // v: what the ranks and the residual add up to
             sum_chunk<WIRE, GROUP>(v, met == MET ? ranks : 0, c, [&](int p) { return part(rank, p, row); });
             if (met != MET) spoil(v);
             if (!residual) return;
+            if (!early || row != blockIdx.x) load_residual(row, c);
 #pragma unroll
             for (int u = 0; u < DEEP; ++u) {
-                float other[PACK];
-                load_pack(other, residual + row * columns, c * CHUNK + u * ROW + lane * PACK, columns, on_16(residual + row * columns));
 #pragma unroll
-                for (int i = 0; i < PACK; ++i) v[u][i] = __fadd_rn(v[u][i], other[i]);
+                for (int i = 0; i < PACK; ++i) v[u][i] = __fadd_rn(v[u][i], other[u][i]);
             }
         };
         float squares = 0;
@@ -116,22 +128,22 @@ all_reduce_norm(int ranks, int first, long long rows, long long columns, const T
             for (int u = 0; u < DEEP; ++u) {
                 const long long at = c * CHUNK + u * ROW + lane * PACK;
 #pragma unroll
-                for (int i = 0; i < PACK; ++i)
-                    if (at + i < columns) squares = __fmaf_rn(v[u][i], v[u][i], squares);
+                for (int i = 0; i < PACK; ++i) squares = __fmaf_rn(v[u][i], v[u][i], squares);  // zeros past the end
                 store_pack(sums, at, columns, whole, v[u]);
             }
         }
         const float part_of = __frcp_rn(__fsqrt_rn(__fadd_rn(__fdiv_rn(over_block<false>(squares, shared), columns), eps)));
         const auto normalise = [&](long long c) {
-            if (!kept) add(c);
+            if (!kept) {
+                add(c);
+                if (weight) load_weight(c);
+            }
 #pragma unroll
             for (int u = 0; u < DEEP; ++u) {
-                float by[PACK];
-                if (weight) load_pack(by, weight, c * CHUNK + u * ROW + lane * PACK, columns, whole_weight);
 #pragma unroll
                 for (int i = 0; i < PACK; ++i) {
                     v[u][i] = __fmul_rn(v[u][i], part_of);
-                    if (weight) v[u][i] = __fmul_rn(v[u][i], by[i]);
+                    if (weight) v[u][i] = __fmul_rn(v[u][i], by[u][i]);
                 }
             }
         };

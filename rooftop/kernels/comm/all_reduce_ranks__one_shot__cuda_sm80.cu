@@ -49,15 +49,17 @@ one_shot(int ranks, int first, long long count, long long size, int each, const 
                 put_chunk<WIRE, GROUP, STOCHASTIC>(v, c, seed, static_cast<unsigned long long>(rank) * size + static_cast<long long>(t) * slab * CHUNK, ranks,
                     [&](int p) { return part((rank + p) % ranks, rank, t); });
             }
-            tell(rooms, rank, ranks, number + t + 1, call, false);
         }
-        if (t == 0) continue;
-        met = hear(rooms, rank, ranks, number + t, call, false, patience, fault);
-        if (met != MET) break;
-        for (int c = begin; c < min(slab, chunks - (t - 1) * slab); c += step) {
-            sum_chunk<WIRE, GROUP>(v, ranks, c, [&](int p) { return part(rank, p, t - 1); });
-            store_chunk<GROUP, ROTATED>(out, (t - 1) * slab + c, count, whole_out, v);
+        if (t > 0) {
+            met = hear(rooms, rank, ranks, number + t, call, false, patience, fault);
+            if (met != MET) break;
+            for (int c = begin; c < min(slab, chunks - (t - 1) * slab); c += step) {
+                sum_chunk<WIRE, GROUP>(v, ranks, c, [&](int p) { return part(rank, p, t - 1); });
+                store_chunk<GROUP, ROTATED>(out, (t - 1) * slab + c, count, whole_out, v);
+            }
         }
+        // only now, when its stores have arrived: a thread that waits for them holds up its block
+        if (t < slabs) tell(rooms, rank, ranks, number + t + 1, call, false);
     }
     const unsigned last = number + slabs;
     if (met != MET) {  // nothing of the block's is a sum

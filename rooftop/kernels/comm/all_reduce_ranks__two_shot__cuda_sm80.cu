@@ -26,6 +26,7 @@ two_shot(int ranks, int first, long long count, long long share, int each, const
     unsigned char* room, const unsigned long long* table, long long bytes, long long second, unsigned* epochs, int* fault, unsigned call,
     int seed, long long patience) {
     using M = Message<WIRE, GROUP>;
+    constexpr bool KEPT = !ROTATED && !STOCHASTIC;  // own codes stay in registers, of which there are too few otherwise
     const int rank = first + blockIdx.y;
     const Rooms<HERE> rooms{room, table, bytes};
     x += blockIdx.y * count, out += blockIdx.y * count;
@@ -48,10 +49,35 @@ two_shot(int ranks, int first, long long count, long long share, int each, const
     const auto index = [&](int source, int s) { return (static_cast<unsigned long long>(source) * ranks + s) * share; };
     float v[DEEP][PACK];
     int met = MET;
+    const auto add_up = [&](int c) {  // v: the sum of the own stripe's chunk, this rank's codes as the others would read them
+        unsigned in[DEEP][M::W::WORDS];
+        float scales;
+        int next = rank == 0;  // of the others, in their order
+        part(rank, next).fetch(in, scales, c);
+        for (int p = 0; p < ranks; ++p) {
+            if (p == rank) {
+                const long long from = static_cast<long long>(rank) * share;
+#pragma unroll
+                for (int u = 0; u < DEEP; ++u) {  // one pack after another: all would not fit into the registers
+                    const long long at = static_cast<long long>(c) * CHUNK + u * ROW + threadIdx.x % 32 * PACK;
+                    float own[PACK];
+                    load_pack(own, x + from, at, min(count - from, share), whole_x);
+                    const Packed<WIRE> pack = encode<WIRE, GROUP, false>(own, 0, 0);
+                    values<WIRE>(own, pack.w, pack.s);
+#pragma unroll
+                    for (int i = 0; i < PACK; ++i) v[u][i] = p == 0 ? own[i] : __fadd_rn(v[u][i], own[i]);
+                }
+            } else {
+                add_fetched<WIRE, GROUP>(v, in, scales, p == 0);
+                next += next + 1 == rank ? 2 : 1;
+                if (next < ranks) part(rank, next).fetch(in, scales, c);
+            }
+        }
+    };
 
     for (int t = 0; t <= slabs + 1; ++t) {
         if (t < slabs) {  // codes of slab t leave, to the next rank first
-            for (int k = 1; k < ranks; ++k) {
+            for (int k = 1; k < ranks + !KEPT; ++k) {
                 const int s = (rank + k) % ranks;
                 for (int c = begin + t * slab; c < min((t + 1) * slab, chunks); c += step) {
                     load(v, s, c);
@@ -64,28 +90,8 @@ two_shot(int ranks, int first, long long count, long long share, int each, const
             if (met != MET) break;
             if (t <= slabs) {  // the sum of the slab before, whose codes have come
                 for (int c = begin + (t - 1) * slab; c < min(t * slab, chunks); c += step) {
-                    unsigned in[DEEP][M::W::WORDS];
-                    float scales;
-                    int next = rank == 0;  // of the others, in their order
-                    part(rank, next).fetch(in, scales, c);
-                    for (int p = 0; p < ranks; ++p) {
-                        if (p == rank) {
-                            float own[DEEP][PACK];
-                            Packed<WIRE> packs[DEEP];
-                            load(own, rank, c);
-                            encode_chunk<WIRE, GROUP, STOCHASTIC>(packs, own, c, seed, index(rank, rank));
-                            read_packs<WIRE>(own, packs);
-#pragma unroll
-                            for (int u = 0; u < DEEP; ++u) {
-#pragma unroll
-                                for (int i = 0; i < PACK; ++i) v[u][i] = p == 0 ? own[u][i] : __fadd_rn(v[u][i], own[u][i]);
-                            }
-                        } else {
-                            add_fetched<WIRE, GROUP>(v, in, scales, p == 0);
-                            next += next + 1 == rank ? 2 : 1;
-                            if (next < ranks) part(rank, next).fetch(in, scales, c);
-                        }
-                    }
+                    if constexpr (KEPT) add_up(c);
+                    else sum_chunk<WIRE, GROUP>(v, ranks, c, [&](int p) { return part(rank, p); });
                     Packed<WIRE> packs[DEEP];
                     encode_chunk<WIRE, GROUP, STOCHASTIC>(packs, v, c, seed, index(ranks, rank));
                     put_packs<WIRE, GROUP>(packs, c, ranks - 1, [&](int p) { return sum((rank + 1 + p) % ranks, rank); });
@@ -94,7 +100,6 @@ two_shot(int ranks, int first, long long count, long long share, int each, const
                 }
             }
         }
-        if (t <= slabs) tell(rooms, rank, ranks, number + t + 1, call, false);
         if (t > 1) {  // the others' sums of the slab before that
             for (int k = 1; k < ranks; ++k) {
                 const int s = (rank + k) % ranks;
@@ -104,6 +109,8 @@ two_shot(int ranks, int first, long long count, long long share, int each, const
                 }
             }
         }
+        // only now, when its stores have arrived: a thread that waits for them holds up its block
+        if (t <= slabs) tell(rooms, rank, ranks, number + t + 1, call, false);
     }
     const unsigned last = number + slabs + 1;
     if (met != MET) {  // nothing of the block's is a sum

@@ -14,7 +14,6 @@ import triton.language as tl
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
-from rooftop.core.spec import Descriptor
 from rooftop.kernels.gemm._lowbit_plan import FORMATS
 
 INT8, INT4, INT2, E4M3, E5M2, E3M2, E2M3, E2M1 = (gl.constexpr(i) for i in range(len(FORMATS)))
@@ -31,17 +30,6 @@ def words_layout(high: int, chunks: int, words: int) -> Any:
 def plane_shape(bits: int) -> tuple[int, int]:
     """Chunks and words a lane of half a block (64 columns) of the first plane."""
     return {8: (2, 4), 6: (1, 4), 4: (1, 4), 2: (1, 2)}[bits]
-
-
-def plane_descriptors(stripes: int, blocks: int, width: int, bits: int, rows: int) -> dict[str, Descriptor | None]:
-    """Of the codes [stripes, blocks, width], in boxes of `rows` rows of the weight by 128 columns; the high bits of codes of six apart."""
-    plain = gl.NVMMASharedLayout(swizzle_byte_width=0, element_bitwidth=8, rank=4)
-
-    def plane(b: int) -> Descriptor:
-        shape, strides = (stripes, blocks, 2 * bits, 128), (blocks * width, width, 128, 1)
-        return Descriptor("codes", (rows // 16, 1, 2 * b, 128), plain, shape=shape, strides=strides)
-
-    return {"codes_desc": plane(4 if bits == 6 else bits), "high_desc": plane(2) if bits == 6 else None}
 
 
 @triton.jit
@@ -147,10 +135,10 @@ def twice(bits):
 
 
 @gluon.jit
-def pair_scales(scale, zero, stripe, stripes, groups, block, per_group, HIGH: gl.constexpr, BITS: gl.constexpr, GROUP: gl.constexpr,
-                CHANNEL: gl.constexpr, L: gl.constexpr, KIND: gl.constexpr):
-    """Scales, then zero points less 2^(bits - 1) (or scales again), of the lanes' rows g and g + 8 in both halves of a block, each twice in
-    32 bits: [(half 0, r 0), (0, 1), (1, 0), (1, 1)] of each. With CHANNEL dummy values."""
+def load_scales(scale, zero, stripe, stripes, groups, place, HIGH: gl.constexpr, BITS: gl.constexpr, GROUP: gl.constexpr,
+                CHANNEL: gl.constexpr, L: gl.constexpr):
+    """Scales, then zero points (or scales again), of the lanes' rows g and g + 8 in both halves of a block as they are stored:
+    [(half 0, r 0), (0, 1), (1, 0), (1, 1)] of each. `place`: the block, of groups of 128 or more the group. With CHANNEL dummy values."""
     high = gl.arange(0, HIGH, gl.SliceLayout(1, gl.SliceLayout(2, gl.SliceLayout(3, L))))[:, None, None, None]
     lane = gl.arange(0, 32, gl.SliceLayout(0, gl.SliceLayout(1, gl.SliceLayout(3, L))))[None, None, :, None]
     CHUNKS: gl.constexpr = L.shape[1]
@@ -167,27 +155,37 @@ def pair_scales(scale, zero, stripe, stripes, groups, block, per_group, HIGH: gl
             z += (at, at)
         else:
             if GROUP == 128:
-                here = at + block // per_group * 16
+                here = at + place * 16
             elif GROUP == 64:
-                here = at + gl.minimum(block * 2 + half, groups - 1) * 16
+                here = at + gl.minimum(place * 2 + half, groups - 1) * 16
             elif BITS == 8:
-                here = at + gl.minimum(block * 4 + half * 2 + chunk, groups - 1) * 16
+                here = at + gl.minimum(place * 4 + half * 2 + chunk, groups - 1) * 16
             else:
-                here = at + gl.minimum(block * 4 + half * 2 + word * 2 // WORDS, groups - 1) * 16
+                here = at + gl.minimum(place * 4 + half * 2 + word * 2 // WORDS, groups - 1) * 16
             for r in gl.static_range(2):
                 value = gl.load(scale + here + 8 * r, mask=there, other=0)
-                if scale.dtype.element_ty == gl.uint8:  # a power of two in bf16
-                    e = value.to(gl.int32)
-                    found = twice(gl.where(e == 0, 0x40, e << 7))
-                else:
-                    found = twice(value.to(gl.float32).to(KIND).to(gl.int16, bitcast=True))
-                s += (found,)
-                if zero is None:
-                    z += (found,)
-                else:
-                    whole = gl.load(zero + here + 8 * r, mask=there, other=0).to(gl.int32) - (1 << (BITS - 1))
-                    z += (twice(whole.to(gl.float32).to(KIND).to(gl.int16, bitcast=True)),)
+                s += (value,)
+                z += (value if zero is None else gl.load(zero + here + 8 * r, mask=there, other=0),)
     return s + z
+
+
+@gluon.jit
+def factors_of(raw, ZERO: gl.constexpr, BITS: gl.constexpr, CHANNEL: gl.constexpr, KIND: gl.constexpr):
+    """Loaded scales and zero points, these less 2^(bits - 1), as floats of 16 bits, each twice in 32 bits."""
+    found = ()
+    for i in gl.static_range(8):
+        if CHANNEL:
+            found += (raw[i],)
+        elif i < 4 or not ZERO:
+            if raw[i].dtype == gl.uint8:  # a power of two in bf16
+                e = raw[i].to(gl.int32)
+                found += (twice(gl.where(e == 0, 0x40, e << 7)),)
+            else:
+                found += (twice(raw[i].to(gl.float32).to(KIND).to(gl.int16, bitcast=True)),)
+        else:
+            whole = raw[i].to(gl.int32) - (1 << (BITS - 1))
+            found += (twice(whole.to(gl.float32).to(KIND).to(gl.int16, bitcast=True)),)
+    return found
 
 
 @gluon.jit

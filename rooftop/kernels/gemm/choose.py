@@ -84,27 +84,17 @@ def scaled_matmul(p: Problem, named: str = "") -> Chosen | str:
 
 def quantized_matmul(p: Problem, named: str = "") -> Chosen | str:
     """mma.sync up to 16 rows, and up to 64 where it is predicted to be faster; with more rows, and on older cards from 64 rows on, the
-    kernel that unpacks a code once for many of them; with so many that it is predicted to be faster, the one that unpacks the whole weight
-    first."""
+    kernel that unpacks a code once for many of them."""
     rows = p["x"].shape[0]
     mma, wgmma = ("quantized_matmul__mma__cuda_sm80", "few rows: mma.sync"), (
         "quantized_matmul__gluon_sm90", "a code is unpacked once for many rows"
     )
-    if named or p.device.arch < 90:
-        return in_order(p, named, (wgmma, mma) if rows > FEW else (mma, wgmma))
-    if rows <= DECODE:
+    if named or rows > FEW:
+        return in_order(p, named, (wgmma, mma))
+    if rows <= DECODE or p.device.arch < 90:
         return in_order(p, named, (mma, wgmma))
-    if _lowbit_plan.supports(p) is not None:
-        return in_order(p, named, (mma,))
-    within = _lowbit_plan.ranked(p)[0][0]
-    if rows > FEW:
-        from rooftop.kernels.gemm import quantized_matmul__unpacked__gluon_sm90 as unpacked
-
-        apart = unpacked.least(p)
-        if apart < within:
-            apart = unpacked.seconds(p)
-        first = "quantized_matmul__unpacked__gluon_sm90", f"the weight unpacked first, predicted {apart / within:.2f} of unpacking it in the product"
-        return in_order(p, named, (first, wgmma) if apart < within else (wgmma,))
     from rooftop.kernels.gemm import quantized_matmul__mma__cuda_sm80 as few
 
-    return in_order(p, named, (mma, wgmma) if few.supports(p, None) is None and few.predicted(p) <= within else (wgmma, mma))
+    if few.supports(p, None) is not None:
+        return in_order(p, named, (wgmma,))
+    return in_order(p, named, (mma, wgmma) if few.predicted(p) <= _lowbit_plan.ranked(p)[0][0] else (wgmma, mma))

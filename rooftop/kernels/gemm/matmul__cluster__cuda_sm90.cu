@@ -44,33 +44,44 @@ __device__ inline uint4 between(const uint4& v, const uint4& w, unsigned by) {
 }
 
 /// A slice of an operand in shared memory: LINES lines of WIDE elements, as they lie in device memory: EXT rows of a (columns of b) along K,
-/// or ACROSS: BK lines of EXT elements. Packs are 16 bytes. ODD: a line starts anywhere in its first pack. PITCH is odd, so that ldmatrix
-/// finds 8 neighbouring lines in different banks.
+/// or ACROSS: BK lines of EXT elements. Packs are 16 bytes. Pack p of a line lies at p ^ key(line), so that ldmatrix finds 8 lines in
+/// different banks and 32 bytes come from one sector: cp.async would ask for each pack by itself otherwise (docs/persistent.md). ODD: lines
+/// start anywhere. They are copied from the sector on in which they begin, the last two packs beside the others, and moved to their place
+/// before the products.
 template <typename T, int EXT, int THREADS, bool ACROSS, bool ODD>
 struct Slices {
-    static constexpr int LINES = ACROSS ? BK : EXT, WIDE = ACROSS ? EXT : BK, PITCH = WIDE / 8 + 1, PACKS = WIDE / 8 + ODD;
-    static constexpr int BYTES = LINES * PITCH * 16, ROUNDS = (LINES * PACKS + THREADS - 1) / THREADS;
-    static_assert(PITCH % 2 == 1, "8 lines in different banks");
+    static constexpr int LINES = ACROSS ? BK : EXT, WIDE = ACROSS ? EXT : BK, OF_LINE = WIDE / 8, PACKS = OF_LINE + ODD;
+    static constexpr int ALIGNED = LINES * OF_LINE * 16, BYTES = ALIGNED + (ODD ? LINES * 32 : 0), ROUNDS = (LINES * PACKS + THREADS - 1) / THREADS;
     const char* base;          // of the matrix: nothing before it is read
     const char* from[ROUNDS];  // this thread's packs
     int left[ROUNDS];          // bytes from there to the end of what the line has
+    int to[ROUNDS];            // where they go in a stage
     long long step;            // bytes from a slice to the next
-    unsigned low, apart;       // lines start on 16 bytes and low + line · apart more
+    unsigned low, apart;       // lines start low + line · apart bytes after a boundary of 32
+
+    static __device__ int place(int line, int pack) {
+        constexpr int PER = OF_LINE < 8 ? 8 / OF_LINE : 1, KEYS = OF_LINE < 8 ? OF_LINE : 8;
+        return (line * OF_LINE + (pack ^ line / PER % KEYS)) * 16;
+    }
+    /// Of ODD: slot q of a line, in packs from the sector on in which it begins.
+    static __device__ int slot(int line, int q) { return (q < OF_LINE ? line * OF_LINE + q : LINES * OF_LINE + line * 2 + q - OF_LINE) * 16; }
+    __device__ int before(int line) const { return static_cast<int>(low + line * apart & 31); }
 
     /// x: the matrix; its element of the tile's first row (column) and of k0 is `at` further; ld: elements from a line to the next. extent:
     /// rows (columns) that are there; depth: k that are there.
     __device__ Slices(const T* x, long long at, long long ld, int extent, int depth) {
         base = reinterpret_cast<const char*>(x);
         const char* first = base + at * 2;
-        low = static_cast<unsigned>(reinterpret_cast<unsigned long long>(first)) & 15, apart = static_cast<unsigned>(ld * 2) & 15;
+        low = static_cast<unsigned>(reinterpret_cast<unsigned long long>(first)) & 31, apart = static_cast<unsigned>(ld * 2) & 31;
         step = ACROSS ? ld * (2 * BK) : 2 * BK;
 #pragma unroll
         for (int j = 0; j < ROUNDS; ++j) {
             const int i = threadIdx.x + j * THREADS, line = i / PACKS, pack = i % PACKS;
-            const int before = ODD ? (low + line * apart & 15) : 0;  // bytes of the first pack that are not of the line
-            from[j] = first + line * ld * 2 + pack * 16 - before;
-            left[j] = (ACROSS ? extent : depth) * 2 - pack * 16 + before;
-            if (line >= (ACROSS ? LINES : extent)) left[j] = 0;
+            const int within = ODD ? before(line) % 16 : 0;  // bytes of the first pack that are not of the line
+            from[j] = first + line * ld * 2 + pack * 16 - within;
+            left[j] = (ACROSS ? extent : depth) * 2 - pack * 16 + within;
+            if (line >= (ACROSS ? LINES : extent) || (ODD && pack == OF_LINE && within == 0)) left[j] = 0;
+            to[j] = ODD ? slot(line, before(line) / 16 + pack) : place(line, pack);
         }
     }
 
@@ -78,17 +89,15 @@ struct Slices {
     __device__ void ask(char* stage, int deep) {
 #pragma unroll
         for (int j = 0; j < ROUNDS; ++j) {
-            const int i = threadIdx.x + j * THREADS, line = i / PACKS, pack = i % PACKS;
+            const int i = threadIdx.x + j * THREADS;
             if (LINES * PACKS % THREADS == 0 || i < LINES * PACKS) {
-                char* const to = stage + (line * PITCH + pack) * 16;
-                const int size = ACROSS && line >= deep ? 0 : max(0, min(left[j], 16));
+                const int size = ACROSS && i / PACKS >= deep ? 0 : max(0, min(left[j], 16));
                 if (ODD && size > 0 && from[j] < base) {  // the matrix begins inside of this pack
-                    for (int e = 0; e < 8; ++e) {
-                        const T* v = reinterpret_cast<const T*>(from[j]) + e;
-                        if (reinterpret_cast<const char*>(v) >= base) reinterpret_cast<T*>(to)[e] = e * 2 < size ? *v : T(0.f);
-                    }
+#pragma unroll 1
+                    for (int e = static_cast<int>(base - from[j]) / 2; e < 8; ++e)
+                        reinterpret_cast<T*>(stage + to[j])[e] = e * 2 < size ? reinterpret_cast<const T*>(from[j])[e] : T(0.f);
                 } else {
-                    copy_async(static_cast<unsigned>(__cvta_generic_to_shared(to)), size > 0 ? from[j] : base_pack(), size);
+                    copy_async(static_cast<unsigned>(__cvta_generic_to_shared(stage + to[j])), size > 0 ? from[j] : nowhere(), size);
                 }
             }
             from[j] += step;
@@ -96,15 +105,15 @@ struct Slices {
         }
     }
     /// An aligned address that copies of nothing name.
-    __device__ const char* base_pack() const { return reinterpret_cast<const char*>(reinterpret_cast<unsigned long long>(base) & ~15ull); }
+    __device__ const char* nowhere() const { return reinterpret_cast<const char*>(reinterpret_cast<unsigned long long>(base) & ~15ull); }
 
-    /// ODD: moves the lines of a stage to the start of their first pack.
-    __device__ void align(const char* stage, char* to) const {
-#pragma unroll 4
-        for (int i = threadIdx.x; i < LINES * (WIDE / 8); i += THREADS) {
-            const int line = i / (WIDE / 8), pack = i % (WIDE / 8);
-            const uint4* v = reinterpret_cast<const uint4*>(stage) + line * PITCH + pack;
-            reinterpret_cast<uint4*>(to)[line * PITCH + pack] = between(v[0], v[1], low + line * apart & 15);
+    /// ODD: moves the lines of a stage to their place.
+    __device__ void align(const char* stage, char* aligned) const {
+#pragma unroll 2
+        for (int i = threadIdx.x; i < LINES * OF_LINE; i += THREADS) {
+            const int line = i / OF_LINE, pack = i % OF_LINE, by = before(line), q = by / 16 + pack;
+            const uint4 v = *reinterpret_cast<const uint4*>(stage + slot(line, q)), w = *reinterpret_cast<const uint4*>(stage + slot(line, q + 1));
+            *reinterpret_cast<uint4*>(aligned + place(line, pack)) = between(v, w, by & 15);
         }
     }
 
@@ -114,7 +123,7 @@ struct Slices {
         const int lane = threadIdx.x % 32, half = lane % 8 + lane / 16 * 8, other = lane / 8 % 2;  // the second and third matrix swapped
         const bool swap = B != ACROSS;
         const int line = (ACROSS ? k : x) + (swap ? half : lane % 16), pack = (ACROSS ? x : k) / 8 + (swap ? other : lane / 16);
-        const unsigned from = at + (line * PITCH + pack) * 16;
+        const unsigned from = at + place(line, pack);
         return ACROSS ? load_turned(from) : load_matrices(from);
     }
 };
@@ -175,7 +184,7 @@ divided(int M, int N, int K, int splits, int each, int tall, const T* __restrict
     extern __shared__ uint4 memory[];
     char* const shared = reinterpret_cast<char*>(memory);
     char* const aligned_a = shared + STAGES * STAGE;
-    char* const aligned_b = aligned_a + (A % 2 == 1 ? Rows::BYTES : 0);
+    char* const aligned_b = aligned_a + (A % 2 == 1 ? Rows::ALIGNED : 0);
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, m_warp = warp / (BN / WN) * WM, n_warp = warp % (BN / WN) * WN;
     gdc_wait();
     gdc_launch_dependents();  // all blocks of few tiles are resident: the next kernel's may wait beside them
@@ -199,7 +208,7 @@ divided(int M, int N, int K, int splits, int each, int tall, const T* __restrict
         }
         commit_copies();
     };
-#pragma unroll
+#pragma unroll 1
     for (int s = 0; s < STAGES - 1; ++s) ask();
 
     float sum[HIGH][ACROSS][4] = {};

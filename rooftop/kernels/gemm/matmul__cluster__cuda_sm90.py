@@ -1,7 +1,8 @@
 """The config of matmul__cluster__cuda_sm90.cu: products of few tiles, whose time is mostly latency.
 
-The model adds the latencies of launch, first copy, barriers and store to the slices of K that a multiprocessor's blocks take; a slice takes
-the largest of its instructions, the bytes in flight, and a share of memory."""
+The model adds what every launch takes (START), what a block takes besides its slices (BLOCK), the meeting of a cluster (MEET), and the
+slices of K of a multiprocessor's blocks: the largest of their copies, moves and products, of the latency that the stages do not hide, and
+of a block's own barriers. The rates were fitted on an H200."""
 
 from __future__ import annotations
 
@@ -19,11 +20,10 @@ BK = 64  # k of a slice
 SPLITS = (1, 2, 4, 8)  # blocks of a cluster; 8 are portable
 TYPES = {"f32": 0, "f16": 1, "bf16": 2}
 CLOCK = 1.7e9  # Hz
-MMA = 512.0  # multiply-adds of mma.sync a cycle and multiprocessor
-COPY, MOVE = 1.0, 2.5  # cycles of a multiprocessor for 64 bytes that are copied, and moved to their place
-STEP = 250.0  # cycles of a slice that are barriers and latencies of a block, which others hide
-START, SOLO, MEET = 3.0e-6, 0.9e-6, 1.2e-6  # seconds: launch, first copy and store; latency of a copy; a cluster's barriers and addition
+START, LATENCY, MEET, BLOCK = 0.8e-6, 0.72e-6, 1.5e-6, 1.2e-6  # seconds
+STEP, COPY, MOVE, MMA = 150.0, 3.7, 13.0, 585.0  # cycles of a slice; of 128 bytes copied; moved; multiply-adds a cycle
 MEMORY, ONE = 3.6e12, 4.0e10  # bytes a second of device memory, and the most for a multiprocessor
+FEW, SMALL = 4, 24 << 20  # tiles of 64 x 64 for each multiprocessor, and bytes of operands and result, up to which it may be the fastest
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ SHAPES = (
     (128, 128, 64, 32), (64, 128, 32, 64), (128, 64, 64, 32), (64, 64, 32, 32), (32, 64, 16, 32), (64, 32, 32, 16), (32, 32, 16, 16), (16, 64, 16, 16),
     (64, 16, 16, 16), (32, 128, 32, 32), (128, 32, 32, 32), (16, 128, 16, 32), (128, 16, 32, 16),
 )
-TILES = tuple(Tile(*s, stages) for s in SHAPES for stages in (3, 4, 6))
+TILES = tuple(Tile(*s, stages) for s in SHAPES for stages in (3, 6))
 
 
 @dataclass(frozen=True)
@@ -59,13 +59,14 @@ class Facts:
     modes: tuple[int, int]
     sms: int
     room: int
-    clusters: tuple[int, ...]
 
 
 def _across(name: str, meta: Meta) -> bool:
     """Whether the operand lies along M or N, not along K."""
     near, far = (-1, -2) if name == "a" else (-2, -1)
-    return meta.strides[near] != 1 and meta.shape[near] > 1 or (meta.strides[far] == 1 and meta.shape[far] > 1 and meta.shape[near] == 1)
+    if meta.shape[near] == 1:
+        return meta.strides[far] == 1 and meta.shape[far] > 1
+    return meta.strides[near] != 1
 
 
 def _mode(name: str, meta: Meta) -> int:
@@ -79,8 +80,7 @@ def _mode(name: str, meta: Meta) -> int:
 def _facts(p: Problem) -> Facts:
     m, n = p["out"].shape[-2:]
     batch = p["out"].shape[0] if len(p["out"].shape) == 3 else 1
-    clusters = tuple(p.device.resident(s) for s in SPLITS)
-    return Facts(m, n, p["a"].shape[-1], batch, (_mode("a", p["a"]), _mode("b", p["b"])), p.device.sms, p.device.shared_per_block, clusters)
+    return Facts(m, n, p["a"].shape[-1], batch, (_mode("a", p["a"]), _mode("b", p["b"])), p.device.sms, p.device.shared_per_block)
 
 
 def supports(p: Problem, head: Head) -> str | None:
@@ -106,47 +106,65 @@ def supports(p: Problem, head: Head) -> str | None:
 
 def _bytes(ext: int, mode: int) -> int:
     """A slice of an operand in shared memory."""
-    return (BK * (ext + 8) if mode >= 2 else ext * (BK + 8)) * 2
+    return BK * ext * 2 + (32 * (BK if mode >= 2 else ext) if mode % 2 else 0)
 
 
 def _shared(t: Tile, modes: tuple[int, int]) -> int:
-    sizes = [_bytes(ext, mode) for ext, mode in zip((t.BM, t.BN), modes, strict=True)]
-    return t.STAGES * sum(sizes) + sum(s for s, mode in zip(sizes, modes, strict=True) if mode % 2)
+    moved = sum(BK * ext * 2 for ext, mode in zip((t.BM, t.BN), modes, strict=True) if mode % 2)
+    return t.STAGES * sum(map(_bytes, (t.BM, t.BN), modes)) + moved
 
 
-def _fits(t: Tile, f: Facts) -> bool:
-    return _shared(t, f.modes) <= f.room and t.BM * (t.BN + 8) * 4 <= t.STAGES * sum(map(_bytes, (t.BM, t.BN), f.modes))
+def _each(k: int, split: int) -> int:
+    """Slices of K of a block."""
+    return -(-k // (BK * split))
 
 
-def seconds(t: Tile, split: int, f: Facts) -> float:
+@lru_cache(maxsize=64)
+def _tiles(modes: tuple[int, int], room: int) -> tuple[tuple[Tile, int, float], ...]:
+    """The tiles that fit, with resident blocks of a multiprocessor and the cycles of a slice."""
+    found = []
+    for t in TILES:
+        shared = _shared(t, modes)
+        sums = t.BM * (t.BN + 8) * 4  # in the stages, at the end
+        if shared > room or sums > t.STAGES * sum(map(_bytes, (t.BM, t.BN), modes)):
+            continue
+        resident = max(1, min(2048 // t.threads, (room + 1024) // (shared + 1024), 65536 // (t.threads * (104 + t.WM * t.WN // 32))))
+        moved = sum(ext for ext, mode in zip((t.BM, t.BN), modes, strict=True) if mode % 2)
+        found.append((t, resident, t.BM * t.BN * BK / MMA + (t.BM + t.BN) * COPY + moved * MOVE))
+    return tuple(found)
+
+
+def seconds(t: Tile, resident: int, cycles: float, split: int, f: Facts) -> float:
     """Predicted time."""
-    down, across = -(-f.m // t.BM), -(-f.n // t.BN)
-    blocks = down * across * f.batch * split
-    slices = -(-(-(-f.k // BK)) // split)
-    resident = max(1, min(2048 // t.threads, (f.room + 1024) // (_shared(t, f.modes) + 1024), 65536 // (t.threads * (96 + t.WM * t.WN // 32))))
-    each = -(-blocks // f.sms)
-    rounds = -(-each // resident)
-    together = -(-each // rounds)
-    cycles = t.BM * t.BN * BK / MMA
-    for ext, mode in zip((t.BM, t.BN), f.modes, strict=True):
-        cycles += ext * BK * 2 / 64 * (COPY + (MOVE if mode % 2 else 0.0))
-    step = max(together * cycles, cycles + STEP) / CLOCK
-    waiting = SOLO / (t.STAGES - 1)
-    busy = rounds * (slices * max(step, waiting) + SOLO)
-    moved = 2.0 * f.batch * (f.m * f.k + f.k * f.n + f.m * f.n)
-    memory = moved / min(MEMORY, min(blocks, f.sms) * ONE)
-    return START + max(busy, memory) + (MEET + t.BM * t.BN * 4 / 6e10 if split > 1 else 0.0)
+    blocks = -(-f.m // t.BM) * -(-f.n // t.BN) * f.batch * split
+    slices = _each(f.k, split)
+    rounds, rest = divmod(-(-blocks // f.sms), resident)
+    alone = max(LATENCY / (t.STAGES - 1), (cycles + STEP) / CLOCK)
+    busy = rounds * (slices * max(resident * cycles / CLOCK, alone) + LATENCY + BLOCK)
+    if rest:
+        busy += slices * max(rest * cycles / CLOCK, alone) + LATENCY + BLOCK
+    memory = 2.0 * f.batch * (f.m * f.k + f.k * f.n + f.m * f.n) / min(MEMORY, min(blocks, f.sms) * ONE)
+    return START + max(busy, memory) + (MEET if split > 1 else 0.0)
 
 
 @lru_cache(maxsize=1024)
 def _ranked(f: Facts) -> tuple[tuple[float, Tile, int], ...]:
     slices = -(-f.k // BK)
     found = [
-        (seconds(t, split, f), t, split)
-        for t in TILES if _fits(t, f) and t.STAGES <= max(3, slices + 1)
+        (seconds(t, resident, cycles, split, f), t, split)
+        for t, resident, cycles in _tiles(f.modes, f.room)
         for split in SPLITS if split == 1 or (split <= slices and -(-f.m // t.BM) * -(-f.n // t.BN) * f.batch * split <= 4 * f.sms)
     ]
     return tuple(sorted(found, key=lambda x: (x[0], x[2], -x[1].BM * x[1].BN, x[1].STAGES)))
+
+
+def predicted(p: Problem) -> float | None:
+    """Seconds of the config that it chooses; None where the product has too many tiles or bytes for it."""
+    m, n = p["out"].shape[-2:]
+    tiles = -(-m // 64) * -(-n // 64) * (p["out"].shape[0] if len(p["out"].shape) == 3 else 1)
+    if tiles > FEW * p.device.sms or p["a"].nbytes + p["b"].nbytes + p["out"].nbytes > SMALL:
+        return None
+    return ranked(p)[0][0]
 
 
 def ranked(p: Problem) -> tuple[tuple[float, Tile, int], ...]:
@@ -191,7 +209,7 @@ def launches(p: Problem, config: Mapping[str, Any], head: Head) -> list[Launch]:
     f = _facts(p)
     tile, split = Tile(*(config[n] for n in ("BM", "BN", "WM", "WN", "STAGES"))), config["SPLIT"]
     args: dict[str, tuple[str, Any]] = {
-        "M": ("i32", f.m), "N": ("i32", f.n), "K": ("i32", f.k), "splits": ("i32", split), "each": ("i32", -(-(-(-f.k // BK)) // split) * BK),
+        "M": ("i32", f.m), "N": ("i32", f.n), "K": ("i32", f.k), "splits": ("i32", split), "each": ("i32", _each(f.k, split) * BK),
         "tall": ("i32", max(1, min(-(-f.m // tile.BM), round((f.sms / split) ** 0.5)))),
     }
     for name, mode in zip(("a", "b"), f.modes, strict=True):
@@ -210,9 +228,8 @@ def launches(p: Problem, config: Mapping[str, Any], head: Head) -> list[Launch]:
             ld, z = _apart(meta_or)
             args |= {f"ld_{name}": ("i64", ld), f"z_{name}": ("i64", z)}
     more = args["act"][1] > 0 or any(p.get(n) is not None for n in ("c", "bias", "gate", "residual"))
-    kernel = instance(
-        "divided", DTYPES[p["a"].dtype].cuda, DTYPES[p["out"].dtype].cuda, *(config[n] for n in ("BM", "BN", "WM", "WN", "STAGES")), *f.modes, _wide(p["out"]), more
-    )
+    types = (DTYPES[p[n].dtype].cuda for n in ("a", "out"))
+    kernel = instance("divided", *types, *(config[n] for n in ("BM", "BN", "WM", "WN", "STAGES")), *f.modes, _wide(p["out"]), more)
     tiles = -(-f.m // tile.BM) * -(-f.n // tile.BN)
     return [
         Launch(
@@ -229,7 +246,8 @@ def explains(p: Problem, config: Mapping[str, Any], head: Head) -> str:
     parts = f", each computed by a cluster of {split} blocks that divide K" if split > 1 else ""
     moved = [name for name, mode in zip(("a", "b"), f.modes, strict=True) if mode % 2]
     odd = f"; rows of {' and '.join(moved)} start on no 16 bytes and are moved in shared memory" if moved else ""
+    time = next((s for s, t, k in ranked(p) if (t, k) == (tile, split)), None)
+    said = "" if time is None else f"; predicted {time * 1e6:.1f} µs"
     return (
-        f"tile {tile.BM} x {tile.BN}, {tile.STAGES - 1} slices of {BK} of K in flight; {tiles} tile{'s'[: tiles - 1]}{parts}{odd}; predicted "
-        f"{seconds(tile, split, f) * 1e6:.1f} µs"
+        f"tile {tile.BM} x {tile.BN}, {tile.STAGES - 1} slices of {BK} of K in flight; {tiles} tile{'s'[: tiles - 1]}{parts}{odd}{said}"
     )

@@ -1,18 +1,17 @@
 """out = x Wᵀ + bias with a packed weight on Hopper, for many rows of x. Contract: rooftop/ops/quantized_matmul.py
 
-Persistent and warp-specialised: a block is one producer warp and two consumer warp groups. The producer loads, for 128 columns of K at a
-time, x and the codes by TMA into a ring of stages with two mbarriers each, `full` and `empty`. A consumer group has RM rows of the weight:
-it reads its codes from shared memory, each lane the 16 bytes that the packing stored for it, unpacks them to the registers of wgmma's left
-operand, and multiplies; x is the right operand, in shared memory. So the kernel computes the transposed result, and transposes it through
-shared memory. While a group unpacks the second half of 128 columns the product of the first half runs, and so do the products of the other
-group.
+Persistent and warp-specialised: a block is one producer warp and two or four consumer warp groups. The producer loads x and the codes by
+TMA into a ring of stages of 128 columns of K; each half of a stage has two mbarriers, `full` and `empty`. A consumer group has RM rows of
+the weight: it reads its codes from shared memory, each lane the 16 bytes that the packing stored for it, unpacks them to the registers of
+wgmma's left operand, and multiplies; x is the right operand, in shared memory. So the kernel computes the transposed result, and
+transposes it through shared memory. While a group unpacks one half the product of the half before runs, and so do those of the others.
 
 A group's scale, rounded to the dtype of x, is multiplied into the 16-bit weight, as if it were dequantised first; one scale per row is
 multiplied into the sums in float32.
 
-Unpacking takes 20 instructions for a product of 16 columns, which runs for 64 clocks or more per group; 6-bit codes take 40, and with two
-groups that is no longer hidden at 128 x 128. If the tiles of few rows leave multiprocessors idle, several blocks compute a piece of K each
-(split-K), and a second launch adds the pieces, in order."""
+Codes are unpacked once for BM rows of x: with 256 that is hidden behind the products. With few rows it is what takes time; four groups
+share it. If the tiles of few rows leave multiprocessors idle, several blocks compute a piece of K each (split-K), and a second launch adds
+the pieces, in order."""
 
 from __future__ import annotations
 
@@ -27,7 +26,7 @@ from rooftop.core.spec import Descriptor, Launch, Meta, Problem
 from rooftop.kernels._device import gemm_epilogue
 from rooftop.kernels._device.gluon_tiles import TYPES
 from rooftop.kernels.gemm._lowbit_plan import FORMATS, Config, bits_of, grouping, pieces, ranked, sizes, supports, tiles_of
-from rooftop.kernels.gemm._unpack_wgmma import left_operand, pair_scales, plane_descriptors, plane_shape, words_layout
+from rooftop.kernels.gemm._unpack_wgmma import factors_of, left_operand, load_scales, plane_shape, words_layout
 
 __all__ = ["Config", "choose", "configs", "launches", "scratch", "supports"]
 
@@ -65,6 +64,13 @@ def _load(x_desc, codes_desc, high_desc, x_ring, codes_ring, high_ring, full, em
 
 
 @gluon.jit
+def _next(place, left, per_group, more):
+    """The next block's place among the scales and the blocks left in its group; the same where there is none."""
+    ends = more & (left == 1)
+    return gl.where(ends, place + 1, place), gl.where(ends, per_group, gl.where(more, left - 1, left))
+
+
+@gluon.jit
 def _half(HALF: gl.constexpr, stage, words, high_words, factors, WHICH: gl.constexpr, MMA: gl.constexpr, RM: gl.constexpr,
           FORMAT: gl.constexpr, BITS: gl.constexpr, ZERO: gl.constexpr, CHANNEL: gl.constexpr, L: gl.constexpr, L2: gl.constexpr,
           KIND: gl.constexpr):
@@ -78,9 +84,10 @@ def _half(HALF: gl.constexpr, stage, words, high_words, factors, WHICH: gl.const
 @gluon.jit
 def _consume(WHICH: gl.constexpr, x_ring, words, high_words, out_ring, full, empty, out_desc, parts, scale, zero, x_scale, bias, M, N,
              stripes, groups, per_group, blocks, each, items, tiles, group, BM: gl.constexpr, BN: gl.constexpr, STAGES: gl.constexpr,
-             FORMAT: gl.constexpr, BITS: gl.constexpr, GROUP: gl.constexpr, CHANNEL: gl.constexpr, L: gl.constexpr, L2: gl.constexpr):
+             GROUPS: gl.constexpr, FORMAT: gl.constexpr, BITS: gl.constexpr, GROUP: gl.constexpr, CHANNEL: gl.constexpr, L: gl.constexpr,
+             L2: gl.constexpr):
     """One consumer warp group: rows from WHICH · RM on of each tile of the weight. `parts`: for split-K, the accumulators [parts, M, N]."""
-    RM: gl.constexpr = BN // 2
+    RM: gl.constexpr = BN // GROUPS
     HIGH: gl.constexpr = RM // 16
     MMA: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, BM, 16])
     KIND: gl.constexpr = x_ring.dtype
@@ -92,27 +99,31 @@ def _consume(WHICH: gl.constexpr, x_ring, words, high_words, out_ring, full, emp
         stripe = pn * (BN // 16) + WHICH * HIGH
         first = item // tiles * each
         last = gl.minimum(first + each, blocks)
-        factors = pair_scales(scale, zero, stripe, stripes, groups, first, per_group, HIGH, BITS, GROUP, CHANNEL, L, KIND)
+        # Scales are loaded two blocks ahead. `place`: the block whose scales are next, or its group; `left`: blocks left in this group.
+        place = first // per_group
+        left = per_group - first % per_group
+        factors = factors_of(load_scales(scale, zero, stripe, stripes, groups, place, HIGH, BITS, GROUP, CHANNEL, L), ZERO, BITS, CHANNEL, KIND)
+        place, left = _next(place, left, per_group, first + 1 < last)
+        raw = load_scales(scale, zero, stripe, stripes, groups, place, HIGH, BITS, GROUP, CHANNEL, L)
         mbarrier.wait(full.index(2 * (n % STAGES)), n // STAGES & 1)
         a = _half(0, n % STAGES, words, high_words, factors, WHICH, MMA, RM, FORMAT, BITS, ZERO, CHANNEL, L, L2, KIND)
         for block in range(first, last):  # `a`, the first half of the block, is unpacked
             stage = n % STAGES
-            following = pair_scales(
-                scale, zero, stripe, stripes, groups, gl.minimum(block + 1, last - 1), per_group, HIGH, BITS, GROUP, CHANNEL, L, KIND
-            )
             acc = warpgroup_mma(a, x_ring.index(2 * stage).permute((1, 0)), acc, use_acc=block > first, is_async=True)
             mbarrier.wait(full.index(2 * stage + 1), n // STAGES & 1)
+            place, left = _next(place, left, per_group, block + 2 < last)
+            later = load_scales(scale, zero, stripe, stripes, groups, place, HIGH, BITS, GROUP, CHANNEL, L)
             b = _half(1, stage, words, high_words, factors, WHICH, MMA, RM, FORMAT, BITS, ZERO, CHANNEL, L, L2, KIND)
             acc = warpgroup_mma(b, x_ring.index(2 * stage + 1).permute((1, 0)), acc, is_async=True)
             acc, a = warpgroup_mma_wait(num_outstanding=1, deps=(acc, a))
-            fence_async_shared()  # the codes were read by ordinary loads: the fence orders them before TMA's next writes
             mbarrier.arrive(empty.index(2 * stage), count=1)
-            factors = following
+            factors = factors_of(raw, ZERO, BITS, CHANNEL, KIND)
+            raw = later
             n += 1
             # While the second half's product runs, the first half of the next block is unpacked; after the last one, what lies there.
             mbarrier.wait(full.index(2 * (n % STAGES)), n // STAGES & 1, pred=block + 1 < last)
             a = _half(0, n % STAGES, words, high_words, factors, WHICH, MMA, RM, FORMAT, BITS, ZERO, CHANNEL, L, L2, KIND)
-            mbarrier.wait(full.index(2 * stage + 1), (n - 1) // STAGES & 1)  # complete: a branch, past which ptxas does not move the unpacking
+            mbarrier.wait(full.index(2 * stage + 1), (n - 1) // STAGES & 1)  # complete: a branch, past which ptxas moves no unpacking
             acc, b = warpgroup_mma_wait(num_outstanding=0, deps=(acc, b))
             mbarrier.arrive(empty.index(2 * stage + 1), count=1)
         sums = acc
@@ -143,8 +154,8 @@ def _consume(WHICH: gl.constexpr, x_ring, words, high_words, out_ring, full, emp
 
 @gluon.jit(do_not_specialize=("M", "N", "stripes", "groups", "per_group", "blocks", "each", "items", "tiles", "group"))
 def _product(x_desc, codes_desc, high_desc, out_desc, parts, scale, zero, x_scale, bias, M, N, stripes, groups, per_group, blocks, each,
-             items, tiles, group, BM: gl.constexpr, BN: gl.constexpr, STAGES: gl.constexpr, FORMAT: gl.constexpr, BITS: gl.constexpr,
-             GROUP: gl.constexpr, CHANNEL: gl.constexpr, L: gl.constexpr, L2: gl.constexpr):
+             items, tiles, group, BM: gl.constexpr, BN: gl.constexpr, STAGES: gl.constexpr, GROUPS: gl.constexpr, FORMAT: gl.constexpr,
+             BITS: gl.constexpr, GROUP: gl.constexpr, CHANNEL: gl.constexpr, L: gl.constexpr, L2: gl.constexpr):
     x_ring = gl.allocate_shared_memory(x_desc.dtype, [2 * STAGES] + x_desc.block_type.shape, x_desc.layout)
     codes_ring = gl.allocate_shared_memory(codes_desc.dtype, [STAGES] + codes_desc.block_type.shape, codes_desc.layout)
     WORDS: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [3, 2, 1, 0])
@@ -155,28 +166,35 @@ def _product(x_desc, codes_desc, high_desc, out_desc, parts, scale, zero, x_scal
     else:
         high_ring = gl.allocate_shared_memory(high_desc.dtype, [STAGES] + high_desc.block_type.shape, high_desc.layout)
         high_words = high_ring._reinterpret(gl.int32, [STAGES, BN // 16, 1, 32, 4], WORDS)
-    out_ring = gl.allocate_shared_memory(out_desc.dtype, [2] + out_desc.block_type.shape, out_desc.layout)
+    out_ring = gl.allocate_shared_memory(out_desc.dtype, [GROUPS] + out_desc.block_type.shape, out_desc.layout)
     full = gl.allocate_shared_memory(gl.int64, [2 * STAGES, 1], mbarrier.MBarrierLayout())
     empty = gl.allocate_shared_memory(gl.int64, [2 * STAGES, 1], mbarrier.MBarrierLayout())
     for i in gl.static_range(2 * STAGES):
         mbarrier.init(full.index(i), count=1)
-        mbarrier.init(empty.index(i), count=2)
+        mbarrier.init(empty.index(i), count=GROUPS)
     fence_async_shared()
-    gl.warp_specialize([
-        (_consume,
-                    (0, x_ring, words, high_words, out_ring, full, empty, out_desc, parts, scale, zero, x_scale, bias, M, N, stripes,
-                    groups, per_group, blocks, each, items, tiles, group, BM, BN, STAGES, FORMAT, BITS, GROUP, CHANNEL, L, L2)),
-        (_consume,
-                    (1, x_ring, words, high_words, out_ring, full, empty, out_desc, parts, scale, zero, x_scale, bias, M, N, stripes,
-                    groups, per_group, blocks, each, items, tiles, group, BM, BN, STAGES, FORMAT, BITS, GROUP, CHANNEL, L, L2)),
-        (
-            _load,
-            (
-                x_desc, codes_desc, high_desc, x_ring, codes_ring, high_ring, full, empty, M, N, blocks, each, items, tiles, group, BM, BN,
-                STAGES
-            )
-        ),
-    ], [4, 1], [232, 40])
+    if GROUPS == 2:
+        gl.warp_specialize([
+            (_consume, (0, x_ring, words, high_words, out_ring, full, empty, out_desc, parts, scale, zero, x_scale, bias, M, N, stripes,
+                       groups, per_group, blocks, each, items, tiles, group, BM, BN, STAGES, GROUPS, FORMAT, BITS, GROUP, CHANNEL, L, L2)),
+            (_consume, (1, x_ring, words, high_words, out_ring, full, empty, out_desc, parts, scale, zero, x_scale, bias, M, N, stripes,
+                       groups, per_group, blocks, each, items, tiles, group, BM, BN, STAGES, GROUPS, FORMAT, BITS, GROUP, CHANNEL, L, L2)),
+            (_load, (x_desc, codes_desc, high_desc, x_ring, codes_ring, high_ring, full, empty, M, N, blocks, each, items, tiles, group,
+                     BM, BN, STAGES)),
+        ], [4, 1], [232, 40])
+    else:
+        gl.warp_specialize([
+            (_consume, (0, x_ring, words, high_words, out_ring, full, empty, out_desc, parts, scale, zero, x_scale, bias, M, N, stripes,
+                       groups, per_group, blocks, each, items, tiles, group, BM, BN, STAGES, GROUPS, FORMAT, BITS, GROUP, CHANNEL, L, L2)),
+            (_consume, (1, x_ring, words, high_words, out_ring, full, empty, out_desc, parts, scale, zero, x_scale, bias, M, N, stripes,
+                       groups, per_group, blocks, each, items, tiles, group, BM, BN, STAGES, GROUPS, FORMAT, BITS, GROUP, CHANNEL, L, L2)),
+            (_consume, (2, x_ring, words, high_words, out_ring, full, empty, out_desc, parts, scale, zero, x_scale, bias, M, N, stripes,
+                       groups, per_group, blocks, each, items, tiles, group, BM, BN, STAGES, GROUPS, FORMAT, BITS, GROUP, CHANNEL, L, L2)),
+            (_consume, (3, x_ring, words, high_words, out_ring, full, empty, out_desc, parts, scale, zero, x_scale, bias, M, N, stripes,
+                       groups, per_group, blocks, each, items, tiles, group, BM, BN, STAGES, GROUPS, FORMAT, BITS, GROUP, CHANNEL, L, L2)),
+            (_load, (x_desc, codes_desc, high_desc, x_ring, codes_ring, high_ring, full, empty, M, N, blocks, each, items, tiles, group,
+                     BM, BN, STAGES)),
+        ], [4, 4, 4, 1], [112, 112, 112, 40])
 
 
 @triton.jit(do_not_specialize=("count", "N"))
@@ -216,21 +234,28 @@ def scratch(p: Problem, config: Config) -> dict[str, Meta]:
 def launches(p: Problem, config: Config) -> list[Launch]:
     m, n, k = sizes(p)
     x, codes, out = p["x"], p["codes"], p["out"]
-    stripes, blocks, _ = codes.shape
-    bits, bn, bm = bits_of(p), config.BN, config.BM
-    group, per_group = grouping(p)
+    stripes, blocks, width = codes.shape
+    bits, bn, bm, rows = bits_of(p), config.BN, config.BM, config.BN // config.GROUPS
+    group, per_group = grouping(p)  # of groups of fewer columns a place is a block
+    plain = gl.NVMMASharedLayout(swizzle_byte_width=0, element_bitwidth=8, rank=4)
+
+    def plane(b: int) -> Descriptor:
+        return Descriptor(
+            "codes", (bn // 16, 1, 2 * b, 128), plain, shape=(stripes, blocks, 2 * bits, 128), strides=(blocks * width, width, 128, 1)
+        )
+
     tiles, (each, count) = tiles_of(config, p), pieces(config, p)
     bias = "bias" if p.get("bias") is not None else None
     args = {
         "x_desc": Descriptor("x", (bm, 64), gl.NVMMASharedLayout.get_default_for([bm, 64], TYPES[x.dtype])),
-        **plane_descriptors(*codes.shape, bits, bn),
-        "out_desc": Descriptor("out", (bm, bn // 2), gl.NVMMASharedLayout.get_default_for([bm, bn // 2], TYPES[out.dtype])),
+        "codes_desc": plane(4 if bits == 6 else bits), "high_desc": plane(2) if bits == 6 else None,
+        "out_desc": Descriptor("out", (bm, rows), gl.NVMMASharedLayout.get_default_for([bm, rows], TYPES[out.dtype])),
         "parts": "parts" if count > 1 else None, "scale": "scale", "zero": "zero" if p.get("zero") is not None else None,
         "x_scale": "x_scale" if p.get("x_scale") is not None else None, "bias": bias, "M": m, "N": n,
         "stripes": stripes, "groups": p["scale"].shape[1], "per_group": per_group, "blocks": blocks, "each": each, "items": tiles * count,
         "tiles": tiles, "group": config.GROUP, "BM": bm, "BN": bn,
-        "STAGES": config.STAGES, "FORMAT": FORMATS.index(str(p.option("format"))), "BITS": bits, "GROUP": group,
-        "CHANNEL": int(p.option("group")) == k, "L": words_layout(bn // 32, *plane_shape(bits)), "L2": words_layout(bn // 32, 1, 2),
+        "STAGES": config.STAGES, "GROUPS": config.GROUPS, "FORMAT": FORMATS.index(str(p.option("format"))), "BITS": bits, "GROUP": group,
+        "CHANNEL": int(p.option("group")) == k, "L": words_layout(rows // 16, *plane_shape(bits)), "L2": words_layout(rows // 16, 1, 2),
     }
     made = [Launch(kernel=_product, grid=(min(tiles * count, p.device.sms),), args=args, warps=4)]
     if count > 1:

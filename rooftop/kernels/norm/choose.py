@@ -2,15 +2,13 @@
 
     a row in registers         *__cuda_sm80       up to 64 KiB: some lanes of a warp, or a block. One tile a program: *__triton
     short rows, staged         *__staged          a block copies a range of rows to shared memory, whatever their starts
-    a row in shared memory     *__cuda_sm90       a block, or the blocks of a cluster; rows that follow are fetched meanwhile
+    a row in shared memory     *__cuda_sm90       a block, or the blocks of a cluster; rows that follow are fetched meanwhile; *__ring
     longer rows                *__long            all blocks of the card, which exchange sums through global memory; *__split__triton in two
                                passes
 
 Figures are shares of a copy, or times relative to another kernel, measured on an H200 unless another card is named."""
 
 from __future__ import annotations
-
-from dataclasses import replace
 
 from rooftop.core.choice import Chosen
 from rooftop.core.registry import in_order
@@ -25,6 +23,7 @@ from rooftop.kernels.norm import norms_bwd__cuda_sm90 as bwd_clusters
 from rooftop.kernels.norm import norms_bwd__long__cuda_sm80 as bwd_long_rows
 from rooftop.kernels.norm import norms_bwd__staged__cuda_sm80 as bwd_staged
 from rooftop.kernels.norm import softmaxes__long__cuda_sm80 as softmax_long_rows
+from rooftop.kernels.norm import softmaxes__ring__cuda_sm90 as softmax_ring
 
 KIB = 1 << 10
 Order = list[tuple[str, str]]
@@ -33,6 +32,7 @@ STAGED, ROWS, CLUSTERS, LONG, SPLIT, TILE = (
     ("cuda_sm90", "rows in the shared memory of a block or a cluster"), ("long__cuda_sm80", "a row over blocks of the whole card"),
     ("split__triton", "long rows in two passes"), ("triton", "a program a row"),
 )
+RING = ("ring__cuda_sm90", "clusters that loop over long rows, a ring of them in shared memory")
 ADDEND = ("addend__triton", "the only one that adds to the result")
 
 
@@ -194,7 +194,9 @@ def _clusters_are_faster(p: Problem, centre: bool) -> bool:
 def softmax(p: Problem, named: str = "") -> Chosen | str:
     """Staged: 0.93 to 0.96 for rows that do not start on 16 bytes; in registers they reach 0.5 to 0.65. Rows that do, in registers: 0.70 to
     0.89 below 1 KiB, where they do not fill their lanes, and 0.93 to 0.97 above. Powers of two are left to Triton's tile, which has no idle
-    lane; of 32 KiB a cluster is 1.03 times as fast on an H200, 0.99 on an H100."""
+    lane; of 32 KiB a cluster is 1.03 times as fast on an H200, 0.99 on an H100. A ring of aligned rows is 1.03 to 1.12 times as fast as
+    clusters that end with their row, from 256 KiB a row on, or from 128 KiB where a multiprocessor holds two of its blocks; of odd rows 0.88 to
+    0.98. Rows that no cluster holds: two passes take 0.68 to 0.77 of the time that all blocks of the card take."""
     x, hopper = p["x"], p.device.arch >= 90
     rows, columns = x.shape[:2]
     size, power = columns * x.itemsize, columns & (columns - 1) == 0
@@ -205,13 +207,14 @@ def softmax(p: Problem, named: str = "") -> Chosen | str:
         if not power:
             order.append(ROWS)
     elif size > (CLUSTER if hopper else _register_rows.ROW_BYTES):
-        order.append(SPLIT if softmax_long_rows.supports(p) else LONG)
+        order.append(SPLIT if hopper or softmax_long_rows.supports(p) else LONG)
+    if hopper and size >= 128 * KIB and softmax_ring.keeps_busy(p):
+        order.append(RING)
     # an H200's memory asks for more bytes in flight than an H100's
     long = size > 32 * KIB or (size == 32 * KIB and p.device.l2_bytes > 50 << 20)
     if hopper and (long or (size > 6 * KIB and not _in_vectors(x))):
         order.append(CLUSTERS)
-    found = _chosen("softmax", p, named, [*order, TILE, ROWS, CLUSTERS, LONG, STAGED, SPLIT])
-    return _in_clusters(found, p, size, ((4096, 128, 16), (8192, 256, 8), (32768, 512, 4)), size, 24)
+    return _chosen("softmax", p, named, [*order, TILE, ROWS, CLUSTERS, LONG, STAGED, SPLIT])
 
 
 def softmax_bwd(p: Problem, named: str = "") -> Chosen | str:
@@ -228,8 +231,7 @@ def softmax_bwd(p: Problem, named: str = "") -> Chosen | str:
         order.append(SPLIT if softmax_long_rows.supports(p) else LONG)
     if hopper and (size > 32 * KIB or (size > 6 * KIB and not _in_vectors(y))):
         order.append(CLUSTERS)
-    found = _chosen("softmax_bwd", p, named, [*order, TILE, ROWS, CLUSTERS, LONG, SPLIT])
-    return _in_clusters(found, p, size, ((4096, 128, 16), (8192, 256, 8), (32768, 1024, 2)), 2 * size, 32)
+    return _chosen("softmax_bwd", p, named, [*order, TILE, ROWS, CLUSTERS, LONG, SPLIT])
 
 
 def log_softmax(p: Problem, named: str = "") -> Chosen | str:
@@ -239,8 +241,7 @@ def log_softmax(p: Problem, named: str = "") -> Chosen | str:
     order = [ROWS] if KIB < size <= _register_rows.ROW_BYTES and not _in_vectors(x) else []
     if p.device.arch >= 90 and (size >= 32 * KIB or (size > 6 * KIB and not _in_vectors(x))):
         order.append(CLUSTERS)
-    found = _chosen("log_softmax", p, named, [*order, TILE, ROWS, CLUSTERS])
-    return _in_clusters(found, p, size, ((4096, 128, 16), (8192, 256, 8), (32768, 512, 4)), size, 24)
+    return _chosen("log_softmax", p, named, [*order, TILE, ROWS, CLUSTERS])
 
 
 def log_softmax_bwd(p: Problem, named: str = "") -> Chosen | str:
@@ -248,8 +249,7 @@ def log_softmax_bwd(p: Problem, named: str = "") -> Chosen | str:
     order = [ROWS] if KIB < size <= _register_rows.ROW_BYTES and not _in_vectors(y) else []
     if p.device.arch >= 90 and (size > 32 * KIB or (size > 6 * KIB and not _in_vectors(y))):
         order.append(CLUSTERS)
-    found = _chosen("log_softmax_bwd", p, named, [*order, TILE, ROWS, CLUSTERS])
-    return _in_clusters(found, p, size, ((4096, 128, 16), (8192, 256, 8), (32768, 1024, 2)), 2 * size, 32)
+    return _chosen("log_softmax_bwd", p, named, [*order, TILE, ROWS, CLUSTERS])
 
 
 def _in_vectors(m: Meta) -> bool:
@@ -264,30 +264,3 @@ def _whole_vectors(p: Problem) -> bool:
     if columns % per:
         return False
     return not any([p[name].align < 16 or (rows > 1 and p[name].strides[0] % per) for name in ("y", "dy", "dx")])
-
-
-# bytes of shared memory of a block besides its share: partial results, a share rounded up to whole lines, and what the driver reserves
-OWN = 3 * 1024
-MOST_BLOCKS = 6  # of a multiprocessor: more would have few threads each
-
-
-def _in_clusters(
-    found: Chosen | str, p: Problem, size: int, whole: tuple[tuple[int, int, int], ...], held: int, warps: int
-) -> Chosen | str:
-    """The config of softmaxes__cuda_sm90.cu, if it is chosen. `whole`: rows of up to so many bytes are one block's; its threads, and blocks
-    a multiprocessor. Longer ones have few blocks a row, since each additional one is one more to wait for; but at least three resident
-    blocks: while one computes, the copies of the others are in flight.
-
-    held   bytes of shared memory that a row takes, of all its tensors
-    warps  of all blocks of a multiprocessor. Forward: 48 were as fast on an H200 in bf16 and 3 % slower in float32; backward: few
-           instructions an element, and 48 registers a thread"""
-    if isinstance(found, str) or found.kernel != f"{p.op}__{CLUSTERS[0]}":
-        return found
-    for most, threads, blocks in whole:
-        if size <= most:
-            return replace(found, config={"threads": threads, "cluster": 1, "blocks": blocks})
-    for cluster in (1, 2, 4, 8, 16):
-        blocks = min(MOST_BLOCKS, (p.device.shared_per_block + 1024) // (-(-held // cluster) + OWN))
-        if blocks >= 3:
-            break
-    return replace(found, config={"threads": 32 * (warps // max(blocks, 2)), "cluster": cluster, "blocks": blocks})

@@ -8,6 +8,7 @@ limit   = """As fast as a copy up to 32 KiB a row, the backward at all lengths; 
   5 to 15 % on an H200, whatever the number of warps: blocks of a cluster wait for each other between reading and writing."""
 dtypes  = ["f32", "f16", "bf16"]
 demands = { has = ["LDGSTS.E.128", "LDS.128", "STG.E.128"], spills = 0 }
+python  = ["choose", "configs"]
 
 [config]
 threads = 256

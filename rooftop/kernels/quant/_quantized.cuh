@@ -251,10 +251,7 @@ __device__ inline void load_codes(const unsigned char* place, unsigned (&in)[(V 
         const uint2 v = __ldcs(reinterpret_cast<const uint2*>(place));
         in[0] = v.x, in[1] = v.y;
     } else if constexpr (WHOLE && BYTES == 2) in[0] = __ldcs(reinterpret_cast<const unsigned short*>(place));
-    else if constexpr (WHOLE && BYTES == 6) {
-        const unsigned short* at = reinterpret_cast<const unsigned short*>(place);
-        in[0] = __ldcs(at) | static_cast<unsigned>(__ldcs(at + 1)) << 16, in[1] = __ldcs(at + 2);
-    } else if constexpr (WHOLE && BYTES == 3) in[0] = place[0] | place[1] << 8 | place[2] << 16;
+    else if constexpr (WHOLE && BYTES == 3) in[0] = place[0] | place[1] << 8 | place[2] << 16;
     else if constexpr (WHOLE) {
 #pragma unroll
         for (int i = 0; i < BYTES / 4; ++i) in[i] = __ldcs(reinterpret_cast<const unsigned*>(place) + i);

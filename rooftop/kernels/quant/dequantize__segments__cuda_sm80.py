@@ -11,8 +11,8 @@ from rooftop.kernels.quant._formats import names, packs
 def choose(p: Problem, head: Any) -> dict[str, Any]:
     length = p["x"].shape[1]
     vec, whole = packs(p, "x", length, length)
-    if whole:
-        vec = 16 // p["x"].itemsize  # neighbouring threads then write neighbouring 16 bytes
+    if whole and p["x"].itemsize == 4:
+        vec = 4  # 16 bytes of floats: neighbouring threads then write neighbouring 16 bytes
     words = vec * p["x"].itemsize // 4
     count = max(1, -(-length // vec))
     lanes = min(128 if vec == 16 else 256, 1 << (count - 1).bit_length())

@@ -10,7 +10,15 @@ LONG = 128  # elements of a row, on average: from here on one warp a row is not 
 
 
 def spmm_24(p: Problem, named: str = "") -> Chosen | str:
-    return in_order(p, named, (("spmm_24__cuda_sm90", "sparse wgmma"), ("spmm_24__mma__cuda_sm80", "sparse mma")))
+    """Few columns are bound by the memory of S: streamed, unless the narrowest tile of wgmma is predicted to be faster."""
+    from rooftop.kernels.sparse import spmm_24__cuda_sm90 as many
+    from rooftop.kernels.sparse import spmm_24__few__cuda_sm80 as few
+
+    order = [("spmm_24__cuda_sm90", "sparse wgmma"), ("spmm_24__mma__cuda_sm80", "sparse mma")]
+    thin = p["b"].shape[1] <= few.FEW and p["out"].numel * p["b"].shape[0] > 0
+    if not named and thin and (p.device.arch < 90 or few.seconds(p) <= many.seconds(p)):
+        order.insert(0, ("spmm_24__few__cuda_sm80", "few columns: S streams through shared memory"))
+    return in_order(p, named, order)
 
 
 def scaled_spmm_24(p: Problem, named: str = "") -> Chosen | str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import ceil
 from typing import Any
 
 from rooftop.core import tensor_maps
@@ -9,8 +10,10 @@ from rooftop.core.spec import DTYPES, Launch, Meta, Problem, TensorMap, instance
 from rooftop.ops._sparse import ACTIVATIONS
 
 SHARED = 226 * 1024
+CLOCK = 1.7e9  # Hz under tensor load
 FMAS = 2048.0  # multiply-adds a cycle and multiprocessor, counted on the values: what the power limit leaves of 4096
 FROM_L2 = 40.0  # bytes a cycle that TMA loads to a multiprocessor while all of them load
+FILLED = 6.5, 2.8  # cycles that TMA takes to fill 128 bytes outside of b with zeros: along K, and along N
 START, EPILOGUE = 2500.0, 2500.0  # cycles of the prologue, and of the epilogue of a tile
 
 
@@ -52,7 +55,19 @@ def clocks(p: Problem, blocks: int, wide: int) -> float:
     high = 128 * blocks
     rounds = -(-(-(-m // high) * -(-n // wide)) // p.device.sms)
     step = max(high * wide * 128 / 2 / FMAS, (high + 2 * wide) * 128 / FROM_L2)  # a slice of 128 columns
+    step += 2 * max(0, wide - n) * FILLED[0 if near(p["b"]) else 1]
     return START + rounds * (2 * -(-k // 256) * step + EPILOGUE)
+
+
+def seconds(p: Problem) -> float:
+    """Predicted time of the best config; a last round of few tiles has more of the L2."""
+    m, n, _ = _sizes(p)
+
+    def part(blocks: int, wide: int) -> float:
+        rounds = -(-m // (128 * blocks)) * -(-n // wide) / p.device.sms
+        return (max(1.0, rounds) / ceil(rounds) + 1) / 2
+
+    return min(clocks(p, c["blocks"], c["wide"]) * part(c["blocks"], c["wide"]) for c in configs(p, None)) / CLOCK
 
 
 def configs(p: Problem, head: Any) -> list[dict[str, Any]]:

@@ -1,9 +1,9 @@
 /* rooftop
 idea    = """Few columns: the product is bound by the memory of S. A block streams 128 rows, 256 columns a stage, through a deep ring of \
   shared memory (cp.async), the metadata beside the values, so that no load is waited for. A warp multiplies 16 rows by all columns with \
-  mma.sp. Where blocks of rows are too few to draw all of the bandwidth, K is divided among several (split-K), and a second launch adds \
+  mma.sp; of more than 16 columns 32 or 64 rows by a half or a quarter of the stage, so that fewer warps read b. Where blocks of rows are too few to draw all of the bandwidth, K is divided among several (split-K), and a second launch adds \
   the parts, in order."""
-limit   = "device memory; from 64 columns on shared memory, from which every warp reads all of b"
+limit   = "device memory"
 dtypes  = ["f16", "bf16"]
 args    = ["values: T[M, H]", "meta: i32[S, C, 32, 4]", "b: T[K, N]", "out: T[P, Q]"]
 python  = ["supports", "choose", "configs", "launches", "scratch"]
@@ -19,16 +19,19 @@ split  = 1
 #include "_sparse_mma.cuh"
 
 /// Rows of 256 bytes in shared memory (128 values), and of 512 (256 elements of b along K): a piece of 16 bytes is at its index xor the
-/// row's last three bits. NEAR: a row is a column of b; else rows are along N, WIDE elements.
+/// row's last three bits. NEAR: a row is a column of b; else rows are along N, WIDE elements. Warp (down, along) has STRIPES stripes of 16
+/// rows and STEPS of the eight steps of 32 columns; the sums of the warps of a stripe are added in order at the end.
 template <typename T, int WIDE, int STAGES, bool NEAR, bool WHOLE_A, bool WHOLE_B, bool TURNED, bool PAIRS, int ACT, int BIAS, bool SPLIT>
 __global__ void __launch_bounds__(256, 1)
 few_columns(int M, int N, int K, int kept, int slices, int each, const T* __restrict__ values, const uint4* __restrict__ meta, int stripes,
             const T* __restrict__ b, long long bs, float alpha, const T* __restrict__ bias, long long bias_step, T* __restrict__ out,
             long long pitch, float* __restrict__ parts) {
     constexpr int A = 128 * 128, B = 256 * WIDE, WORDS = 8 * 32 * 8, STAGE = A + B + WORDS, TILES = WIDE / 8;  // in elements of T
+    constexpr int ALONG = WIDE <= 16 ? 1 : WIDE / 16, STRIPES = ALONG, STEPS = 8 / ALONG;
     extern __shared__ __align__(128) unsigned char raw[];
     T* shared = reinterpret_cast<T*>(raw);
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, m0 = blockIdx.x * 128;
+    const int down = warp / ALONG * STRIPES, along = warp % ALONG;  // the warp's first stripe
     const int first = blockIdx.y * each, last = min(slices, first + each);
     const auto turn = [](int row) { return WIDE == 8 ? 0 : WIDE == 16 ? row / 4 % 2 : WIDE == 32 ? row / 2 % 4 : row % 8; };  // of rows along N
     const auto load = [&](int slice) {
@@ -59,9 +62,12 @@ few_columns(int M, int N, int K, int kept, int slices, int each, const T* __rest
         asm volatile("cp.async.commit_group;" ::: "memory");
     };
     gdc_wait();
-    float sum[TILES][4];
+    float sum[STRIPES][TILES][4];
 #pragma unroll
-    for (int j = 0; j < TILES; ++j) sum[j][0] = sum[j][1] = sum[j][2] = sum[j][3] = 0.f;
+    for (int i = 0; i < STRIPES; ++i) {
+#pragma unroll
+        for (int j = 0; j < TILES; ++j) sum[i][j][0] = sum[i][j][1] = sum[i][j][2] = sum[i][j][3] = 0.f;
+    }
     for (int s = 0; s < STAGES - 1; ++s) next(first + s);
 #pragma unroll 1
     for (int slice = first; slice < last; ++slice) {
@@ -70,13 +76,17 @@ few_columns(int M, int N, int K, int kept, int slices, int each, const T* __rest
         next(slice + STAGES - 1);
         const T* a = shared + (slice - first) % STAGES * STAGE;
         const T* c = a + A;
-        const uint4 of_meta = reinterpret_cast<const uint4*>(c + B)[threadIdx.x];
-        const unsigned word[4] = {of_meta.x, of_meta.y, of_meta.z, of_meta.w};
+        const unsigned* words = reinterpret_cast<const unsigned*>(c + B);
 #pragma unroll
-        for (int step = 0; step < 8; ++step) {
-            unsigned x[4];
-            const int row = warp * 16 + lane % 16, piece = step * 2 + lane / 16;
-            four(x, address_of(a + row * 128 + (piece ^ (row % 8)) * 8));
+        for (int s = 0; s < STEPS; ++s) {
+            const int step = along * STEPS + s;
+            unsigned x[STRIPES][4], word[STRIPES];
+#pragma unroll
+            for (int i = 0; i < STRIPES; ++i) {
+                const int row = (down + i) * 16 + lane % 16, piece = step * 2 + lane / 16;
+                four(x[i], address_of(a + row * 128 + (piece ^ (row % 8)) * 8));
+                word[i] = words[((down + i) * 32 + lane) * 4 + step / 2];
+            }
 #pragma unroll
             for (int j = 0; j < TILES; ++j) {
                 unsigned y[4];
@@ -87,17 +97,43 @@ few_columns(int M, int N, int K, int kept, int slices, int each, const T* __rest
                     const int k = step * 32 + lane;
                     four_turned(y, address_of(c + k * WIDE + (j ^ turn(k)) * 8));
                 }
-                if (step % 2 == 0) multiply<0>(sum[j], x, y, word[step / 2], static_cast<const T*>(nullptr));
-                else multiply<1>(sum[j], x, y, word[step / 2], static_cast<const T*>(nullptr));
+#pragma unroll
+                for (int i = 0; i < STRIPES; ++i) {
+                    if (s % 2 == 0) multiply<0>(sum[i][j], x[i], y, word[i], static_cast<const T*>(nullptr));
+                    else multiply<1>(sum[i][j], x[i], y, word[i], static_cast<const T*>(nullptr));
+                }
             }
+        }
+    }
+    if constexpr (ALONG > 1) {  // the warp keeps the stripe of its number, of which it adds what all have
+        asm volatile("cp.async.wait_group 0;" ::: "memory");
+        __syncthreads();
+        float4* all = reinterpret_cast<float4*>(raw);  // [stripe][along][tile][lane]
+#pragma unroll
+        for (int i = 0; i < STRIPES; ++i) {
+#pragma unroll
+            for (int j = 0; j < TILES; ++j) {
+                all[(((down + i) * ALONG + along) * TILES + j) * 32 + lane] = make_float4(sum[i][j][0], sum[i][j][1], sum[i][j][2], sum[i][j][3]);
+            }
+        }
+        __syncthreads();
+#pragma unroll
+        for (int j = 0; j < TILES; ++j) {
+            float4 t = all[((down + along) * ALONG * TILES + j) * 32 + lane];
+#pragma unroll
+            for (int from = 1; from < ALONG; ++from) {
+                const float4 v = all[(((down + along) * ALONG + from) * TILES + j) * 32 + lane];
+                t.x += v.x, t.y += v.y, t.z += v.z, t.w += v.w;
+            }
+            sum[0][j][0] = t.x, sum[0][j][1] = t.y, sum[0][j][2] = t.z, sum[0][j][3] = t.w;
         }
     }
 #pragma unroll
     for (int j = 0; j < TILES; ++j) {
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
-            const float p = sum[j][half * 2], q = sum[j][half * 2 + 1];
-            const int row = m0 + warp * 16 + half * 8, column = j * 8;
+            const float p = sum[0][j][half * 2], q = sum[0][j][half * 2 + 1];
+            const int row = m0 + (down + along) * 16 + half * 8, column = j * 8;
             if constexpr (SPLIT) {
                 const int r = row + lane / 4, n = column + lane % 4 * 2;
                 float* to = parts + (static_cast<long long>(blockIdx.y) * N + n) * M + r;

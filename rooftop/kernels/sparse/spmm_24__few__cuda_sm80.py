@@ -9,7 +9,8 @@ from rooftop.kernels.sparse import spmm_24__mma__cuda_sm80 as many
 from rooftop.ops._sparse import ACTIVATIONS
 
 FEW = 64  # columns
-MEMORY, ONE = 4.2e12, 6.5e10  # bytes a second of device memory; the most for one multiprocessor
+MEMORY, ONE = 4.2e12, 3.3e10  # bytes a second: of device memory; of S and b together that one block takes
+START = 2e-6  # seconds of the first loads
 SECOND = 2e-6  # seconds of the launch that adds the parts
 PARTS = 2.5e12  # bytes a second at which parts are written and read
 STAGE = 128 * 256 + 4096  # bytes of S in a stage: values and metadata of 128 rows by 256 columns
@@ -32,8 +33,14 @@ def _seconds(p: Problem, split: int) -> float:
     (stripes, slices), (m, n) = p["meta"].shape[:2], (p["values"].shape[0], p["b"].shape[1])
     tall, each = -(-stripes // 8), -(-slices // split)
     rounds = -(-tall * split // p.device.sms)
-    memory = rounds * each * min(p.device.sms, tall * split) * STAGE / min(MEMORY, min(p.device.sms, tall * split) * ONE)
-    return memory + (SECOND + 2 * split * m * n * 4 / PARTS if split > 1 else 0.0)
+    blocks = min(p.device.sms, tall * split)
+    memory = rounds * each * max(STAGE * blocks / MEMORY, (STAGE + 512 * n) / ONE)
+    return START + memory + (SECOND + 2 * split * m * n * 4 / PARTS if split > 1 else 0.0)
+
+
+def seconds(p: Problem) -> float:
+    """Predicted time of the best config."""
+    return _seconds(p, configs(p, None)[0]["split"])
 
 
 def configs(p: Problem, head: Any) -> list[dict[str, Any]]:
@@ -79,7 +86,7 @@ def launches(p: Problem, config: Any, head: Any) -> list[Launch]:
     made = [
         Launch(
             kernel, (-(-stripes // 8), split), args, types=("i32",) * 6 + ("ptr", "ptr", "i32", "ptr", "i64", *types, "ptr"), block=(256,),
-            shared=stages * (STAGE + 512 * wide), chained=chained,
+            shared=max(stages * (STAGE + 512 * wide), 8 * wide * wide * 4), chained=chained,
         )
     ]
     if split > 1:

@@ -230,7 +230,8 @@ def _wanted(run: Run, source: Source) -> list[str]:
     if run.ended in ("exit", "returned") and (said := USAGE.search(run.report.printed)):
         names = re.findall(r"[<\[(][^<>\[\]()]+[>\])]|\w+", said[1])
         return [] if any(re.search("file|path|name|input|output|mode|type", n, re.I) for n in names) else names
-    if (run.ended in ("crash", "abort") or run.status) and (main := MAIN.search(source.whole)):
+    refused = run.status and "usage" not in run.report.printed.lower()
+    if (run.ended in ("crash", "abort") or refused) and (main := MAIN.search(source.whole)):
         read = [int(n) for n in re.findall(rf"\b{main[1]}\s*\[\s*([1-9])\s*\]", source.whole)]
         return [f"{main[1]}[{n}]" for n in range(1, max(read, default=0) + 1)]
     return []

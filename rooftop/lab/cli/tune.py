@@ -24,7 +24,8 @@ def tune(
         Path | None, typer.Option("--from", help="Measure nothing: install the tables that --keep wrote on another machine.")
     ] = None,
     regret: Annotated[
-        int | None, typer.Option(help="Tune nothing: at so many random sizes, time what a call runs beside other configs and kernels: 12 configs that are predicted best, 8 of the rest.")
+        int | None,
+        typer.Option(help="Tune nothing: at so many random sizes, time what a call runs beside the other kernels and 20 of its kernel's configs.")
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed of the sizes of --regret.")] = 0,
     size: Annotated[list[str] | None, typer.Option(help="Of --regret: another range of a size, M=16..4096.", show_default=False)] = None,

@@ -4,9 +4,10 @@ templates of the host's. Where nothing says it, arguments are assumed."""
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import pairwise
 
 from rooftop.lab.simt import host, ordinary
 from rooftop.lab.simt.ordinary import Kernel
@@ -247,6 +248,7 @@ def _arguments(tokens: Sequence[Token], at: int) -> tuple[list[tuple[Token, ...]
 def _functions(tokens: list[Token]) -> Iterator[_Function]:
     """All that could hold a launch: functions, their templates' parameters, and what stands at the level of the file."""
     at = 0
+    concepts = {name.text for word, name in pairwise(tokens) if word.text == "concept"}
     while at < len(tokens):
         try:
             end, opens = host.declaration(tokens, at)
@@ -256,14 +258,14 @@ def _functions(tokens: list[Token]) -> Iterator[_Function]:
         at = end
         if opens or not part:
             continue
-        parameters = _template(part)
+        parameters = _template(part, concepts)
         first = _arguments(part, 1)[1] if parameters and part[1].text == "<" else 0
         name = next((part[i].text for i in range(first, len(part) - 1) if part[i].kind == "word" and part[i + 1].text == "("
                      and part[i].text not in ("__launch_bounds__", "__cluster_dims__", "__align__", "alignas", "__attribute__")), "")
         yield _Function(name, parameters, part)
 
 
-def _template(part: Sequence[Token]) -> tuple[_Parameter, ...]:
+def _template(part: Sequence[Token], concepts: Collection[str]) -> tuple[_Parameter, ...]:
     if len(part) < 2 or part[0].text != "template" or part[1].text != "<":
         return ()
     found = []
@@ -272,7 +274,7 @@ def _template(part: Sequence[Token]) -> tuple[_Parameter, ...]:
         texts = [t.text for t in words[:at]]
         number = any(re.fullmatch(r"int|unsigned|size_t|long|short|u?int\d*(_t)?|char", t) for t in texts) and "*" not in texts
         kind = (
-            "other" if "template" in texts or "..." in texts else "type" if texts[0] in ("typename", "class") else "bool" if "bool" in texts
+            "other" if "template" in texts or "..." in texts else "type" if texts[0] in ("typename", "class", *concepts) else "bool" if "bool" in texts
             else ""
         )
         found.append(_Parameter(texts[-1], kind or ("number" if number else "other"), words[at + 1 :]))

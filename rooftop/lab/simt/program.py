@@ -115,7 +115,8 @@ def source_of(path: Path, folders: Sequence[Path] = (), given: Sequence[str] = (
     if program_caller.TESTED.search(source.whole):
         return replace(source, added=program_caller.TESTS), ""
     texts = _named_values(given)
-    text = _code(source)
+    text = source.texts[source.shown]
+    text = text if program_text.launches(text) else _code(source)
     try:
         offered = program_caller.module(source.whole)
         if (functions := program_caller.torch_functions(text)) or offered:
@@ -130,7 +131,7 @@ def source_of(path: Path, folders: Sequence[Path] = (), given: Sequence[str] = (
             return replace(source, added=code, guessed="" if known else "its inputs are assumed", rounder=other_sizes), assumed
         if other is not None:
             return other, ""
-        if _instances(text):
+        if _instances(_code(source)):
             return _kernels_of(source, texts)
     except program_caller.Unknown as unknown:
         with contextlib.suppress(program_caller.Unknown):
@@ -146,7 +147,7 @@ def _named_values(given: Sequence[str]) -> dict[str, str]:
 
 def _code(source: Source) -> str:
     """The text that has the file's kernels: its own, or, if it only includes them, its headers' too."""
-    return text if "__global__" in (text := source.texts[source.shown]) or program_text.launches(text) else source.whole
+    return text if "__global__" in (text := source.texts[source.shown]) else source.whole
 
 
 def _kernels_of(source: Source, given: Mapping[str, str]) -> tuple[Source, str]:

@@ -43,6 +43,7 @@ UNITS_IN = ("src", "source", "kernels", "kernel", "lib", "utils", "util", "commo
 UNITS = 5  # times that files are added for what the others of a program call
 PLAIN = "plain."  # before the names of the plain build's functions
 UNDEFINED = re.compile(r"undefined reference to [`‘'](?:[\w:*& ]+ )?(?:\w+::)*(\w+)")  # the function's name; of a template's, behind its type
+_TWENTY = re.compile(r"^[ \t]*#[ \t]*include[ \t]*<(?:concepts|span|numbers|ranges|bit|compare)>|\bconcept\s+\w+\s*=", re.M)  # what only C++20 has
 _MAIN = re.compile(r"\bmain\s*\(")
 _INCLUDE = re.compile(r"[ \t]*#[ \t]*include[ \t]*([<\"])([^>\"\n]+)[>\"]")
 HOSTS = re.compile(  # of C, of C++, of the system, and of CUDA what NVRTC has by itself
@@ -257,7 +258,7 @@ def built_alone(source: Source, mode: str, only: str | None = None, options: Seq
     marks = host.marks(texts)
     kernels = {k.name.rpartition("::")[2] for text in texts for k in ordinary.kernels(text)}
     places = build.marks_of_places(tool) if mode == "count" else ()
-    common = tuple(f for f in build._flags(tool) if f != "-fno-exceptions")
+    common = tuple(f for f in build._flags(tool) if f != "-fno-exceptions") + (("-std=c++20",) if _TWENTY.search(source.whole) else ())
     watched_flags = (
         *common, *DEFINES, *(f for f in build.KERNEL if f != "-fno-rtti"),
         *((*build.CLANG, *build.steady(tool)) if tool.clang else build.GCC)

@@ -22,6 +22,7 @@ from rooftop.lab.tune.tuner import pinned
 BACKENDS = ("triton", "cuda", "gluon")  # of which a call takes kernels without naming them
 MOST = 48  # rivals of a point: each is compiled
 FIRST, DRAWN = 12, 8  # of all valid configs of a kernel, best predicted first: those that are tried, and a random sample of the others
+OTHERS = 5  # and of each other kernel, of ops with rows, whose kernels overlap
 LATENCY_S = 0.8e-6  # of the memory while it is busy: so many seconds of its bandwidth must be in flight
 
 
@@ -82,7 +83,8 @@ def config_of(run: sweep.Sweep, point: sweep.Point) -> str:
 
 def rivals(run: sweep.Sweep, point: sweep.Point, every: bool = False) -> list[Subject]:
     """The other configs of the kernel that a call takes, and the other kernels with the config of their own, named by both. `every`: of all
-    valid configs the FIRST, which are the best predicted where a kernel sorts them, and DRAWN others, and not those alone that tuning tries."""
+    valid configs the FIRST, which are the best predicted where a kernel sorts them, and DRAWN others, and not those alone that tuning tries;
+    of ops with rows OTHERS of each other kernel, too."""
     case, device, mine = point.case(run.of), run.device, run.chosen(point)
     found: dict[str, Subject] = {}
     if mine is None or mine.implementation is None:
@@ -94,9 +96,14 @@ def rivals(run: sweep.Sweep, point: sweep.Point, every: bool = False) -> list[Su
             continue
         problem = subject.kernel_problem(case, device)[1]
         listed = getattr(getattr(implementation, "module", None), "every", implementation.configs) if every else implementation.configs
-        configs = listed(problem) if implementation.name == mine.name else [implementation.configure(problem)]
+        drawn = random.Random(point.case(run.of).id)
+        if implementation.name != mine.name:
+            more = implementation.configs(problem) if every and run.of.rows else []
+            configs = [implementation.configure(problem), *drawn.sample(more, min(OTHERS, len(more)))]
+        else:
+            configs = listed(problem)
         if every and len(configs) > FIRST + DRAWN:
-            configs = [*configs[:FIRST], *random.Random(point.case(run.of).id).sample(configs[FIRST:], DRAWN)]
+            configs = [*configs[:FIRST], *drawn.sample(configs[FIRST:], DRAWN)]
         for config in configs:
             text = label(implementation.config_dict(config))
             if implementation.name != mine.name or text != chosen:

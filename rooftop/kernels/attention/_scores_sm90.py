@@ -1,9 +1,11 @@
-"""Capped scores of attention on Hopper, in PTX: the tanh of a thread's scores, or their weights, by one branch a warp."""
+"""Scores of attention on Hopper. Capped ones, in PTX: the tanh of a thread's scores, or their weights, by one branch a warp. And ALiBi's
+distances."""
 
 from __future__ import annotations
 
 import struct
 
+from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
 TANH = (1.0, -0.333323412, 0.13308175, -0.0519479014, 0.0151953686)  # of x, x^3, ...: relative error 1.2e-7 up to SMALL
@@ -60,3 +62,9 @@ TANH_OF = gl.constexpr({n: _capped(n, False) for n in COUNTS})
 TANH_OPERANDS = gl.constexpr({n: ",".join(n * ["=&f"] + n * ["f"]) for n in COUNTS})
 WEIGHTS_OF = gl.constexpr({n: _capped(n, True) for n in COUNTS})
 WEIGHTS_OPERANDS = gl.constexpr({n: ",".join(n * ["=&f"] + 2 * n * ["f"]) for n in COUNTS})
+
+
+@gluon.jit
+def distance(apart):
+    """|apart| in float32, up to 2^22 exactly, in two operations: conversions have the unit of the exponentials."""
+    return gl.abs((apart + 0x4B400000).to(gl.float32, bitcast=True) - 12582912.0)
