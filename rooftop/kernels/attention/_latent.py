@@ -70,9 +70,10 @@ def columns(p: Problem) -> tuple[int, int]:
     return value, p["q"].shape[3] - value
 
 
-def parts(blocks: int, slots: int, tiles: int) -> int:
-    """Into how many parts to split the tokens. `blocks`: with one part; `slots`: resident blocks of the card; `tiles`: of the tokens."""
-    most = max(1, min(SPLITS, tiles // 2))
+def parts(blocks: int, slots: int, tiles: int, least: int) -> int:
+    """Into how many parts to split the tokens. `blocks`: with one part; `slots`: resident blocks of the card; `tiles`: of the tokens; `least`:
+    tiles of a part, at least."""
+    most = max(1, min(SPLITS, tiles // least))
     whole = {min(most, max(1, slots * waves // blocks)) for waves in range(1, 9)}  # parts that fill the card so many times
     return min({1, *whole}, key=lambda n: (shared.split_cost(blocks, slots, tiles, n), n))
 

@@ -35,8 +35,10 @@ def attention_bwd(p: Problem, named: str = "") -> Chosen | str:
 
 
 def latent_attention(p: Problem, named: str = "") -> Chosen | str:
-    """The Gluon kernel reads as many tokens at once as the portable one, and its products overlap with the exponentials."""
+    """The Gluon kernel reads as many tokens at once as the portable one, and its products overlap with the exponentials. Of pages of 8 bits its
+    four warps that convert lack the registers for the addresses, and the portable one is faster."""
     kernels = (
         "latent_attention__gluon_sm90", "two warp groups share the weights of each tile, wgmma and TMA"
     ), ("latent_attention__triton", "any page, address and element")
-    return in_order(p, named, kernels if p.device.arch >= 90 else kernels[::-1])
+    lacking = p.get("page_table") is not None and p["kv"].itemsize == 1
+    return in_order(p, named, kernels if p.device.arch >= 90 and not lacking else kernels[::-1])

@@ -465,9 +465,9 @@ def supports(p: Problem) -> str | None:
 
 
 def choose(p: Problem) -> Config:
-    """One block on a multiprocessor."""
+    """One block on a multiprocessor. Before its first tile it waits for 72 KB of queries and 72 KB of tokens: 4 tiles a part at least."""
     blocks, tiles = -(-_latent.rows(p) // ROWS) * p["kv"].shape[2] * p["q"].shape[0], -(-_latent.room(p) // TOKENS)
-    return Config(_latent.parts(blocks, p.device.sms, tiles))
+    return Config(_latent.parts(blocks, p.device.sms, tiles, 4))
 
 
 def configs(p: Problem) -> list[Config]:

@@ -167,7 +167,7 @@ def choose(p: Problem) -> Config:
     stages = max((s for s in (2, 3, 4) if _held(p, m, bn, s) <= budget), default=2)
     blocks, tiles = -(-_latent.rows(p) // m) * p["kv"].shape[2] * p["q"].shape[0], -(-_latent.room(p) // bn)
     slots = p.device.sms * _resident(p, m, bn, stages)
-    return Config(m, bn, warps, stages, _latent.parts(blocks, slots, tiles))
+    return Config(m, bn, warps, stages, _latent.parts(blocks, slots, tiles, 2))
 
 
 def configs(p: Problem) -> list[Config]:
