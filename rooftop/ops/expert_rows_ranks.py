@@ -79,18 +79,12 @@ def expert_rows_ranks(
     return (out, received, ends) if routes is None else out
 
 
-def begins(counts: Tensor, tokens: int) -> Tensor:
-    """int64 [..., E + 1]: where each expert's rows begin among a rank's `tokens`, and where the last end."""
-    import torch
-
-    ends: Tensor = counts.clamp(0, tokens).long().cumsum(-1).clamp(max=tokens)
-    return torch.nn.functional.pad(ends, (1, 0))
-
-
 def reference(
     x: Tensor, counts: Tensor, routes: Tensor | None, rows: int, wire: str, group: int
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
     import torch
+
+    from rooftop.ranks.experts import begins
 
     ranks, n, columns = x.shape
     back, each = routes is not None, counts.shape[1] // ranks
@@ -140,6 +134,8 @@ def work(p: Problem) -> Work:
 def _arrange(tensors: Mapping[str, Any], options: Mapping[str, Any], generator: Any) -> dict[str, Any]:
     """Rows for experts at random, about nine tenths of them and one expert without; every fifth draw with counts that are out of range."""
     import torch
+
+    from rooftop.ranks.experts import begins
 
     x, counts, routes = tensors["x"], tensors["counts"], tensors.get("routes")
     ranks, experts = counts.shape
@@ -221,6 +217,8 @@ def _by_nccl(tensors: Mapping[str, Any], options: Mapping[str, Any], group: Any)
     """Counts, then rows, by torch's all-to-all; the host waits for the counts. Rows stay by ranks."""
     import torch
     import torch.distributed as dist
+
+    from rooftop.ranks.experts import begins
 
     x, counts, ranks = tensors["x"], tensors["counts"], dist.get_world_size(group)
     back = tensors.get("routes") is not None

@@ -222,6 +222,12 @@ def _moved(what: str, x: Tensor, out: list[int], into: list[int], group: Any, o:
     return _decoded(got, o, x.shape[1], x.dtype)
 
 
+def begins(counts: Tensor, tokens: int) -> Tensor:
+    """int64 [..., E + 1]: where each expert's rows begin among a rank's `tokens`, and where the last end."""
+    ends: Tensor = counts.clamp(0, tokens).long().cumsum(-1).clamp(max=tokens)
+    return torch.nn.functional.pad(ends, (1, 0))
+
+
 def _order(received: Tensor) -> Tensor:
     """For each row by experts its number by ranks, of rows [ranks, experts] that were received."""
     ranks, experts = received.shape
@@ -231,8 +237,6 @@ def _order(received: Tensor) -> Tensor:
 
 def _counts(counts: Tensor, tokens: int) -> Tensor:
     """int64 [E], in range."""
-    from rooftop.ops.expert_rows_ranks import begins
-
     return begins(counts, tokens).diff()
 
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 import rooftop
 from rooftop import comm
-from rooftop.ops.expert_rows_ranks import begins
+from rooftop.ranks.experts import begins
 
 FORMS: list[tuple[str, int, int | None, torch.dtype]] = [  # wire, experts a rank, capacity, dtype
     ("bf16", 2, None, torch.bfloat16), ("int8", 3, None, torch.float32), ("int4", 1, 9, torch.float16), ("fp8", 2, 30, torch.bfloat16),
