@@ -194,9 +194,9 @@ def _clusters_are_faster(p: Problem, centre: bool) -> bool:
 def softmax(p: Problem, named: str = "") -> Chosen | str:
     """Staged: 0.93 to 0.96 for rows that do not start on 16 bytes; in registers they reach 0.5 to 0.65. Rows that do, in registers: 0.70 to
     0.89 below 1 KiB, where they do not fill their lanes, and 0.93 to 0.97 above. Powers of two are left to Triton's tile, which has no idle
-    lane; of 32 KiB a cluster is 1.03 times as fast on an H200, 0.99 on an H100. A ring of aligned rows is 1.03 to 1.12 times as fast as
-    clusters that end with their row, from 256 KiB a row on, or from 128 KiB where a multiprocessor holds two of its blocks; of odd rows 0.88 to
-    0.98. Rows that no cluster holds: two passes take 0.68 to 0.77 of the time that all blocks of the card take."""
+    lane; of 32 KiB a cluster is 1.03 times as fast on an H200, 0.99 on an H100. A ring of aligned rows is faster than
+    clusters that end with their row, from 256 KiB a row on, or from 128 KiB where a multiprocessor holds two of its blocks; of odd rows it is
+    slower. Rows that no cluster holds: two passes are faster than all blocks of the card on one row."""
     x, hopper = p["x"], p.device.arch >= 90
     rows, columns = x.shape[:2]
     size, power = columns * x.itemsize, columns & (columns - 1) == 0
