@@ -659,30 +659,25 @@ def linear_cross_entropy(x: Tensor, weight: Tensor, target: Tensor, *, bias: Ten
     else is float32. Under autocast `x`, `weight` and `bias` are cast to its dtype, as by a linear layer.
 
     With N tokens, H features, V classes and gradients included, memory beyond the inputs is, for 16-bit tensors and `"mean"` or `"sum"`:
-    `"fast"`: dX + the larger of 3.1 dW and 3 dW + 256 MiB, three products; the forward computes the gradients, and the backward scales
-    them;
-    `"small"`: dW + 3 dX + 64 MiB, four products: the backward recomputes the logits. Both are exact and deterministic, and do not
-    synchronise with the host.
+    `"fast"`: dX + the larger of 3.1 dW and 3 dW + 256 MiB, three products; the forward computes the gradients, the backward scales them;
+    `"small"`: dW + 3 dX + 64 MiB, four products: the backward recomputes the logits. Both are exact, deterministic and without a wait of the host.
 
     Args:
         x: [..., H], float32, float16 or bfloat16.
         weight: [V, H] in the dtype of `x`. If it, or `x`, requires no gradient, the product for that gradient is skipped.
         target: int64 [...], 0 to V - 1 or `ignore_index`. Any other value raises IndexError on the CPU; on a GPU it makes the token's loss
-        and the gradients
-            NaN, and raises under `rooftop.debug()`.
+            and the gradients NaN, and raises under `rooftop.debug()`.
         bias: [V], of the dtype of `x` or float32.
         ignore_index: tokens with this target have no loss and no gradient, do not count in the mean, and their logits are not read. On
             Hopper, in 16 bits, the products skip them too; elsewhere the products include their rows.
         label_smoothing: 0 to 1, the share of the target spread evenly over all classes.
         lse_square_scale: factor of the squared log-normaliser, added to each token's loss.
         softcap: logits are first bounded smoothly to ± this. None: no cap. On a GPU, with 16 bits, 1024 classes or more and a cap of at
-        most 70, the
-            error is up to 2e-7 of the cap.
+            most 70, the error is up to 2e-7 of the cap.
         logit_scale: factor of the logits before the soft cap, other than 0.
         temperature: above 0: loss, lse and entropy are those of the logits, soft-capped, divided by it.
         divisor: with `"sum"`, what the sum is divided by: a number, or a tensor of one element on any device (`num_items_in_batch` of
-        Transformers: the
-            tokens that count in all batches of a step). Without a gradient.
+            Transformers: the tokens that count in all batches of a step). Without a gradient.
         reduction: `"mean"` over the tokens that count, `"sum"` or `"none"`. With `"none"` both values of `memory` need four products.
         weights: [...], the shape of `target`, floating point: factors of the tokens' losses, without a gradient. `"mean"` divides by
             their sum over the tokens that count. There are four products for either value of `memory`. A token of weight 0 is computed as
@@ -691,8 +686,7 @@ def linear_cross_entropy(x: Tensor, weight: Tensor, target: Tensor, *, bias: Ten
         return_entropy: return last the entropy of each token's distribution, [...] in float32, in nats, 0 where a token is ignored. Its
             gradient flows. There are four products for either value of `memory`.
         weight_grad_dtype: dtype of the weight's gradient: that of the weight, or torch.float32, for a leaf with ``weight.grad_dtype =
-        torch.float32``
-            (otherwise autograd rounds it to the weight's dtype). It is summed in float32 either way.
+            torch.float32`` (otherwise autograd rounds it to the weight's dtype). It is summed in float32 either way.
         memory: `"fast"` or `"small"`.
         group: a `torch.distributed` process group that shards the vocabulary: `weight` and `bias` are this rank's classes, those of rank r
             before those of rank r + 1, the same number on each. `x` and `target` (global class indices) are the same on all ranks. The
@@ -701,8 +695,7 @@ def linear_cross_entropy(x: Tensor, weight: Tensor, target: Tensor, *, bias: Ten
         implementation: name of a kernel (`"triton"`), which runs or raises. None selects the best one that supports the input.
 
     Returns float32: a scalar, or [...] without a reduction. The mean over no tokens is NaN, as torch's, and its gradients are zeros. On a
-    GPU, with `"fast"`
-    and a reduction, a second backward through one forward raises: the first one has scaled the gradients in place.
+    GPU, with `"fast"` and a reduction, a second backward through one forward raises: the first one has scaled the gradients in place.
 
     Raises TypeError for other dtypes or options that are not numbers, ValueError for shapes, devices or options that are not accepted."""
 

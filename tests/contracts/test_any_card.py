@@ -44,9 +44,9 @@ def test_an_op_selects_what_the_card_can_run(card: str, pytestconfig: pytest.Con
 
 
 @pytest.mark.parametrize(("card", "op", "case", "kernel"), [
-    ("b200", "matmul", "4096 cubed bf16", "matmul__triton"), ("b200", "softmax", "rows 2048x131072 bf16", "softmax__cuda_sm90"),
+    ("b200", "matmul", "4096 cubed bf16", "matmul__triton"), ("b200", "softmax", "rows 2048x131072 bf16", "softmax__ring__cuda_sm90"),
     ("rtx5090", "rms_norm", "rows 16384x8192 bf16", None), ("mi300x", "softmax", "rows 16384x8192 bf16", "softmax__triton"),
-    ("mi300x", "sort", None, ""), ("h20", "softmax", "rows 2048x131072 bf16", "softmax__cuda_sm90"),
+    ("mi300x", "sort", None, ""), ("h20", "softmax", "rows 2048x131072 bf16", "softmax__ring__cuda_sm90"),
 ])
 def test_explain_says_what_a_card_runs(card: str, op: str, case: str | None, kernel: str | None) -> None:
     found = registry.op(op)

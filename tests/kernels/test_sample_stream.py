@@ -60,7 +60,7 @@ def test_a_block_holds_its_candidates() -> None:
     for device in (d for d in (*TARGETS.values(), *TARGETS.names.values()) if not d.gfx):
         for dtype in ("f32", "f16"):
             for rows in (1, device.sms // 4, device.sms // 4 + 1, device.sms // 2 + 2, 5000):
-                p = op.problem_of({"logits": Meta((rows, 128256), dtype)}, PLAIN, device)
+                p = op.problem_of({"logits": Meta((rows, 128256), dtype), "seeds": None}, PLAIN, device)
                 c = kernel.choose(p)
                 assert 8 * c["capacity"] + 23 * 1024 <= device.shared_per_block and c["slots"] * 256 + 1024 <= c["capacity"] and c["capacity"] % 4 == 0
                 assert c["capacity"] >= 4 * 1024 + 1024 + 2048  # what select() needs for a top_k of 1024

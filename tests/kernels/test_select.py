@@ -90,7 +90,7 @@ def test_a_nan_beyond_a_rows_length_is_no_error() -> None:
 
 def test_a_temperature_that_kernels_cannot_divide_by_counts_as_the_least() -> None:
     for temperature, passed in ((1e-320, 5e-38), (1e-45, 5e-38), (4e-38, 5e-38), (6e-38, 6e-38), (0, 0.0)):
-        assert arguments_of(registry.op("sample"), rooftop.sample, torch.ones(2, 4), temperature)[1] == passed
+        assert arguments_of(registry.op("sample"), rooftop.sample, torch.ones(2, 4), temperature)[2] == passed
     assert rooftop.sample(torch.ones(64, 4), 1e-320).unique().tolist() == [0, 1, 2, 3]
 
 
@@ -235,7 +235,7 @@ def test_the_blocks_of_a_draw_hold_its_row() -> None:
             for rows in (1, 3, 16, 64, 131, 256, 4096):
                 for n in (1, 64, 900, 5000, 33000, 131072, 300000, 600000, 1 << 20):
                     late = {"temperature": 1.0, "top_k": 0, "top_p": 0.9, "min_p": 0.0, "seed": 1}
-                    p = op.problem_of({"logits": Meta((rows, n), dtype)}, late, device)
+                    p = op.problem_of({"logits": Meta((rows, n), dtype), "seeds": None}, late, device)
                     if device.arch < 90 or _smem_select.too_long(p["logits"], device, 36 * 1024):
                         continue
                     c = draw.choose(p)
@@ -251,7 +251,7 @@ def test_many_rows_are_drawn_from_by_a_block_a_row_where_that_is_faster() -> Non
     op, draw = registry.op("sample"), registry.implementation("sample__cuda_sm90")
     given = {"temperature": 1.0, "top_k": 0, "top_p": 0.9, "min_p": 0.0, "seed": 1}
     for rows, apart in ((1, 0), (131, 0), (132, 1), (527, 1), (528, 3)):
-        p = op.problem_of({"logits": Meta((rows, 128256), "bf16")}, given, TARGETS[90])
+        p = op.problem_of({"logits": Meta((rows, 128256), "bf16"), "seeds": None}, given, TARGETS[90])
         made = draw.launches(p, draw.choose(p))
         assert made[-1].args["apart"] == apart and len(made) == 1 + (apart > 0)
         assert all(launch.args["only"] == apart for launch in made[:-1])
@@ -272,7 +272,7 @@ def test_64_rows_of_a_vocabulary_are_one_wave_of_clusters() -> None:
     """With three blocks a multiprocessor, eight a row, they would be two."""
     op, draw = registry.op("sample"), registry.implementation("sample__cuda_sm90")
     given = {"temperature": 1.0, "top_k": 0, "top_p": 0.9, "min_p": 0.0, "seed": 1}
-    p = op.problem_of({"logits": Meta((64, 128256), "bf16")}, given, TARGETS["h200"])
+    p = op.problem_of({"logits": Meta((64, 128256), "bf16"), "seeds": None}, given, TARGETS["h200"])
     (launch,), device = draw.launches(p, draw.choose(p)), TARGETS["h200"]
     assert registry.choose("sample", p).kernel == draw.name  # type: ignore[union-attr]
     assert launch.grid[0] <= device.shared_per_block // (launch.shared + 36 * 1024) * device.sms

@@ -19,7 +19,7 @@ def _mix(h):
 @gluon.jit
 def _state(seed, eighth):
     """What the four words of eight elements are made of (`halves`, rooftop/formats/random_bits.py). `eighth`: index / 8."""
-    key = seed.to(gl.uint32, bitcast=True)
+    key = gl.full((), seed, gl.int32).to(gl.uint32, bitcast=True)
     first = eighth.to(gl.uint32) ^ (key * gl.full((), 0x9E3779B9, gl.uint32))
     if eighth.dtype == gl.int64:
         key = key + (eighth >> 32).to(gl.uint32) * gl.full((), 0x7FEB352D, gl.uint32)
@@ -36,7 +36,7 @@ def _word(state, pair):
 
 
 @gluon.jit
-def numbered(bh, row, SQ, EIGHTHS, SHORT: gl.constexpr):
+def eighths(bh, row, SQ, EIGHTHS, SHORT: gl.constexpr):
     """Index / 8 of the first element of each row, EIGHTHS a row; SHORT: all indices of a call are below 2^32."""
     number = (bh.to(gl.int64) * SQ + row) * EIGHTHS
     if SHORT:
@@ -46,7 +46,7 @@ def numbered(bh, row, SQ, EIGHTHS, SHORT: gl.constexpr):
 
 @gluon.jit
 def dropped(w, seed, limit, numbers, start):
-    """w [queries, keys] with 0 where dropout drops. `numbers`: as `numbered` gives them; `start`: the first key, a multiple of 8."""
+    """w [queries, keys] with 0 where dropout drops. `numbers`: as `eighths` gives them; `start`: the first key, a multiple of 8."""
     M: gl.constexpr = w.shape[0]
     N: gl.constexpr = w.shape[1]
     L: gl.constexpr = w.type.layout
@@ -55,7 +55,7 @@ def dropped(w, seed, limit, numbers, start):
     pair = gl.arange(0, N // 2, gl.SliceLayout(0, PAIRS))
     eighth = gl.convert_layout(numbers, gl.SliceLayout(1, PAIRS), assert_trivial=True)[:, None] + (start // 8 + pair // 4)[None, :]
     word = _word(_state(seed, eighth), (pair & 3)[None, :])
-    cut = limit.to(gl.uint32, bitcast=True) << 16  # compares the upper 16 bits; the lower ones do not matter
+    cut = gl.full((), limit, gl.int32).to(gl.uint32, bitcast=True) << 16  # compares the upper 16 bits; the lower ones do not matter
     a = gl.where((word << 16) >= cut, a, 0.0)
     b = gl.where(word >= cut, b, 0.0)
     return gl.convert_layout(gl.join(a, b).reshape([M, N]), L, assert_trivial=True)
@@ -75,8 +75,8 @@ def kept_keys(like, seed, limit, bh, row, first_key, SQ, EIGHTHS, SHORT: gl.cons
     c = gl.arange(0, 2)[None, None, None, None, :]
     query = 16 * gl.arange(0, N)[None, :, None, None, None] + 8 * a + 2 * gl.arange(0, 4)[None, None, None, :, None] + c
     block = first_key // 8 + gl.arange(0, 8)[:, None, None, None, None]
-    state = _state(seed, gl.set_auto_layout(numbered(bh, row + query, SQ, EIGHTHS, SHORT) + block, ONCE))
-    cut = limit.to(gl.uint32, bitcast=True) << 16
+    state = _state(seed, gl.set_auto_layout(eighths(bh, row + query, SQ, EIGHTHS, SHORT) + block, ONCE))
+    cut = gl.full((), limit, gl.int32).to(gl.uint32, bitcast=True) << 16
     bits = gl.zeros_like(state)
     for pair in gl.static_range(4):
         word = _word(state, gl.to_tensor(pair))

@@ -52,7 +52,7 @@ def flat(x):
 
 
 @gluon.jit
-def store_rows(tile, made, out_desc, b, h, row):
+def store_tile(tile, made, out_desc, b, h, row):
     """Stores 64 rows of the result through shared memory, once the store before has read it."""
     tma.store_wait(0)
     flat(tile).store(made)

@@ -28,7 +28,7 @@ from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared,
 from rooftop.core.spec import Descriptor, Launch, Meta, Problem
 from rooftop.core.tensor_maps import not_copied
 from rooftop.kernels.attention import _arguments as shared
-from rooftop.kernels.attention._fwd_sm90 import flat, place, range_of, store_rows
+from rooftop.kernels.attention._fwd_sm90 import flat, place, range_of, store_tile
 from rooftop.kernels.attention._scores_sm90 import SMALL, TANH_OF, TANH_OPERANDS
 
 DEMANDS = {"has": ["QGMMA", "UTMALDG", "UTMASTG"], "spills": 16}
@@ -319,7 +319,7 @@ def _consume(INDEX: gl.constexpr, q_tiles, k_ring, v_ring, o_tiles, q_full, q_em
             if v_scale is not None:
                 share *= gl.load(v_scale + h // GROUP * vg)
             made = (acc * gl.convert_layout(share, gl.SliceLayout(1, RESULT), assert_trivial=True)[:, None]).to(out_desc.dtype)
-            store_rows(o_tiles.index(INDEX), made, out_desc, bh // H, h, row + INDEX * 64)
+            store_tile(o_tiles.index(INDEX), made, out_desc, bh // H, h, row + INDEX * 64)
             norm = (top + gl.log2(total)) * (1.0 / LOG2E)
             gl.store(lse + bh.to(gl.int64) * SQ + rows, norm, mask=rows < SQ)
     tma.store_wait(0)

@@ -38,8 +38,8 @@ from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared,
 from rooftop.core.spec import Descriptor, Launch, Meta, Problem
 from rooftop.core.tensor_maps import not_copied
 from rooftop.kernels.attention import _arguments as shared
-from rooftop.kernels.attention._dropout_sm90 import dropped, numbered
-from rooftop.kernels.attention._fwd_sm90 import flat, length_of, place, range_of, store_rows
+from rooftop.kernels.attention._dropout_sm90 import dropped, eighths
+from rooftop.kernels.attention._fwd_sm90 import flat, length_of, place, range_of, store_tile
 from rooftop.kernels.attention._packed_sm90 import CHUNK, clear_rows, plan_tiles, tile_of
 from rooftop.kernels.attention._scores_sm90 import SMALL, TANH_OF, TANH_OPERANDS, WEIGHTS_OF, WEIGHTS_OPERANDS, distance
 
@@ -237,7 +237,7 @@ def _consume(INDEX: gl.constexpr, q_tiles, k_ring, v_ring, z_tiles, o_tiles, q_f
             rows = row + INDEX * 64 + gl.arange(0, 64, ROWS)
             numbers = rows
             if DROP:
-                numbers = numbered(bh, first + rows, TQ, EIGHTHS, SHORT)
+                numbers = eighths(bh, first + rows, TQ, EIGHTHS, SHORT)
             acc = gl.zeros((64, DV), gl.float32, RESULT)
             top = gl.full((64,), 0.0, gl.float32, ROWS) + (0.5 * factor if CAP == BOUNDED else float("-inf"))
             total = gl.zeros((64,), gl.float32, ROWS)
@@ -295,7 +295,7 @@ def _consume(INDEX: gl.constexpr, q_tiles, k_ring, v_ring, z_tiles, o_tiles, q_f
             made = (acc * share[:, None]).to(out_desc.dtype)
             if PACKED:
                 if row + INDEX * 64 + 64 <= SQ:
-                    store_rows(o_tiles.index(INDEX), made, out_desc, bh // H, bh % H, first + row + INDEX * 64)
+                    store_tile(o_tiles.index(INDEX), made, out_desc, bh // H, bh % H, first + row + INDEX * 64)
                 else:
                     token = row + INDEX * 64 + gl.arange(0, 64, gl.SliceLayout(1, RESULT))
                     column = gl.arange(0, DV, gl.SliceLayout(0, RESULT))
@@ -305,7 +305,7 @@ def _consume(INDEX: gl.constexpr, q_tiles, k_ring, v_ring, z_tiles, o_tiles, q_f
                     )
                     gl.store(to, made, mask=(token < SQ)[:, None] & (column < WIDTH)[None, :])
             else:
-                store_rows(o_tiles.index(INDEX), made, out_desc, bh // H, bh % H, first + row + INDEX * 64)
+                store_tile(o_tiles.index(INDEX), made, out_desc, bh // H, bh % H, first + row + INDEX * 64)
             if OVER:  # the next queries overwrite the staged result
                 tma.store_wait(0)
                 if end > begin:

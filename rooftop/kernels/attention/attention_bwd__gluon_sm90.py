@@ -29,7 +29,7 @@ from rooftop.core.tensor_maps import not_copied
 from rooftop.kernels.attention import _arguments as shared
 from rooftop.kernels.attention._bwd_sm90 import LOG2E, capped, common_of, factors_of, flat, inside_of, keys_of, place_of, queries_of, store_rows, weights_of
 from rooftop.kernels.attention._bwd_wide_sm90 import to_half
-from rooftop.kernels.attention._dropout_sm90 import dropped, is_dropped, kept_keys, marked, numbered
+from rooftop.kernels.attention._dropout_sm90 import dropped, eighths, is_dropped, kept_keys, marked
 from rooftop.kernels.attention._sinks import to_sinks
 
 # ptxas keeps addresses that loops share in local memory; none of them is read in the loops without a mask.
@@ -335,7 +335,7 @@ def _to_queries(INDEX: gl.constexpr, q_tiles, g_tiles, k_ring, v_ring, qg_full, 
     delta = gl.load(deltas + at, mask=rows < PADDED, other=0.0)
     numbers = rows
     if DROP:
-        numbers = numbered(bh, rows, SQ, EIGHTHS, SHORT)
+        numbers = eighths(bh, rows, SQ, EIGHTHS, SHORT)
     to_q = gl.zeros((64, SIZE), gl.float32, TO_Q)
     ds = gl.zeros((64, BN), gl.float32, SCORES)
     factor, cap = factors_of(scale, softcap, CAP)

@@ -21,7 +21,13 @@ def supports(p: Problem, head: Any) -> str | None:
         return reason
     if p["b"].shape[1] > FEW:
         return f"takes up to {FEW} columns"
+    if _stages(p, _wide(p)) < 2:
+        return f"needs two stages of {_wide(p)} columns in shared memory; this card has {p.device.shared_per_block} bytes for a block"
     return "metadata must begin at a multiple of 16 bytes" if p["meta"].align % 16 else None
+
+
+def _wide(p: Problem) -> int:
+    return next(w for w in (8, 16, 32, 64) if p["b"].shape[1] <= w)
 
 
 def _stages(p: Problem, wide: int) -> int:
@@ -44,11 +50,8 @@ def seconds(p: Problem) -> float:
 
 
 def configs(p: Problem, head: Any) -> list[dict[str, Any]]:
-    n, slices = p["b"].shape[1], p["meta"].shape[1]
-    wide = next(w for w in (8, 16, 32, 64) if n <= w)
+    slices, wide = p["meta"].shape[1], _wide(p)
     stages = _stages(p, wide)
-    if stages < 2:
-        return [{"wide": wide, "stages": 2, "split": 1}]
     splits = [s for s in range(1, 17) if s == 1 or -(-slices // -(-slices // s)) == s]
     return [{"wide": wide, "stages": stages, "split": s} for s in sorted(splits, key=lambda s: _seconds(p, s))]
 

@@ -219,7 +219,7 @@ def _known(item: Item, plain: Any) -> Item:
     import torch
 
     exact, same, got = item.exact, item.same, item.got
-    if got.element_size() == 1:  # its largest number, not an infinity, is what follows on the range of 8 bits
+    if got.shape != exact.shape or got.element_size() == 1:  # of 8 bits: their largest number, not an infinity, is what follows on their range
         return item
     rounded = exact.to(got.dtype)
     overflows = exact.isfinite() & ~same.isfinite() & (rounded.isfinite() | (got == rounded))
