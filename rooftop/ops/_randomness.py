@@ -31,6 +31,12 @@ def unless_drawn(independent: Rows) -> Rows:
     return lambda p: PLACE if p.option("rounding") in ("stochastic", "dither") else independent(p)
 
 
+def one_of_them(op: str, generator: Any) -> None:
+    """Raises ValueError for a generator beside a seed."""
+    if generator is not None:
+        raise ValueError(f"{op}: seed and generator are both given; a generator draws the seed: give one of them")
+
+
 def seed(op: str, given: Any, generator: Any, like: Any, used: bool = True) -> Any:
     """The seed of a call on the device of the tensor `like`, as a signed 32-bit number. `used`: whether it matters; if not, nothing is
     drawn.
@@ -41,8 +47,7 @@ def seed(op: str, given: Any, generator: Any, like: Any, used: bool = True) -> A
 
     if given is not None:
         whole_seed(op, given)
-        if generator is not None:
-            raise ValueError(f"{op}: seed and generator are both given; a generator draws the seed: give one of them")
+        one_of_them(op, generator)
         return signed(given)
     device = like.device
     if generator is not None:

@@ -87,8 +87,7 @@ def _seeds(logits: Tensor, seed: Any, generator: Any) -> Tensor | None:
 
     if not isinstance(seed, torch.Tensor):
         return None
-    if generator is not None:
-        raise ValueError("sample: seed and generator are both given; a generator draws the seed: give one of them")
+    _randomness.one_of_them("sample", generator)
     if seed.dtype not in (torch.int32, torch.int64) or seed.shape != logits.shape[:-1] or seed.device != logits.device:
         raise ValueError(
             f"sample: seed is {seed.dtype} of shape {tuple(seed.shape)} on {seed.device}; as a tensor it must be torch.int32 or torch.int64 of shape "

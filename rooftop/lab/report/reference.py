@@ -172,15 +172,17 @@ def _inline(text: str) -> str:
 
 # -- how an op is called --------------------------------------------------------------------------------------------------
 
+_RATIO = """x, bound = torch.randn(64, 1000), torch.tensor([1e-3], dtype=torch.float64)
+words, table, total = rooftop.compress_ratio(x, bound)
+y, damaged = rooftop.decompress_ratio(words[:total], table, 1e-3, x.shape, x.dtype)"""  # both ways
+
 BY_HAND: Mapping[str, str] = {  # of ops that no case calls as one would, with plain tensors
     "adamw_8bit": """param, grad = torch.randn(4096), torch.randn(4096)
 first, second = rooftop.quant.adamw_8bit_states(param)
 rooftop.adamw_8bit(param, grad, first, second, step=1, lr=3e-4)""",
     "all_reduce_norm_ranks": """x, residual, weight = torch.randn(4, 16, 256), torch.randn(4, 16, 256), torch.ones(4, 256)  # of four ranks
 y, s = rooftop.all_reduce_norm_ranks(x, residual, weight)""",
-    "compress_ratio": """x, bound = torch.randn(64, 1000), torch.tensor([1e-3], dtype=torch.float64)
-words, table, total = rooftop.compress_ratio(x, bound)
-y, damaged = rooftop.decompress_ratio(words[:total], table, 1e-3, x.shape, x.dtype)""",
+    "compress_ratio": _RATIO,
     "sample": """token = rooftop.sample(torch.randn(4, 32000), temperature=0.8, top_p=0.9)
 token = rooftop.sample(torch.randn(4, 32000), seed=torch.arange(4))  # a seed for each row""",
     "append_kv": """k_cache, v_cache = torch.zeros(2, 64, 8, 128), torch.zeros(2, 64, 8, 128)
@@ -223,9 +225,7 @@ y = rooftop.rms_norm(x, 512, weight, addend=residual)  # residual + norm(x)""",
     "scaled_matmul": """a, b = torch.randn(64, 128).to(torch.float8_e4m3fn), torch.randn(32, 128).to(torch.float8_e4m3fn)
 y = rooftop.scaled_matmul(a, b.t(), torch.tensor(0.5), torch.tensor(2.0))""",
     "softmax_quantize": """q = rooftop.softmax_quantize(torch.randn(64, 512), "int8")""",
-    "decompress_ratio": """x, bound = torch.randn(64, 1000), torch.tensor([1e-3], dtype=torch.float64)
-words, table, total = rooftop.compress_ratio(x, bound)
-y, damaged = rooftop.decompress_ratio(words[:total], table, 1e-3, x.shape, x.dtype)""",
+    "decompress_ratio": _RATIO,
     "sort": """values, places = rooftop.sort(torch.randn(64, 1024), descending=True)""",
     "spmm_24": """kept, rest = rooftop.prune_24(torch.randn(64, 256, dtype=torch.bfloat16))
 y = rooftop.sparse.matmul(kept, torch.randn(256, 32, dtype=torch.bfloat16))""",
