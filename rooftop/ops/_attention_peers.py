@@ -1,4 +1,6 @@
-"""torch's own attention kernels as peers: cuDNN's and FlashAttention-2, through the operators that give the normaliser too."""
+"""Attention kernels of others as peers: torch's own, cuDNN's and FlashAttention-2, through the operators that give the normaliser too, and
+cuDNN's as the wheel `nvidia-cudnn-frontend` chooses and launches them. The wheel has no cuDNN of its own: it loads the one that is installed,
+torch's unless another backend's wheel is."""
 
 from __future__ import annotations
 
@@ -27,6 +29,8 @@ def _forward(name: str) -> Callable[..., Any]:
         tensors, (left, right, scale, softcap, dropout_p, _), ranges = rest[:11], rest[11:17], rest[17:]
         causal = _plain(q, k, (*tensors, *ranges), left, right, softcap, dropout_p)
         a, b, c = (x.transpose(1, 2) for x in (q, k, v))
+        if name == "wheel":
+            return torch.ops.cudnn.sdpa_fwd(a, b, c, scale, is_causal=causal)
         if name == "cudnn":
             return torch.ops.aten._scaled_dot_product_cudnn_attention(a, b, c, None, True, 0.0, causal, False, scale=scale)
         return torch.ops.aten._scaled_dot_product_flash_attention(a, b, c, 0.0, causal, False, scale=scale)
@@ -54,8 +58,11 @@ def _backward_peer(name: str) -> Callable[..., Any]:
         *tensors, left, right, scale, softcap, dropout_p, seed = rest
         causal = _plain(q, k, tuple(tensors), left, right, softcap, dropout_p)
         kept = forward(q, k, v, *([None] * 11), left, right, scale, softcap, dropout_p, seed)
-        o, norm, cu_q, cu_k, most_q, most_k, philox, offset = kept[:8]
         d, a, b, c = (x.transpose(1, 2) for x in (dout, q, k, v))
+        if name == "wheel":
+            found = torch.ops.cudnn.sdpa_bwd(d, a, b, c, *kept, scale, is_causal=causal)
+            return (*(x.transpose(1, 2) for x in found), None, None)
+        o, norm, cu_q, cu_k, most_q, most_k, philox, offset = kept[:8]
         if name == "cudnn":
             found = torch.ops.aten._scaled_dot_product_cudnn_attention_backward(
                 d, a, b, c, o, norm, philox, offset, None, cu_q, cu_k, most_q, most_k, 0.0, causal, scale=scale
@@ -75,6 +82,18 @@ def cudnn() -> Callable[..., Any]:
 
 def flash() -> Callable[..., Any]:
     return _peer("flash")
+
+
+def cudnn_wheel() -> Callable[..., Any]:
+    import cudnn.sdpa.fwd.torch_op  # noqa: F401  registers its operators
+
+    return _peer("wheel")
+
+
+def cudnn_wheel_backward() -> Callable[..., Any]:
+    import cudnn.sdpa.fwd.torch_op  # noqa: F401
+
+    return _backward_peer("wheel")
 
 
 def cudnn_backward() -> Callable[..., Any]:

@@ -23,7 +23,7 @@ from rooftop.ops._attention import UNBOUNDED
 from rooftop.ops._attention_call import validated
 from rooftop.ops._attention_cases import arrange, cases
 from rooftop.ops._attention_contract import UNITS, cpu, faults, same_lse, with_columns
-from rooftop.ops._attention_peers import cudnn, cudnn_backward, flash, flash_backward
+from rooftop.ops._attention_peers import cudnn, cudnn_backward, cudnn_wheel, cudnn_wheel_backward, flash, flash_backward
 
 if TYPE_CHECKING:
     import torch
@@ -400,10 +400,11 @@ def _heads_in_turn(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> Any:
     return out[:, :, back], lse[:, back]
 
 
-def _swept(dtype: str, batch: int, length: int, eighths: int) -> dict[str, Any]:
-    """Causal, 8 heads of 8 · eighths columns."""
-    x = Input((batch, length, 8, 8 * eighths), dtype)
-    return {"q": x, "k": x, "v": x, "left": -1, "right": 0, "scale": (8 * eighths) ** -0.5, "softcap": 0.0, "dropout_p": 0.0, "seed": 7}
+def _swept(dtype: str, batch: int, length: int, eighths: int, group: int = 1, kind: int = 1) -> dict[str, Any]:
+    """8 heads of 8 · eighths columns, `group` of them to a key head. `kind`: 1 causal, 2 full, 3 one query for all keys."""
+    q, k = (Input((batch, rows, heads, 8 * eighths), dtype) for rows, heads in ((1 if kind == 3 else length, 8), (length, 8 // group)))
+    numbers = {"left": -1, "right": 0 if kind == 1 else -1, "scale": (8 * eighths) ** -0.5, "softcap": 0.0, "dropout_p": 0.0, "seed": 7}
+    return {"q": q, "k": k, "v": k, **numbers}
 
 
 OP = Op(
@@ -412,7 +413,10 @@ OP = Op(
     outputs=outputs,
     canonical=canonical,
     cases=cases(),
-    swept=Sizes(_swept, {"batch": (1, 65535), "length": (1, 16384), "eighths": (4, 32)}, rows="batch", dtypes=("bf16",), axis="length"),
+    swept=Sizes(
+        _swept, {"batch": (1, 65535), "length": (1, 65536), "eighths": (4, 32), "group": (1, 8), "kind": (1, 3)}, rows="batch", powers=("group",),
+        ways=("kind",), dtypes=("bf16",), axis="length",
+    ),
     work=work,
     tolerance=Tolerance(multiple=2.0, flushed=True),
     judging=Judging(
@@ -432,7 +436,7 @@ OP = Op(
         work=work_bwd,
         undefined=partial(_gradients, True),
         tolerance=Tolerance(multiple=4.0, flushed=True),
-        peers={"torch cuDNN": cudnn_backward, "torch FlashAttention-2": flash_backward},
+        peers={"torch cuDNN": cudnn_backward, "torch FlashAttention-2": flash_backward, "cuDNN frontend": cudnn_wheel_backward},
         wrong={
             "not scaled": _changed(backward, scale=lambda s: 1.0),
             "causal order forgotten": _changed(backward, right=lambda r: UNBOUNDED),
@@ -441,7 +445,7 @@ OP = Op(
             "normaliser's gradient forgotten": lambda dout, dlse, *rest: backward(dout, None, *rest),
         },
     ),
-    peers={"torch cuDNN": cudnn, "torch FlashAttention-2": flash},
+    peers={"torch cuDNN": cudnn, "torch FlashAttention-2": flash, "cuDNN frontend": cudnn_wheel},
     wrong={
         "not scaled": _changed(reference, scale=lambda s: 1.0),
         "causal order forgotten": _changed(reference, right=lambda r: UNBOUNDED),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
+from rooftop.kernels.attention._packed_sm90 import tile_of
 from rooftop.kernels.attention._scores_sm90 import SMALL, TANH_OF, TANH_OPERANDS, distance
 
 LOG2E = gl.constexpr(1.4426950408889634)
@@ -35,13 +36,30 @@ def common_of(dout, out, dlse, lse, norms, deltas, SQ, PADDED, H, gb, gs, gh, ob
 
 
 @gluon.jit
-def place_of(tiles, heads, section):
-    """(tile, batch times heads) of this block: grouped order, the tiles of as many heads as the L2 holds together."""
+def block_of(plan, tiles, heads, section, mine, others, BLOCK: gl.constexpr, LAST_FIRST: gl.constexpr):
+    """(batch times heads, first token of a sequence, its tokens, those of the other side, row within the sequence) of this block's tile:
+    grouped order, the tiles of as many heads as the L2 holds together. `mine`, `others`: tokens of the two sides. Packed sequences: `plan`
+    lists the tiles; a block past the last has no tokens."""
+    PACKED: gl.constexpr = plan is not None
+    if PACKED:
+        tiles = gl.load(plan)
     whole = section * tiles
-    first = gl.program_id(0) // whole * section
-    here = gl.minimum(section, heads - first)
+    before = gl.program_id(0) // whole * section
+    here = gl.minimum(section, heads - before)
+    if PACKED:
+        here = gl.maximum(here, 1)
     rest = gl.program_id(0) % whole
-    return rest // here, first + rest % here
+    tile = rest // here
+    bh = before + rest % here
+    there = 1
+    if PACKED:
+        there = (bh < heads).to(gl.int32)
+        tile = gl.minimum(tile, tiles - 1)
+        bh = gl.minimum(bh, heads - 1)
+    if LAST_FIRST:
+        tile = tiles - 1 - tile
+    first, count, first_other, count_other, row = tile_of(plan, tile, mine, others, BLOCK, PACKED)
+    return bh, first, count * there, first_other, count_other * there, row
 
 
 @gluon.jit
@@ -133,6 +151,14 @@ def weights_of(z, factor, norm, rows, columns, position, slope, ALIBI: gl.conste
 
 
 @gluon.jit
-def store_rows(at, x, rows, count, rows_stride, columns, width):
+def store_rows(at, x, first, rows, count, rows_stride, columns, width):
+    """`rows` of a sequence of `count` tokens, whose first is `first`."""
     inside = (rows < count)[:, None] & (columns < width)[None, :]
-    gl.store(at + rows.to(gl.int64)[:, None] * rows_stride + columns[None, :], x.to(at.dtype.element_ty), mask=inside)
+    gl.store(at + (first + rows).to(gl.int64)[:, None] * rows_stride + columns[None, :], x.to(at.dtype.element_ty), mask=inside)
+
+
+@gluon.jit
+def left_operand(x, ring, acc):
+    """Scores in registers as the left operand of a product with a tile of `ring`."""
+    operand: gl.constexpr = gl.DotOperandLayout(operand_index=0, parent=acc.type.layout, k_width=2)
+    return gl.convert_layout(x.to(ring.dtype), operand, assert_trivial=True)
