@@ -8,8 +8,7 @@ from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma, warp
 
 from rooftop.kernels.attention._bwd_sm90 import LOG2E, block_of, capped, factors_of, flat, inside_of, keys_of, left_operand, store_rows, weights_of
 from rooftop.kernels.attention._dropout_sm90 import dropped, eighths
-from rooftop.kernels.attention._fwd_sm90 import length_of
-from rooftop.kernels.attention._packed_sm90 import clear_rows
+from rooftop.kernels.attention._packed_sm90 import clear_rows, length_of
 
 
 @gluon.jit

@@ -21,12 +21,6 @@ def place(turn, tiles, rows_of_tiles, heads, section):
 
 
 @gluon.jit
-def length_of(at, most):
-    """Keys of a sequence: lengths beyond the cache are clamped."""
-    return gl.minimum(gl.maximum(gl.load(at).to(gl.int32), 0), most)
-
-
-@gluon.jit
 def range_of(row, SQ, SK, BM: gl.constexpr, BN: gl.constexpr, LEFT: gl.constexpr, RIGHT: gl.constexpr):
     """For a tile of queries: the first tile of keys, one past the last, and the bounds (tiles too) between which no mask is needed: every
     query attends to every key."""

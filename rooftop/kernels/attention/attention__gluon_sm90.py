@@ -39,8 +39,8 @@ from rooftop.core.spec import Descriptor, Launch, Meta, Problem
 from rooftop.core.tensor_maps import not_copied
 from rooftop.kernels.attention import _arguments as shared
 from rooftop.kernels.attention._dropout_sm90 import dropped, eighths
-from rooftop.kernels.attention._fwd_sm90 import flat, length_of, place, range_of, store_tile
-from rooftop.kernels.attention._packed_sm90 import CHUNK, clear_rows, plan_tiles, tile_of
+from rooftop.kernels.attention._fwd_sm90 import flat, place, range_of, store_tile
+from rooftop.kernels.attention._packed_sm90 import CHUNK, clear_rows, length_of, plan_tiles, tile_of
 from rooftop.kernels.attention._scores_sm90 import SMALL, TANH_OF, TANH_OPERANDS, WEIGHTS_OF, WEIGHTS_OPERANDS, distance
 
 # With windows or 256 columns ptxas keeps one or two addresses, read once a tile of queries, in local memory.
