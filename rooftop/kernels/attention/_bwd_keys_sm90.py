@@ -6,7 +6,19 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma, warpgroup_mma, warpgroup_mma_wait
 
-from rooftop.kernels.attention._bwd_sm90 import LOG2E, block_of, capped, factors_of, flat, inside_of, left_operand, queries_of, store_rows, weights_of
+from rooftop.kernels.attention._bwd_sm90 import (
+    LOG2E,
+    block_of,
+    capped,
+    factors_of,
+    flat,
+    inside_of,
+    left_operand,
+    load_bias,
+    queries_of,
+    store_rows,
+    weights_of,
+)
 from rooftop.kernels.attention._dropout_sm90 import is_dropped, kept_keys, marked
 from rooftop.kernels.attention._packed_sm90 import clear_rows, length_of
 
@@ -31,10 +43,11 @@ def _seen_of(lengths, batch, column, SQ, SK):
 
 
 @gluon.jit
-def _key_steps(to_k, to_v, p, ds, norm, delta, k_tile, v_tile, q_ring, g_ring, q_full, g_full, empty, norm_at, delta_at, n, first, last,
-               factor, cap, slope, columns, token, SQ, TQ, position, seed, limit, again, EIGHTHS, bh, first_key, STAGES: gl.constexpr, BM: gl.constexpr,
-               LEFT: gl.constexpr, RIGHT: gl.constexpr, MASKED: gl.constexpr, PIPED: gl.constexpr, CAP: gl.constexpr, ALIBI: gl.constexpr,
-               DROP: gl.constexpr, SHORT: gl.constexpr, PACKED: gl.constexpr):
+def _key_steps(to_k, to_v, p, ds, norm, delta, k_tile, v_tile, q_ring, g_ring, z_tiles, q_full, g_full, empty, z_full, z_empty, norm_at,
+               delta_at, n, first, last, factor, cap, slope, columns, token, SQ, TQ, position, seed, limit, again, EIGHTHS, bh, first_key,
+               STAGES: gl.constexpr, BM: gl.constexpr, LEFT: gl.constexpr, RIGHT: gl.constexpr, MASKED: gl.constexpr, PIPED: gl.constexpr,
+               CAP: gl.constexpr, ALIBI: gl.constexpr, DROP: gl.constexpr, SHORT: gl.constexpr, PACKED: gl.constexpr, INDEX: gl.constexpr,
+               BIAS: gl.constexpr):
     """Main loop over tiles of queries `first` to one before `last`. `norm` and `delta` are those of the first; those of the next are loaded
     while a tile is computed. `token`: the first query of the sequence; TQ: queries of all. PIPED: the products of the weights `p` and
     gradients `ds` of the tile before run meanwhile."""
@@ -67,7 +80,12 @@ def _key_steps(to_k, to_v, p, ds, norm, delta, k_tile, v_tile, q_ring, g_ring, q
         z = warpgroup_mma_wait(num_outstanding=3 if PIPED else 1, deps=(z,))
         rows = i * BM + gl.arange(0, BM, ACROSS)
         z = capped(z, cap, CAP)
-        p = weights_of(z, factor, across[None, :], rows[None, :], columns[:, None], position, slope, ALIBI)
+        added = 0.0
+        if BIAS:
+            mbarrier.wait(z_full.index(INDEX), n & 1)
+            added = flat(z_tiles.index(INDEX)).permute((1, 0)).load(SCORES)
+            mbarrier.arrive(z_empty.index(INDEX), count=1)
+        p = weights_of(z, factor, across[None, :], rows[None, :], columns[:, None], position, slope, added, ALIBI, BIAS)
         if MASKED:
             inside = inside_of(rows[None, :], columns[:, None], position, SQ, LEFT, RIGHT, True)
             p = gl.where(inside, p, 0.0)
@@ -98,10 +116,10 @@ def _key_steps(to_k, to_v, p, ds, norm, delta, k_tile, v_tile, q_ring, g_ring, q
 
 
 @gluon.jit
-def to_keys(INDEX: gl.constexpr, k_tiles, v_tiles, q_ring, g_ring, kv_full, q_full, g_full, empty, norms, deltas, dk, dv, tiles, all_heads,
-             section, plan, lengths, H, GROUP, TQ, TK, PADDED, scale, yb, ys, yh, wb, ws, wh, softcap, slopes, ab, seed, limit, again,
-             EIGHTHS, D: gl.constexpr, DV: gl.constexpr, STAGES: gl.constexpr, BM: gl.constexpr, LEFT: gl.constexpr, RIGHT: gl.constexpr,
-             CAP: gl.constexpr, DROP: gl.constexpr, SHORT: gl.constexpr):
+def to_keys(INDEX: gl.constexpr, k_tiles, v_tiles, q_ring, g_ring, z_tiles, kv_full, q_full, g_full, empty, z_full, z_empty, norms, deltas,
+            dk, dv, tiles, all_heads, section, plan, lengths, H, GROUP, TQ, TK, PADDED, scale, yb, ys, yh, wb, ws, wh, softcap, slopes, ab,
+            seed, limit, again, EIGHTHS, D: gl.constexpr, DV: gl.constexpr, STAGES: gl.constexpr, BM: gl.constexpr, LEFT: gl.constexpr,
+            RIGHT: gl.constexpr, CAP: gl.constexpr, DROP: gl.constexpr, SHORT: gl.constexpr, BIAS: gl.constexpr):
     """One consumer warp group of the second launch: keys from INDEX · 64 on of the block."""
     SIZE: gl.constexpr = k_tiles.shape[4]
     SIZE_V: gl.constexpr = v_tiles.shape[4]
@@ -142,19 +160,20 @@ def to_keys(INDEX: gl.constexpr, k_tiles, v_tiles, q_ring, g_ring, kv_full, q_fu
         deltas_at = deltas + at
         if RIGHT >= 0:
             to_k, to_v, p, ds, norm, delta, n = _key_steps(
-                to_k, to_v, p, ds, norm, delta, k_tile, v_tile, q_ring, g_ring, q_full, g_full, empty, norms_at, deltas_at, n, begin, whole,
-                factor, cap, slope, columns, token, SQ, TQ, position, seed, limit, again, EIGHTHS, of, column + INDEX * 64, STAGES, BM,
-                LEFT, RIGHT, True, PIPED, CAP, slopes is not None, DROP, SHORT, plan is not None
+                to_k, to_v, p, ds, norm, delta, k_tile, v_tile, q_ring, g_ring, z_tiles, q_full, g_full, empty, z_full, z_empty, norms_at,
+                deltas_at, n, begin, whole, factor, cap, slope, columns, token, SQ, TQ, position, seed, limit, again, EIGHTHS, of,
+                column + INDEX * 64, STAGES, BM, LEFT, RIGHT, True, PIPED, CAP, slopes is not None, DROP, SHORT, plan is not None, INDEX,
+                BIAS
             )
         to_k, to_v, p, ds, norm, delta, n = _key_steps(
-            to_k, to_v, p, ds, norm, delta, k_tile, v_tile, q_ring, g_ring, q_full, g_full, empty, norms_at, deltas_at, n, whole, edge,
-            factor, cap, slope, columns, token, SQ, TQ, position, seed, limit, again, EIGHTHS, of, column + INDEX * 64, STAGES, BM,
-            LEFT, RIGHT, False, PIPED, CAP, slopes is not None, DROP, SHORT, plan is not None
+            to_k, to_v, p, ds, norm, delta, k_tile, v_tile, q_ring, g_ring, z_tiles, q_full, g_full, empty, z_full, z_empty, norms_at,
+            deltas_at, n, whole, edge, factor, cap, slope, columns, token, SQ, TQ, position, seed, limit, again, EIGHTHS, of,
+            column + INDEX * 64, STAGES, BM, LEFT, RIGHT, False, PIPED, CAP, slopes is not None, DROP, SHORT, plan is not None, INDEX, BIAS
         )
         to_k, to_v, p, ds, norm, delta, n = _key_steps(
-            to_k, to_v, p, ds, norm, delta, k_tile, v_tile, q_ring, g_ring, q_full, g_full, empty, norms_at, deltas_at, n, edge, end,
-            factor, cap, slope, columns, token, SQ, TQ, position, seed, limit, again, EIGHTHS, of, column + INDEX * 64, STAGES, BM,
-            LEFT, RIGHT, True, PIPED, CAP, slopes is not None, DROP, SHORT, plan is not None
+            to_k, to_v, p, ds, norm, delta, k_tile, v_tile, q_ring, g_ring, z_tiles, q_full, g_full, empty, z_full, z_empty, norms_at,
+            deltas_at, n, edge, end, factor, cap, slope, columns, token, SQ, TQ, position, seed, limit, again, EIGHTHS, of,
+            column + INDEX * 64, STAGES, BM, LEFT, RIGHT, True, PIPED, CAP, slopes is not None, DROP, SHORT, plan is not None, INDEX, BIAS
         )
     if PIPED:  # noqa: SIM102  decided when it is compiled
         if n > 0:  # the products of the last tile
@@ -176,9 +195,9 @@ def to_keys(INDEX: gl.constexpr, k_tiles, v_tiles, q_ring, g_ring, kv_full, q_fu
 
 
 @gluon.jit
-def load_queries(q_desc, k_desc, v_desc, g_desc, k_tiles, v_tiles, q_ring, g_ring, kv_full, q_full, g_full, empty, tiles, all_heads,
-                  section, plan, lengths, H, GROUP, TQ, TK, STAGES: gl.constexpr, BM: gl.constexpr, LEFT: gl.constexpr, RIGHT: gl.constexpr,
-                  TILES: gl.constexpr, PARTS: gl.constexpr):
+def load_queries(q_desc, k_desc, v_desc, g_desc, z_desc, k_tiles, v_tiles, q_ring, g_ring, z_tiles, kv_full, q_full, g_full, empty, z_full,
+                 z_empty, tiles, all_heads, section, plan, lengths, H, GROUP, TQ, TK, STAGES: gl.constexpr, BM: gl.constexpr,
+                 LEFT: gl.constexpr, RIGHT: gl.constexpr, TILES: gl.constexpr, PARTS: gl.constexpr, BIAS: gl.constexpr):
     """The producer warp of the second launch, of TILES times 64 keys."""
     bh, first_key, SK, token, SQ, column = block_of(plan, tiles, all_heads, section, TK, TQ, 64 * TILES, False)
     key_heads = H // GROUP
@@ -189,24 +208,35 @@ def load_queries(q_desc, k_desc, v_desc, g_desc, k_tiles, v_tiles, q_ring, g_rin
     if end > begin:
         mbarrier.expect(kv_full.index(0), TILES * (k_desc.block_type.nbytes + v_desc.block_type.nbytes))
         for g in gl.static_range(TILES):
-            tma.async_copy_global_to_shared(k_desc, [batch, key_head // PARTS, first_key + column + g * 64, 0], kv_full.index(0), k_tiles.index(g))
-            tma.async_copy_global_to_shared(v_desc, [batch, key_head // PARTS, first_key + column + g * 64, 0], kv_full.index(0), v_tiles.index(g))
+            tma.async_copy_global_to_shared(
+                k_desc, [batch, key_head // PARTS, first_key + column + g * 64, 0], kv_full.index(0), k_tiles.index(g)
+            )
+            tma.async_copy_global_to_shared(
+                v_desc, [batch, key_head // PARTS, first_key + column + g * 64, 0], kv_full.index(0), v_tiles.index(g)
+            )
         n = 0
         for g in range(GROUP):
             for i in range(begin, end):
                 stage = n % STAGES
                 mbarrier.wait(empty.index(stage), (n // STAGES & 1) ^ 1)
                 mbarrier.expect(q_full.index(stage), q_desc.block_type.nbytes)
-                tma.async_copy_global_to_shared(q_desc, [batch, key_head * GROUP + g, token + i * BM, 0], q_full.index(stage), q_ring.index(stage))
+                tma.async_copy_global_to_shared(
+                    q_desc, [batch, key_head * GROUP + g, token + i * BM, 0], q_full.index(stage), q_ring.index(stage)
+                )
                 mbarrier.expect(g_full.index(stage), g_desc.block_type.nbytes)
-                tma.async_copy_global_to_shared(g_desc, [batch, key_head * GROUP + g, token + i * BM, 0], g_full.index(stage), g_ring.index(stage))
+                tma.async_copy_global_to_shared(
+                    g_desc, [batch, key_head * GROUP + g, token + i * BM, 0], g_full.index(stage), g_ring.index(stage)
+                )
+                if BIAS:
+                    load_bias(z_desc, z_tiles, z_full, z_empty, batch, key_head * GROUP + g, i * BM, column, 0, 64, n)
                 n += 1
 
 
 @gluon.jit
 def _half_steps(to, norm, delta, k_tile, v_tile, q_ring, g_ring, q_full, g_full, empty, norm_at, delta_at, n, first, last, factor, columns,
-                token, SQ, TQ, position, seed, limit, again, EIGHTHS, bh, first_key, INDEX: gl.constexpr, STAGES: gl.constexpr, BM: gl.constexpr,
-                LEFT: gl.constexpr, RIGHT: gl.constexpr, MASKED: gl.constexpr, DROP: gl.constexpr, SHORT: gl.constexpr, PACKED: gl.constexpr):
+                token, SQ, TQ, position, seed, limit, again, EIGHTHS, bh, first_key, INDEX: gl.constexpr, STAGES: gl.constexpr,
+                BM: gl.constexpr, LEFT: gl.constexpr, RIGHT: gl.constexpr, MASKED: gl.constexpr, DROP: gl.constexpr, SHORT: gl.constexpr,
+                PACKED: gl.constexpr):
     """Like `_key_steps`, for one of the two gradients: of the values (INDEX 0) or of the keys."""
     SCORES: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, BM, 16])
     LEFT_OPERAND: gl.constexpr = gl.DotOperandLayout(operand_index=0, parent=to.type.layout, k_width=2)
@@ -255,10 +285,10 @@ def _half_steps(to, norm, delta, k_tile, v_tile, q_ring, g_ring, q_full, g_full,
 
 
 @gluon.jit
-def to_half(INDEX: gl.constexpr, k_tiles, v_tiles, q_ring, g_ring, kv_full, q_full, g_full, empty, norms, deltas, dk, dv, tiles, all_heads,
-             section, plan, lengths, H, GROUP, TQ, TK, PADDED, scale, yb, ys, yh, wb, ws, wh, softcap, slopes, ab, seed, limit, again,
-             EIGHTHS, D: gl.constexpr, DV: gl.constexpr, STAGES: gl.constexpr, BM: gl.constexpr, LEFT: gl.constexpr, RIGHT: gl.constexpr,
-             CAP: gl.constexpr, DROP: gl.constexpr, SHORT: gl.constexpr):
+def to_half(INDEX: gl.constexpr, k_tiles, v_tiles, q_ring, g_ring, z_tiles, kv_full, q_full, g_full, empty, z_full, z_empty, norms, deltas,
+            dk, dv, tiles, all_heads, section, plan, lengths, H, GROUP, TQ, TK, PADDED, scale, yb, ys, yh, wb, ws, wh, softcap, slopes, ab,
+            seed, limit, again, EIGHTHS, D: gl.constexpr, DV: gl.constexpr, STAGES: gl.constexpr, BM: gl.constexpr, LEFT: gl.constexpr,
+            RIGHT: gl.constexpr, CAP: gl.constexpr, DROP: gl.constexpr, SHORT: gl.constexpr, BIAS: gl.constexpr):
     """One consumer warp group of the second launch, for heads of more than 128 columns: one of the two gradients of the 64 keys of the
     block."""
     SIZE: gl.constexpr = v_tiles.shape[4] if INDEX == 0 else k_tiles.shape[4]
@@ -290,21 +320,29 @@ def to_half(INDEX: gl.constexpr, k_tiles, v_tiles, q_ring, g_ring, kv_full, q_fu
         norms_at = norms + at
         deltas_at = deltas + at
         if RIGHT >= 0:
-            to, norm, delta, n = _half_steps(to, norm, delta, k_tile, v_tile, q_ring, g_ring, q_full, g_full, empty, norms_at, deltas_at, n,
-                                             begin, whole, factor, columns, token, SQ, TQ, position, seed, limit, again, EIGHTHS, of, column, INDEX, STAGES,
-                                         BM, LEFT, RIGHT, True, DROP, SHORT, plan is not None)
-        to, norm, delta, n = _half_steps(to, norm, delta, k_tile, v_tile, q_ring, g_ring, q_full, g_full, empty, norms_at, deltas_at, n,
-                                         whole, edge, factor, columns, token, SQ, TQ, position, seed, limit, again, EIGHTHS, of, column, INDEX, STAGES,
-                                         BM, LEFT, RIGHT, False, DROP, SHORT, plan is not None)
-        to, norm, delta, n = _half_steps(to, norm, delta, k_tile, v_tile, q_ring, g_ring, q_full, g_full, empty, norms_at, deltas_at, n,
-                                         edge, end, factor, columns, token, SQ, TQ, position, seed, limit, again, EIGHTHS, of, column, INDEX, STAGES,
-                                         BM, LEFT, RIGHT, True, DROP, SHORT, plan is not None)
+            to, norm, delta, n = _half_steps(
+                to, norm, delta, k_tile, v_tile, q_ring, g_ring, q_full, g_full, empty, norms_at, deltas_at, n, begin, whole, factor,
+                columns, token, SQ, TQ, position, seed, limit, again, EIGHTHS, of, column, INDEX, STAGES, BM, LEFT, RIGHT, True, DROP,
+                SHORT, plan is not None
+            )
+        to, norm, delta, n = _half_steps(
+            to, norm, delta, k_tile, v_tile, q_ring, g_ring, q_full, g_full, empty, norms_at, deltas_at, n, whole, edge, factor, columns,
+            token, SQ, TQ, position, seed, limit, again, EIGHTHS, of, column, INDEX, STAGES, BM, LEFT, RIGHT, False, DROP, SHORT,
+            plan is not None
+        )
+        to, norm, delta, n = _half_steps(
+            to, norm, delta, k_tile, v_tile, q_ring, g_ring, q_full, g_full, empty, norms_at, deltas_at, n, edge, end, factor, columns,
+            token, SQ, TQ, position, seed, limit, again, EIGHTHS, of, column, INDEX, STAGES, BM, LEFT, RIGHT, True, DROP, SHORT,
+            plan is not None
+        )
     b = batch.to(gl.int64)
     h = key_head.to(gl.int64)
     rows = column + gl.arange(0, 64, gl.SliceLayout(1, TO))
     if lengths is not None:
         to = gl.where((rows < SK)[:, None], to, 0.0)
     if INDEX == 0:
-        store_rows(dv + b * wb + h * wh, to * again if DROP else to, first_key, rows, stored, ws, gl.arange(0, SIZE, gl.SliceLayout(0, TO)), DV)
+        store_rows(
+            dv + b * wb + h * wh, to * again if DROP else to, first_key, rows, stored, ws, gl.arange(0, SIZE, gl.SliceLayout(0, TO)), DV
+        )
     else:
         store_rows(dk + b * yb + h * yh, to * scale, first_key, rows, stored, ys, gl.arange(0, SIZE, gl.SliceLayout(0, TO)), D)

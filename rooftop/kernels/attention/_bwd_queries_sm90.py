@@ -6,15 +6,16 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma, warpgroup_mma, warpgroup_mma_wait
 
-from rooftop.kernels.attention._bwd_sm90 import LOG2E, block_of, capped, factors_of, flat, inside_of, keys_of, left_operand, store_rows, weights_of
+from rooftop.kernels.attention._bwd_sm90 import LOG2E, block_of, capped, factors_of, flat, inside_of, keys_of, left_operand, load_bias, store_rows, weights_of
 from rooftop.kernels.attention._dropout_sm90 import dropped, eighths
 from rooftop.kernels.attention._packed_sm90 import clear_rows, length_of
 
 
 @gluon.jit
-def _query_steps(to_q, ds, norm, delta, q_tile, g_tile, k_ring, v_ring, k_full, v_full, empty, n, first, last, factor, cap, slope,
-                 rows, SK, position, seed, limit, again, numbers, STAGES: gl.constexpr, BN: gl.constexpr, LEFT: gl.constexpr,
-                 RIGHT: gl.constexpr, MASKED: gl.constexpr, CAP: gl.constexpr, ALIBI: gl.constexpr, DROP: gl.constexpr, CLEAR: gl.constexpr):
+def _query_steps(to_q, ds, norm, delta, q_tile, g_tile, k_ring, v_ring, z_tiles, k_full, v_full, empty, z_full, z_empty, n, first, last,
+                 factor, cap, slope, rows, SK, position, seed, limit, again, numbers, STAGES: gl.constexpr, BN: gl.constexpr,
+                 LEFT: gl.constexpr, RIGHT: gl.constexpr, MASKED: gl.constexpr, CAP: gl.constexpr, ALIBI: gl.constexpr, DROP: gl.constexpr,
+                 CLEAR: gl.constexpr, INDEX: gl.constexpr, BIAS: gl.constexpr):
     """Main loop over tiles of keys `first` to one before `last`. The product of the gradients `ds` of the tile before runs while those of a
     tile are computed. CLEAR: keys behind the last of a sequence become zeros, since 0 times what is there may be NaN."""
     SCORES: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, BN, 16])
@@ -35,7 +36,13 @@ def _query_steps(to_q, ds, norm, delta, q_tile, g_tile, k_ring, v_ring, k_full, 
         to_q = warpgroup_mma(u, flat(k_ring.index(done)), to_q, use_acc=n > 1, is_async=True)
         z = warpgroup_mma_wait(num_outstanding=2, deps=(z,))
         z = capped(z, cap, CAP)
-        p = weights_of(z, factor, norm[:, None], rows[:, None], i * BN + gl.arange(0, BN, gl.SliceLayout(0, SCORES))[None, :], position, slope, ALIBI)
+        added = 0.0
+        if BIAS:
+            mbarrier.wait(z_full.index(INDEX), n & 1)
+            added = flat(z_tiles.index(INDEX)).load(SCORES)
+            mbarrier.arrive(z_empty.index(INDEX), count=1)
+        ahead = i * BN + gl.arange(0, BN, gl.SliceLayout(0, SCORES))
+        p = weights_of(z, factor, norm[:, None], rows[:, None], ahead[None, :], position, slope, added, ALIBI, BIAS)
         if CAP:
             p = p * (1.0 - z * z)
         dp = warpgroup_mma_wait(num_outstanding=1, deps=(dp,))
@@ -52,10 +59,10 @@ def _query_steps(to_q, ds, norm, delta, q_tile, g_tile, k_ring, v_ring, k_full, 
 
 
 @gluon.jit
-def to_queries(INDEX: gl.constexpr, q_tiles, g_tiles, k_ring, v_ring, qg_full, k_full, v_full, empty, norms, deltas, dq, tiles, all_heads,
-                section, plan, lengths, H, TQ, TK, PADDED, scale, xb, xs, xh, softcap, slopes, ab, seed, limit, again, EIGHTHS, D: gl.constexpr,
-                STAGES: gl.constexpr, BN: gl.constexpr, LEFT: gl.constexpr, RIGHT: gl.constexpr, CAP: gl.constexpr, DROP: gl.constexpr,
-                SHORT: gl.constexpr):
+def to_queries(INDEX: gl.constexpr, q_tiles, g_tiles, k_ring, v_ring, z_tiles, qg_full, k_full, v_full, empty, z_full, z_empty, norms,
+               deltas, dq, tiles, all_heads, section, plan, lengths, H, TQ, TK, PADDED, scale, xb, xs, xh, softcap, slopes, ab, seed, limit,
+               again, EIGHTHS, D: gl.constexpr, STAGES: gl.constexpr, BN: gl.constexpr, LEFT: gl.constexpr, RIGHT: gl.constexpr,
+               CAP: gl.constexpr, DROP: gl.constexpr, SHORT: gl.constexpr, BIAS: gl.constexpr):
     """One consumer warp group of the third launch: queries from INDEX · 64 on of the block."""
     SIZE: gl.constexpr = q_tiles.shape[4]
     SCORES: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, BN, 16])
@@ -86,28 +93,34 @@ def to_queries(INDEX: gl.constexpr, q_tiles, g_tiles, k_ring, v_ring, qg_full, k
     g_tile = flat(g_tiles.index(INDEX))
     if LEFT >= 0:
         to_q, ds, n = _query_steps(
-            to_q, ds, norm, delta, q_tile, g_tile, k_ring, v_ring, k_full, v_full, empty, n, begin, whole, factor, cap, slope, rows, SK,
-            position, seed, limit, again, numbers, STAGES, BN, LEFT, RIGHT, True, CAP, slopes is not None, DROP, CLEAR
+            to_q, ds, norm, delta, q_tile, g_tile, k_ring, v_ring, z_tiles, k_full, v_full, empty, z_full, z_empty, n, begin, whole, factor,
+            cap, slope, rows, SK, position, seed, limit, again, numbers, STAGES, BN, LEFT, RIGHT, True, CAP, slopes is not None, DROP,
+            CLEAR, INDEX, BIAS
         )
     to_q, ds, n = _query_steps(
-        to_q, ds, norm, delta, q_tile, g_tile, k_ring, v_ring, k_full, v_full, empty, n, whole, edge, factor, cap, slope, rows, SK,
-        position, seed, limit, again, numbers, STAGES, BN, LEFT, RIGHT, False, CAP, slopes is not None, DROP, CLEAR
+        to_q, ds, norm, delta, q_tile, g_tile, k_ring, v_ring, z_tiles, k_full, v_full, empty, z_full, z_empty, n, whole, edge, factor, cap,
+        slope, rows, SK, position, seed, limit, again, numbers, STAGES, BN, LEFT, RIGHT, False, CAP, slopes is not None, DROP, CLEAR, INDEX,
+        BIAS
     )
     to_q, ds, n = _query_steps(
-        to_q, ds, norm, delta, q_tile, g_tile, k_ring, v_ring, k_full, v_full, empty, n, edge, end, factor, cap, slope, rows, SK,
-        position, seed, limit, again, numbers, STAGES, BN, LEFT, RIGHT, True, CAP, slopes is not None, DROP, CLEAR
+        to_q, ds, norm, delta, q_tile, g_tile, k_ring, v_ring, z_tiles, k_full, v_full, empty, z_full, z_empty, n, edge, end, factor, cap,
+        slope, rows, SK, position, seed, limit, again, numbers, STAGES, BN, LEFT, RIGHT, True, CAP, slopes is not None, DROP, CLEAR, INDEX,
+        BIAS
     )
     if n > 0:  # the product of the last tile
         to_q = warpgroup_mma(left_operand(ds, k_ring, to_q), flat(k_ring.index((n - 1) % STAGES)), to_q, use_acc=n > 1, is_async=True)
         to_q = warpgroup_mma_wait(num_outstanding=0, deps=(to_q,))
     to = dq + (bh // H).to(gl.int64) * xb + (bh % H).to(gl.int64) * xh
     first = row + INDEX * 64
-    store_rows(to, to_q * scale, token, first + gl.arange(0, 64, gl.SliceLayout(1, TO_Q)), SQ, xs, gl.arange(0, SIZE, gl.SliceLayout(0, TO_Q)), D)
+    store_rows(
+        to, to_q * scale, token, first + gl.arange(0, 64, gl.SliceLayout(1, TO_Q)), SQ, xs, gl.arange(0, SIZE, gl.SliceLayout(0, TO_Q)), D
+    )
 
 
 @gluon.jit
-def load_keys(q_desc, k_desc, v_desc, g_desc, q_tiles, g_tiles, k_ring, v_ring, qg_full, k_full, v_full, empty, tiles, all_heads, section,
-               plan, lengths, H, GROUP, TQ, TK, STAGES: gl.constexpr, BN: gl.constexpr, LEFT: gl.constexpr, RIGHT: gl.constexpr):
+def load_keys(q_desc, k_desc, v_desc, g_desc, z_desc, q_tiles, g_tiles, k_ring, v_ring, z_tiles, qg_full, k_full, v_full, empty, z_full,
+              z_empty, tiles, all_heads, section, plan, lengths, H, GROUP, TQ, TK, STAGES: gl.constexpr, BN: gl.constexpr,
+              LEFT: gl.constexpr, RIGHT: gl.constexpr, BIAS: gl.constexpr):
     """The producer warp of the third launch."""
     bh, token, SQ, first_key, SK, row = block_of(plan, tiles, all_heads, section, TQ, TK, 128, True)
     batch = bh // H
@@ -128,3 +141,5 @@ def load_keys(q_desc, k_desc, v_desc, g_desc, q_tiles, g_tiles, k_ring, v_ring, 
             tma.async_copy_global_to_shared(k_desc, [batch, head // GROUP, column, 0], k_full.index(stage), k_ring.index(stage))
             mbarrier.expect(v_full.index(stage), v_desc.block_type.nbytes)
             tma.async_copy_global_to_shared(v_desc, [batch, head // GROUP, column, 0], v_full.index(stage), v_ring.index(stage))
+            if BIAS:
+                load_bias(z_desc, z_tiles, z_full, z_empty, batch, head, row, column, 64, 0, n)

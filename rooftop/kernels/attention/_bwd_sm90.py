@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma
 
 from rooftop.kernels.attention._packed_sm90 import tile_of
 from rooftop.kernels.attention._scores_sm90 import SMALL, TANH_OF, TANH_OPERANDS, distance
@@ -143,11 +144,24 @@ def capped(z, cap, CAP: gl.constexpr):
 
 
 @gluon.jit
-def weights_of(z, factor, norm, rows, columns, position, slope, ALIBI: gl.constexpr):
-    """exp2 of scores less norm, with ALiBi if `slope` is to be used."""
+def weights_of(z, factor, norm, rows, columns, position, slope, added, ALIBI: gl.constexpr, BIAS: gl.constexpr):
+    """exp2 of scores less norm, with a bias `added` and ALiBi of `slope` if there are."""
+    if BIAS:
+        norm = norm - added.to(gl.float32) * LOG2E
     if ALIBI:
         return gl.exp2(z * factor - norm - distance(columns - (rows + position)) * slope)
     return gl.exp2(z * factor - norm)
+
+
+@gluon.jit
+def load_bias(z_desc, z_tiles, z_full, z_empty, batch, head, row, column, DOWN: gl.constexpr, RIGHT: gl.constexpr, n):
+    """The n-th tile of a bias for each of two groups: the second's lies DOWN rows and RIGHT columns further."""
+    b = gl.minimum(batch, z_desc.shape[0] - 1)
+    h = gl.minimum(head, z_desc.shape[1] - 1)
+    for g in gl.static_range(2):
+        mbarrier.wait(z_empty.index(g), (n & 1) ^ 1)
+        mbarrier.expect(z_full.index(g), z_desc.block_type.nbytes)
+        tma.async_copy_global_to_shared(z_desc, [b, h, row + g * DOWN, column + g * RIGHT], z_full.index(g), z_tiles.index(g))
 
 
 @gluon.jit

@@ -1,4 +1,4 @@
-"""FlashAttention backward on Hopper, deterministic: plain, causal, windowed, packed, with lengths, with dropout. Contract: rooftop/ops/attention.py
+"""FlashAttention backward on Hopper, deterministic: plain, causal, windowed, packed, with lengths, bias, dropout. Contract: rooftop/ops/attention.py
 
 Three launches, no atomics. The first computes, for each query, log2 of its normaliser and delta = sum_d dout_d · out_d - dlse. In the
 second a block has 128 keys and computes their dk and dv; in the third it has 128 queries and computes their dq. Both are warp-specialised:
@@ -14,7 +14,8 @@ of dk and dv, which one more launch for each of the two adds in their order.
 For heads of more than 128 columns the registers of a group hold one gradient of 64 keys: a block of the second launch has 64 keys, one
 group computes dv and the other dk. That is an eighth product.
 
-Packed sequences: two small launches beforehand list their tiles, of keys for the second launch and of queries for the third."""
+A bias comes through a tile for each group; its own gradient is a launch of the portable backward. Packed sequences: two small launches
+beforehand list their tiles, of keys for the second launch and of queries for the third."""
 
 from __future__ import annotations
 
@@ -32,12 +33,13 @@ from rooftop.kernels.attention import _arguments as shared
 from rooftop.kernels.attention._bwd_keys_sm90 import load_queries, to_half, to_keys
 from rooftop.kernels.attention._bwd_queries_sm90 import load_keys, to_queries
 from rooftop.kernels.attention._bwd_sm90 import common_of
+from rooftop.kernels.attention._bwd_tiles import arguments, bias_launch, bias_refused
 from rooftop.kernels.attention._packed_sm90 import CHUNK, plan_tiles
 from rooftop.kernels.attention._sinks import to_sinks
 
-# ptxas keeps addresses that loops share in local memory; none of them is read in the loops without a mask. Packed sequences: bounds too,
-# which are kernel arguments elsewhere.
-DEMANDS = {"has": ["HGMMA", "UTMALDG"], "spills": 288}
+# ptxas keeps addresses that loops share in local memory; none of them is read in the loops without a mask. Of packed sequences bounds
+# too, which are kernel arguments elsewhere; of a bias the addresses of its tile.
+DEMANDS = {"has": ["HGMMA", "UTMALDG"], "spills": 304}
 ROWS = 64  # of a consumer warp group, and of a block of the first launch
 
 
@@ -45,7 +47,7 @@ ROWS = 64  # of a consumer warp group, and of a block of the first launch
 def _keys(q_desc, k_desc, v_desc, g_desc, norms, deltas, dk, dv, tiles, all_heads, section, H, GROUP, SQ, SK, PADDED, scale, yb, ys, yh, wb,
           ws, wh, D: gl.constexpr, DV: gl.constexpr, STAGES: gl.constexpr, BM: gl.constexpr, LEFT: gl.constexpr, RIGHT: gl.constexpr,
           TILES: gl.constexpr, PARTS: gl.constexpr, softcap=None, slopes=None, ab=None, seed=None, limit=None, again=None, EIGHTHS=None,
-          CAP: gl.constexpr = False, DROP: gl.constexpr = False, SHORT: gl.constexpr = True, plan=None, lengths=None):
+          CAP: gl.constexpr = False, DROP: gl.constexpr = False, SHORT: gl.constexpr = True, plan=None, lengths=None, bias_desc=None):
     """dk and dv of TILES times 64 keys a block: with 2 tiles each warp group has 64 keys, with 1 one of the two gradients. Strides of
     batch, token and head: dk (y), dv (w). PARTS: so many blocks share a key head, with GROUP query heads each; dk and dv are then of
     parts of key heads. DROP: dropout; `again`: 1 / (1 - dropout_p). `plan`: the tiles of keys of packed sequences; each sequence has as many
@@ -58,39 +60,49 @@ def _keys(q_desc, k_desc, v_desc, g_desc, norms, deltas, dk, dv, tiles, all_head
     q_full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     g_full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    BIAS: gl.constexpr = bias_desc is not None
+    z_tiles, z_full, z_empty = q_ring, empty, empty
+    if BIAS:
+        z_full = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
+        z_empty = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
+        z_tiles = gl.allocate_shared_memory(bias_desc.dtype, [2] + bias_desc.block_type.shape, bias_desc.layout)
     mbarrier.init(kv_full.index(0), count=1)
     for i in gl.static_range(STAGES):
         mbarrier.init(q_full.index(i), count=1)
         mbarrier.init(g_full.index(i), count=1)
         mbarrier.init(empty.index(i), count=2)
+    if BIAS:
+        for i in gl.static_range(2):
+            mbarrier.init(z_full.index(i), count=1)
+            mbarrier.init(z_empty.index(i), count=1)
     fence_async_shared()
     if TILES == 2:
         gl.warp_specialize([
             (to_keys,
-                        (0, k_tiles, v_tiles, q_ring, g_ring, kv_full, q_full, g_full, empty, norms, deltas, dk, dv, tiles, all_heads,
-                        section, plan, lengths, H, GROUP, SQ, SK, PADDED, scale, yb, ys, yh, wb, ws, wh, softcap, slopes, ab, seed, limit, again, EIGHTHS, D,
-                        DV, STAGES, BM, LEFT, RIGHT, CAP, DROP, SHORT)),
+             (0, k_tiles, v_tiles, q_ring, g_ring, z_tiles, kv_full, q_full, g_full, empty, z_full, z_empty, norms, deltas, dk, dv, tiles,
+              all_heads, section, plan, lengths, H, GROUP, SQ, SK, PADDED, scale, yb, ys, yh, wb, ws, wh, softcap, slopes, ab, seed, limit,
+              again, EIGHTHS, D, DV, STAGES, BM, LEFT, RIGHT, CAP, DROP, SHORT, BIAS)),
             (to_keys,
-                        (1, k_tiles, v_tiles, q_ring, g_ring, kv_full, q_full, g_full, empty, norms, deltas, dk, dv, tiles, all_heads,
-                        section, plan, lengths, H, GROUP, SQ, SK, PADDED, scale, yb, ys, yh, wb, ws, wh, softcap, slopes, ab, seed, limit, again, EIGHTHS, D,
-                        DV, STAGES, BM, LEFT, RIGHT, CAP, DROP, SHORT)),
+             (1, k_tiles, v_tiles, q_ring, g_ring, z_tiles, kv_full, q_full, g_full, empty, z_full, z_empty, norms, deltas, dk, dv, tiles,
+              all_heads, section, plan, lengths, H, GROUP, SQ, SK, PADDED, scale, yb, ys, yh, wb, ws, wh, softcap, slopes, ab, seed, limit,
+              again, EIGHTHS, D, DV, STAGES, BM, LEFT, RIGHT, CAP, DROP, SHORT, BIAS)),
             (load_queries,
-                             (q_desc, k_desc, v_desc, g_desc, k_tiles, v_tiles, q_ring, g_ring, kv_full, q_full, g_full, empty, tiles,
-                             all_heads, section, plan, lengths, H, GROUP, SQ, SK, STAGES, BM, LEFT, RIGHT, TILES, PARTS)),
+             (q_desc, k_desc, v_desc, g_desc, bias_desc, k_tiles, v_tiles, q_ring, g_ring, z_tiles, kv_full, q_full, g_full, empty, z_full,
+              z_empty, tiles, all_heads, section, plan, lengths, H, GROUP, SQ, SK, STAGES, BM, LEFT, RIGHT, TILES, PARTS, BIAS)),
         ], [4, 1], [240, 24])
     else:
         gl.warp_specialize([
             (to_half,
-                       (0, k_tiles, v_tiles, q_ring, g_ring, kv_full, q_full, g_full, empty, norms, deltas, dk, dv, tiles, all_heads,
-                       section, plan, lengths, H, GROUP, SQ, SK, PADDED, scale, yb, ys, yh, wb, ws, wh, softcap, slopes, ab, seed, limit, again, EIGHTHS, D,
-                        DV, STAGES, BM, LEFT, RIGHT, CAP, DROP, SHORT)),
+             (0, k_tiles, v_tiles, q_ring, g_ring, z_tiles, kv_full, q_full, g_full, empty, z_full, z_empty, norms, deltas, dk, dv, tiles,
+              all_heads, section, plan, lengths, H, GROUP, SQ, SK, PADDED, scale, yb, ys, yh, wb, ws, wh, softcap, slopes, ab, seed, limit,
+              again, EIGHTHS, D, DV, STAGES, BM, LEFT, RIGHT, CAP, DROP, SHORT, BIAS)),
             (to_half,
-                       (1, k_tiles, v_tiles, q_ring, g_ring, kv_full, q_full, g_full, empty, norms, deltas, dk, dv, tiles, all_heads,
-                       section, plan, lengths, H, GROUP, SQ, SK, PADDED, scale, yb, ys, yh, wb, ws, wh, softcap, slopes, ab, seed, limit, again, EIGHTHS, D,
-                        DV, STAGES, BM, LEFT, RIGHT, CAP, DROP, SHORT)),
+             (1, k_tiles, v_tiles, q_ring, g_ring, z_tiles, kv_full, q_full, g_full, empty, z_full, z_empty, norms, deltas, dk, dv, tiles,
+              all_heads, section, plan, lengths, H, GROUP, SQ, SK, PADDED, scale, yb, ys, yh, wb, ws, wh, softcap, slopes, ab, seed, limit,
+              again, EIGHTHS, D, DV, STAGES, BM, LEFT, RIGHT, CAP, DROP, SHORT, BIAS)),
             (load_queries,
-                             (q_desc, k_desc, v_desc, g_desc, k_tiles, v_tiles, q_ring, g_ring, kv_full, q_full, g_full, empty, tiles,
-                             all_heads, section, plan, lengths, H, GROUP, SQ, SK, STAGES, BM, LEFT, RIGHT, TILES, PARTS)),
+             (q_desc, k_desc, v_desc, g_desc, bias_desc, k_tiles, v_tiles, q_ring, g_ring, z_tiles, kv_full, q_full, g_full, empty, z_full,
+              z_empty, tiles, all_heads, section, plan, lengths, H, GROUP, SQ, SK, STAGES, BM, LEFT, RIGHT, TILES, PARTS, BIAS)),
         ], [4, 1], [240, 24])
 
 
@@ -110,9 +122,9 @@ def _sum_parts(x, out, N, H, ob, os, oh, S, D: tl.constexpr, SIZE: tl.constexpr,
 
 @gluon.jit(do_not_specialize=("SQ", "SK", "PADDED", "tiles", "all_heads", "section", "H", "GROUP", "ab", "seed", "limit", "EIGHTHS"))
 def _queries(q_desc, k_desc, v_desc, g_desc, norms, deltas, dq, tiles, all_heads, section, H, GROUP, SQ, SK, PADDED, scale, xb, xs, xh,
-             D: gl.constexpr, STAGES: gl.constexpr, BN: gl.constexpr, LEFT: gl.constexpr, RIGHT: gl.constexpr, softcap=None,
-             slopes=None, ab=None, seed=None, limit=None, again=None, EIGHTHS=None, CAP: gl.constexpr = False, DROP: gl.constexpr = False,
-             SHORT: gl.constexpr = True, plan=None, lengths=None):
+             D: gl.constexpr, STAGES: gl.constexpr, BN: gl.constexpr, LEFT: gl.constexpr, RIGHT: gl.constexpr, softcap=None, slopes=None,
+             ab=None, seed=None, limit=None, again=None, EIGHTHS=None, CAP: gl.constexpr = False, DROP: gl.constexpr = False,
+             SHORT: gl.constexpr = True, plan=None, lengths=None, bias_desc=None):
     """dq of 128 queries a block; those with the most keys start first. Strides of batch, token and head: dq (x). `plan`: their tiles, of packed
     sequences."""
     q_tiles = gl.allocate_shared_memory(q_desc.dtype, [2] + q_desc.block_type.shape, q_desc.layout)
@@ -123,24 +135,34 @@ def _queries(q_desc, k_desc, v_desc, g_desc, norms, deltas, dq, tiles, all_heads
     k_full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     v_full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    BIAS: gl.constexpr = bias_desc is not None
+    z_tiles, z_full, z_empty = k_ring, empty, empty
+    if BIAS:
+        z_full = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
+        z_empty = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
+        z_tiles = gl.allocate_shared_memory(bias_desc.dtype, [2] + bias_desc.block_type.shape, bias_desc.layout)
     mbarrier.init(qg_full.index(0), count=1)
     for i in gl.static_range(STAGES):
         mbarrier.init(k_full.index(i), count=1)
         mbarrier.init(v_full.index(i), count=1)
         mbarrier.init(empty.index(i), count=2)
+    if BIAS:
+        for i in gl.static_range(2):
+            mbarrier.init(z_full.index(i), count=1)
+            mbarrier.init(z_empty.index(i), count=1)
     fence_async_shared()
     gl.warp_specialize([
         (to_queries,
-                       (0, q_tiles, g_tiles, k_ring, v_ring, qg_full, k_full, v_full, empty, norms, deltas, dq, tiles, all_heads, section,
-                       plan, lengths, H, SQ, SK, PADDED, scale, xb, xs, xh, softcap, slopes, ab, seed, limit, again, EIGHTHS, D, STAGES, BN, LEFT, RIGHT, CAP,
-                       DROP, SHORT)),
+         (0, q_tiles, g_tiles, k_ring, v_ring, z_tiles, qg_full, k_full, v_full, empty, z_full, z_empty, norms, deltas, dq, tiles,
+          all_heads, section, plan, lengths, H, SQ, SK, PADDED, scale, xb, xs, xh, softcap, slopes, ab, seed, limit, again, EIGHTHS, D,
+          STAGES, BN, LEFT, RIGHT, CAP, DROP, SHORT, BIAS)),
         (to_queries,
-                       (1, q_tiles, g_tiles, k_ring, v_ring, qg_full, k_full, v_full, empty, norms, deltas, dq, tiles, all_heads, section,
-                       plan, lengths, H, SQ, SK, PADDED, scale, xb, xs, xh, softcap, slopes, ab, seed, limit, again, EIGHTHS, D, STAGES, BN, LEFT, RIGHT, CAP,
-                       DROP, SHORT)),
+         (1, q_tiles, g_tiles, k_ring, v_ring, z_tiles, qg_full, k_full, v_full, empty, z_full, z_empty, norms, deltas, dq, tiles,
+          all_heads, section, plan, lengths, H, SQ, SK, PADDED, scale, xb, xs, xh, softcap, slopes, ab, seed, limit, again, EIGHTHS, D,
+          STAGES, BN, LEFT, RIGHT, CAP, DROP, SHORT, BIAS)),
         (load_keys,
-                      (q_desc, k_desc, v_desc, g_desc, q_tiles, g_tiles, k_ring, v_ring, qg_full, k_full, v_full, empty, tiles, all_heads,
-                      section, plan, lengths, H, GROUP, SQ, SK, STAGES, BN, LEFT, RIGHT)),
+         (q_desc, k_desc, v_desc, g_desc, bias_desc, q_tiles, g_tiles, k_ring, v_ring, z_tiles, qg_full, k_full, v_full, empty, z_full,
+          z_empty, tiles, all_heads, section, plan, lengths, H, GROUP, SQ, SK, STAGES, BN, LEFT, RIGHT, BIAS)),
     ], [4, 1], [240, 24])
 
 
@@ -167,13 +189,22 @@ def _wide(p: Problem) -> bool:
 
 
 def supports(p: Problem) -> str | None:
-    names = ("mask", "bias", "page_table", "q_scale", "k_scale", "v_scale")
+    names = ("mask", "page_table", "q_scale", "k_scale", "v_scale")
     if reason := shared.refused(p, names, dropout=True):
         return reason
     if _wide(p) and (float(p.option("softcap")) or p.get("alibi_slopes") is not None):
         return "takes a soft cap and alibi_slopes with heads of at most 128 columns"
     if p.get("alibi_slopes") is not None and max(p["q"].shape[1], p["k"].shape[1]) > 2**22:
         return "takes alibi_slopes with at most 2^22 queries and keys"
+    if (bias := p.get("bias")) is not None:
+        if _wide(p):
+            return "takes a bias with heads of at most 128 columns: wider ones have a loop of their own, without it"
+        if bias.dtype != p["q"].dtype or bias.shape[2:] != (p["q"].shape[1], p["k"].shape[1]):
+            return f"takes a bias of the dtype of q with all rows and columns; given {bias.dtype} {list(bias.shape)}"
+        if reason := not_copied(bias):
+            return f"TMA does not copy bias: {reason}"
+        if reason := bias_refused(bias):
+            return reason
     for name in ("q", "k", "v", "dout"):
         if reason := not_copied(_heads_first(p, name)[0], *_heads_first(p, name)[1]):
             return f"TMA does not copy {name}: {reason}"
@@ -223,8 +254,10 @@ def configs(p: Problem) -> list[Config]:
     size = _width(p["q"].shape[3]) + _width(p["v"].shape[3])
     found = [Config(bm, ks, bn, qs, _parts(p)) for bm in (64, 128) for bn in (32, 64, 128) for ks in (2, 3, 4) for qs in (2, 3, 4)]
     most, keys = p.device.shared_per_block - 1024, _owned(p)
+    bias = 0 if p.get("bias") is None else 2 * 64 * 2  # bytes a row or column of its two tiles
     return [
-        c for c in found if 2 * size * max(keys + c.BM * c.KEY_STAGES, 128 + c.BN * c.QUERY_STAGES) <= most and (size == 128 or c.BM == 64)
+        c for c in found if (size == 128 or c.BM == 64)
+        and 2 * size * max(keys + c.BM * c.KEY_STAGES, 128 + c.BN * c.QUERY_STAGES) + bias * max(c.BM, c.BN) <= most
     ]
 
 
@@ -289,6 +322,11 @@ def launches(p: Problem, config: Config) -> list[Launch]:
         args |= {"seed": "seed", "again": 1.0 / (1.0 - float(p.option("dropout_p"))), **shared.dropout(p)}
     if p.get("cache_lengths") is not None:
         args["lengths"] = "cache_lengths"
+
+    def biased(rows: int, columns: int) -> dict[str, Descriptor]:
+        tile = (1, 1, rows, columns)
+        return {"bias_desc": Descriptor("bias", tile, gl.NVMMASharedLayout.get_default_for(list(tile), kind))} if p.get("bias") else {}
+
     packed, owned = shared.packed(p), _owned(p)
     key_tiles, query_tiles = shared.tiles(p, owned, "k"), shared.tiles(p, 128)
     virtual = key_heads * parts  # key heads of the second launch
@@ -304,14 +342,14 @@ def launches(p: Problem, config: Config) -> list[Launch]:
         "q_desc": tiled("q", config.BM), "k_desc": tiled("k", ROWS), "v_desc": tiled("v", ROWS), "g_desc": tiled("dout", config.BM),
         **where, "tiles": key_tiles, "all_heads": batch * virtual, "GROUP": _group(p) // parts,
         "section": min(section(queries * _group(p) // parts, 1), batch * virtual), **strides, "DV": size_v, "STAGES": config.KEY_STAGES,
-        "BM": config.BM, "TILES": owned // 64, "PARTS": parts, **({"plan": "plan_k"} if packed else {}),
+        "BM": config.BM, "TILES": owned // 64, "PARTS": parts, **({"plan": "plan_k"} if packed else {}), **biased(config.BM, ROWS),
     }
     to_queries = {
         "q_desc": tiled("q", ROWS), "k_desc": tiled("k", config.BN), "v_desc": tiled("v", config.BN), "g_desc": tiled("dout", ROWS),
         "dq": "dq", "tiles": query_tiles, "all_heads": batch * heads, "GROUP": _group(p),
         "section": min(section(keys, _group(p)), batch * heads),
         **shared.strides(p, "x", "dq"), "STAGES": config.QUERY_STAGES, "BN": config.BN,
-        **({"plan": "plan_q"} if packed else {}),
+        **({"plan": "plan_q"} if packed else {}), **biased(ROWS, config.BN),
     }
     rows = batch * keys * key_heads
     sums = []
@@ -321,6 +359,8 @@ def launches(p: Problem, config: Config) -> list[Launch]:
         given = {"x": f"{name}_parts", "out": name, "N": rows, "H": key_heads, "ob": ob, "os": os, "oh": oh, "S": keys, "D": d,
                  "SIZE": _width(d), "PARTS": parts, "ROWS_OF": of}
         sums.append(Launch(_sum_parts, (-(-rows // of),), given, 4))
+    if (bias := p.get("bias")) is not None:
+        sums.append(bias_launch(p, bias, {**arguments(p), "delta": "deltas", "PADDED": padded}, 64, 64))
     if p.get("sinks") is not None:
         given = {"sinks": "sinks", "lse": "lse", "delta": "deltas", "dsinks": "dsinks", "B": batch, "SQ": queries, "H": heads, "BLOCK": 1024}
         sums.append(Launch(to_sinks, (heads,), {**given, "PADDED": padded}, 4))
