@@ -420,8 +420,6 @@ def _over(p: Problem) -> bool:
 def supports(p: Problem) -> str | None:
     if reason := shared.refused(p, ("mask", "page_table", "q_scale", "k_scale", "v_scale"), dropout=True):
         return reason
-    if shared.packed(p) and (p.get("sinks") is not None or p.get("alibi_slopes") is not None):
-        return "takes no sinks and no alibi_slopes of packed sequences"
     if p.get("alibi_slopes") is not None and max(p["q"].shape[1], p["k"].shape[1]) > 2**22:
         return "takes alibi_slopes with at most 2^22 queries and keys"
     if _over(p) and (shared.packed(p) or p.get("cache_lengths") is not None or (int(p.option("right")) >= 0 and p["q"].shape[1] > p["k"].shape[1])):
