@@ -10,13 +10,15 @@ from rooftop.kernels.attention._bwd_sm90 import (
     LOG2E,
     block_of,
     capped,
+    columns_of,
     factors_of,
     flat,
     inside_of,
     left_operand,
     load_bias,
     queries_of,
-    store_rows,
+    scores_of,
+    store_columns,
     weights_of,
 )
 from rooftop.kernels.attention._dropout_sm90 import is_dropped, kept_keys, marked
@@ -43,14 +45,14 @@ def _seen_of(lengths, batch, column, SQ, SK):
 
 
 @gluon.jit
-def _key_steps(to_k, to_v, p, ds, norm, delta, k_tile, v_tile, q_ring, g_ring, z_tiles, q_full, g_full, empty, z_full, z_empty, norm_at,
+def _key_steps(to_k, more_k, to_v, more_v, p, ds, norm, delta, k_tile, v_tile, q_ring, g_ring, z_tiles, q_full, g_full, empty, z_full, z_empty, norm_at,
                delta_at, n, first, last, factor, cap, slope, columns, token, SQ, TQ, position, seed, limit, again, EIGHTHS, bh, first_key,
                STAGES: gl.constexpr, BM: gl.constexpr, LEFT: gl.constexpr, RIGHT: gl.constexpr, MASKED: gl.constexpr, PIPED: gl.constexpr,
                CAP: gl.constexpr, ALIBI: gl.constexpr, DROP: gl.constexpr, SHORT: gl.constexpr, PACKED: gl.constexpr, INDEX: gl.constexpr,
-               BIAS: gl.constexpr):
+               BIAS: gl.constexpr, REST: gl.constexpr, REST_V: gl.constexpr):
     """Main loop over tiles of queries `first` to one before `last`. `norm` and `delta` are those of the first; those of the next are loaded
     while a tile is computed. `token`: the first query of the sequence; TQ: queries of all. PIPED: the products of the weights `p` and
-    gradients `ds` of the tile before run meanwhile."""
+    gradients `ds` of the tile before run meanwhile. With REST, `to_k` has 64 columns and `more_k` REST; with REST_V so for the values."""
     SCORES: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, BM, 16])
     LINE: gl.constexpr = gl.BlockedLayout([1], [32], [4], [0])
     ACROSS: gl.constexpr = gl.SliceLayout(0, SCORES)
@@ -66,18 +68,16 @@ def _key_steps(to_k, to_v, p, ds, norm, delta, k_tile, v_tile, q_ring, g_ring, z
         if PACKED and MASKED:
             _clear(q_ring, g_ring, q_full, g_full, stage, phase, SQ - i * BM, BM)
         mbarrier.wait(q_full.index(stage), phase)
-        z = gl.zeros((64, BM), gl.float32, SCORES)
-        z = warpgroup_mma(k_tile, flat(q_ring.index(stage)).permute((1, 0)), z, use_acc=False, is_async=True)
+        z = scores_of(k_tile, q_ring.index(stage), SCORES, REST)
         mbarrier.wait(g_full.index(stage), phase)
-        dp = gl.zeros((64, BM), gl.float32, SCORES)
-        dp = warpgroup_mma(v_tile, flat(g_ring.index(stage)).permute((1, 0)), dp, use_acc=False, is_async=True)
+        dp = scores_of(v_tile, g_ring.index(stage), SCORES, REST_V)
         if PIPED:
             to_v = warpgroup_mma(w, flat(g_ring.index(done)), to_v, use_acc=n > 1, is_async=True)
             to_k = warpgroup_mma(u, flat(q_ring.index(done)), to_k, use_acc=n > 1, is_async=True)
         across = gl.convert_layout(norm, ACROSS)
         ahead = (i + 1) * BM + gl.arange(0, BM, LINE)
         norm = gl.load(norm_at + ahead)
-        z = warpgroup_mma_wait(num_outstanding=3 if PIPED else 1, deps=(z,))
+        z = warpgroup_mma_wait(num_outstanding=3 if PIPED else 2 if REST_V else 1, deps=(z,))
         rows = i * BM + gl.arange(0, BM, ACROSS)
         z = capped(z, cap, CAP)
         added = 0.0
@@ -97,7 +97,11 @@ def _key_steps(to_k, to_v, p, ds, norm, delta, k_tile, v_tile, q_ring, g_ring, z
         delta = gl.load(delta_at + ahead)
         dp = warpgroup_mma_wait(num_outstanding=2 if PIPED else 0, deps=(dp,))
         if not PIPED:
-            to_v = warpgroup_mma(w, flat(g_ring.index(stage)), to_v, is_async=True)
+            if REST_V:
+                to_v = warpgroup_mma(w, columns_of(g_ring.index(stage), 0, 64), to_v, is_async=True)
+                more_v = warpgroup_mma(w, columns_of(g_ring.index(stage), 64, REST_V), more_v, is_async=True)
+            else:
+                to_v = warpgroup_mma(w, flat(g_ring.index(stage)), to_v, is_async=True)
         steep = p * (1.0 - z * z) if CAP else p
         if DROP:
             ds = gl.abs(steep) * (gl.where(is_dropped(p), 0.0, dp * again) - across_delta[None, :])
@@ -108,25 +112,39 @@ def _key_steps(to_k, to_v, p, ds, norm, delta, k_tile, v_tile, q_ring, g_ring, z
         if MASKED:
             ds = gl.where(inside, ds, 0.0)
         if not PIPED:
-            to_k = warpgroup_mma(left_operand(ds, q_ring, to_k), flat(q_ring.index(stage)), to_k, is_async=True)
+            u = left_operand(ds, q_ring, to_k)
+            if REST:
+                to_k = warpgroup_mma(u, columns_of(q_ring.index(stage), 0, 64), to_k, is_async=True)
+                more_k = warpgroup_mma(u, columns_of(q_ring.index(stage), 64, REST), more_k, is_async=True)
+            else:
+                to_k = warpgroup_mma(u, flat(q_ring.index(stage)), to_k, is_async=True)
         to_v, to_k = warpgroup_mma_wait(num_outstanding=0, deps=(to_v, to_k))
+        if REST:
+            more_k = warpgroup_mma_wait(num_outstanding=0, deps=(more_k,))
+        if REST_V:
+            more_v = warpgroup_mma_wait(num_outstanding=0, deps=(more_v,))
         mbarrier.arrive(empty.index(done), count=1, pred=n > 0 if PIPED else True)
         n += 1
-    return to_k, to_v, p, ds, norm, delta, n
+    return to_k, more_k, to_v, more_v, p, ds, norm, delta, n
 
 
 @gluon.jit
 def to_keys(INDEX: gl.constexpr, k_tiles, v_tiles, q_ring, g_ring, z_tiles, kv_full, q_full, g_full, empty, z_full, z_empty, norms, deltas,
             dk, dv, tiles, all_heads, section, plan, lengths, H, GROUP, TQ, TK, PADDED, scale, yb, ys, yh, wb, ws, wh, softcap, slopes, ab,
             seed, limit, again, EIGHTHS, D: gl.constexpr, DV: gl.constexpr, STAGES: gl.constexpr, BM: gl.constexpr, LEFT: gl.constexpr,
-            RIGHT: gl.constexpr, CAP: gl.constexpr, DROP: gl.constexpr, SHORT: gl.constexpr, BIAS: gl.constexpr):
+            RIGHT: gl.constexpr, CAP: gl.constexpr, DROP: gl.constexpr, SHORT: gl.constexpr, BIAS: gl.constexpr, REST: gl.constexpr,
+            REST_V: gl.constexpr):
     """One consumer warp group of the second launch: keys from INDEX · 64 on of the block."""
     SIZE: gl.constexpr = k_tiles.shape[4]
     SIZE_V: gl.constexpr = v_tiles.shape[4]
+    MORE_K: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, REST if REST else 8, 16])
+    MORE_V: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, REST_V if REST_V else 8, 16])
     PIPED: gl.constexpr = SIZE + SIZE_V <= 128  # else registers are lacking, and ptxas would make each product wait for the one before
     SCORES: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, BM, 16])
-    TO_K: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, SIZE, 16])
-    TO_V: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, SIZE_V, 16])
+    MAIN: gl.constexpr = 64 if REST else SIZE
+    MAIN_V: gl.constexpr = 64 if REST_V else SIZE_V
+    TO_K: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, MAIN, 16])
+    TO_V: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, MAIN_V, 16])
     LINE: gl.constexpr = gl.BlockedLayout([1], [32], [4], [0])
     bh, first_key, SK, token, SQ, column = block_of(plan, tiles, all_heads, section, TK, TQ, 128, False)
     key_heads = H // GROUP
@@ -137,8 +155,13 @@ def to_keys(INDEX: gl.constexpr, k_tiles, v_tiles, q_ring, g_ring, z_tiles, kv_f
     position = SK - SQ
     begin, end, whole, edge = queries_of(column, SQ, SK, BM, 128, LEFT, RIGHT)
     columns = column + INDEX * 64 + gl.arange(0, 64, gl.SliceLayout(1, SCORES))
-    to_k = gl.zeros((64, SIZE), gl.float32, TO_K)
-    to_v = gl.zeros((64, SIZE_V), gl.float32, TO_V)
+    to_k = gl.zeros((64, MAIN), gl.float32, TO_K)
+    to_v = gl.zeros((64, MAIN_V), gl.float32, TO_V)
+    more_k, more_v = 0.0, 0.0
+    if REST:
+        more_k = gl.zeros((64, REST), gl.float32, MORE_K)
+    if REST_V:
+        more_v = gl.zeros((64, REST_V), gl.float32, MORE_V)
     p = gl.zeros((64, BM), gl.float32, SCORES)
     ds = gl.zeros((64, BM), gl.float32, SCORES)
     factor, cap = factors_of(scale, softcap, CAP)
@@ -154,26 +177,26 @@ def to_keys(INDEX: gl.constexpr, k_tiles, v_tiles, q_ring, g_ring, z_tiles, kv_f
         line = begin * BM + gl.arange(0, BM, LINE)
         norm = gl.load(norms + at + line)
         delta = gl.load(deltas + at + line)
-        k_tile = flat(k_tiles.index(INDEX))
-        v_tile = flat(v_tiles.index(INDEX))
+        k_tile = k_tiles.index(INDEX)
+        v_tile = v_tiles.index(INDEX)
         norms_at = norms + at
         deltas_at = deltas + at
         if RIGHT >= 0:
-            to_k, to_v, p, ds, norm, delta, n = _key_steps(
-                to_k, to_v, p, ds, norm, delta, k_tile, v_tile, q_ring, g_ring, z_tiles, q_full, g_full, empty, z_full, z_empty, norms_at,
+            to_k, more_k, to_v, more_v, p, ds, norm, delta, n = _key_steps(
+                to_k, more_k, to_v, more_v, p, ds, norm, delta, k_tile, v_tile, q_ring, g_ring, z_tiles, q_full, g_full, empty, z_full, z_empty, norms_at,
                 deltas_at, n, begin, whole, factor, cap, slope, columns, token, SQ, TQ, position, seed, limit, again, EIGHTHS, of,
                 column + INDEX * 64, STAGES, BM, LEFT, RIGHT, True, PIPED, CAP, slopes is not None, DROP, SHORT, plan is not None, INDEX,
-                BIAS
+                BIAS, REST, REST_V
             )
-        to_k, to_v, p, ds, norm, delta, n = _key_steps(
-            to_k, to_v, p, ds, norm, delta, k_tile, v_tile, q_ring, g_ring, z_tiles, q_full, g_full, empty, z_full, z_empty, norms_at,
+        to_k, more_k, to_v, more_v, p, ds, norm, delta, n = _key_steps(
+            to_k, more_k, to_v, more_v, p, ds, norm, delta, k_tile, v_tile, q_ring, g_ring, z_tiles, q_full, g_full, empty, z_full, z_empty, norms_at,
             deltas_at, n, whole, edge, factor, cap, slope, columns, token, SQ, TQ, position, seed, limit, again, EIGHTHS, of,
-            column + INDEX * 64, STAGES, BM, LEFT, RIGHT, False, PIPED, CAP, slopes is not None, DROP, SHORT, plan is not None, INDEX, BIAS
+            column + INDEX * 64, STAGES, BM, LEFT, RIGHT, False, PIPED, CAP, slopes is not None, DROP, SHORT, plan is not None, INDEX, BIAS, REST, REST_V
         )
-        to_k, to_v, p, ds, norm, delta, n = _key_steps(
-            to_k, to_v, p, ds, norm, delta, k_tile, v_tile, q_ring, g_ring, z_tiles, q_full, g_full, empty, z_full, z_empty, norms_at,
+        to_k, more_k, to_v, more_v, p, ds, norm, delta, n = _key_steps(
+            to_k, more_k, to_v, more_v, p, ds, norm, delta, k_tile, v_tile, q_ring, g_ring, z_tiles, q_full, g_full, empty, z_full, z_empty, norms_at,
             deltas_at, n, edge, end, factor, cap, slope, columns, token, SQ, TQ, position, seed, limit, again, EIGHTHS, of,
-            column + INDEX * 64, STAGES, BM, LEFT, RIGHT, True, PIPED, CAP, slopes is not None, DROP, SHORT, plan is not None, INDEX, BIAS
+            column + INDEX * 64, STAGES, BM, LEFT, RIGHT, True, PIPED, CAP, slopes is not None, DROP, SHORT, plan is not None, INDEX, BIAS, REST, REST_V
         )
     if PIPED:  # noqa: SIM102  decided when it is compiled
         if n > 0:  # the products of the last tile
@@ -183,15 +206,17 @@ def to_keys(INDEX: gl.constexpr, k_tiles, v_tiles, q_ring, g_ring, z_tiles, kv_f
             to_v, to_k = warpgroup_mma_wait(num_outstanding=0, deps=(to_v, to_k))
     b = batch.to(gl.int64)
     h = key_head.to(gl.int64)
-    of_k = column + INDEX * 64 + gl.arange(0, 64, gl.SliceLayout(1, TO_K))
-    of_v = column + INDEX * 64 + gl.arange(0, 64, gl.SliceLayout(1, TO_V))
-    if lengths is not None:  # rows of keys that do not exist may hold anything
-        to_k = gl.where((of_k < SK)[:, None], to_k, 0.0)
-        to_v = gl.where((of_v < SK)[:, None], to_v, 0.0)
-    store_rows(dk + b * yb + h * yh, to_k * scale, first_key, of_k, stored, ys, gl.arange(0, SIZE, gl.SliceLayout(0, TO_K)), D)
-    store_rows(
-        dv + b * wb + h * wh, to_v * again if DROP else to_v, first_key, of_v, stored, ws, gl.arange(0, SIZE_V, gl.SliceLayout(0, TO_V)), DV
-    )
+    rows = column + INDEX * 64
+    most = stored if lengths is None else SK  # rows of keys that do not exist may hold anything: zeros are stored
+    to = dk + b * yb + h * yh
+    store_columns(to, to_k * scale, 0, first_key, rows, stored, most, ys, D)
+    if REST:
+        store_columns(to, more_k * scale, 64, first_key, rows, stored, most, ys, D)
+    by = again if DROP else 1.0
+    to = dv + b * wb + h * wh
+    store_columns(to, to_v * by, 0, first_key, rows, stored, most, ws, DV)
+    if REST_V:
+        store_columns(to, more_v * by, 64, first_key, rows, stored, most, ws, DV)
 
 
 @gluon.jit
@@ -248,8 +273,7 @@ def _half_steps(to, norm, delta, k_tile, v_tile, q_ring, g_ring, q_full, g_full,
         if PACKED and MASKED:
             _clear(q_ring, g_ring, q_full, g_full, stage, phase, SQ - i * BM, BM)
         mbarrier.wait(q_full.index(stage), phase)
-        z = gl.zeros((64, BM), gl.float32, SCORES)
-        z = warpgroup_mma(k_tile, flat(q_ring.index(stage)).permute((1, 0)), z, use_acc=False, is_async=True)
+        z = scores_of(k_tile, q_ring.index(stage), SCORES, 0)
         mbarrier.wait(g_full.index(stage), phase)
         across = gl.convert_layout(norm, ACROSS)
         ahead = (i + 1) * BM + gl.arange(0, BM, LINE)
@@ -261,8 +285,7 @@ def _half_steps(to, norm, delta, k_tile, v_tile, q_ring, g_ring, q_full, g_full,
             if DROP:
                 x = gl.where(kept_keys(x, seed, limit, bh, token + i * BM, first_key, TQ, EIGHTHS, SHORT), x, 0.0)
         else:
-            dp = gl.zeros((64, BM), gl.float32, SCORES)
-            dp = warpgroup_mma(v_tile, flat(g_ring.index(stage)).permute((1, 0)), dp, use_acc=False, is_async=True)
+            dp = scores_of(v_tile, g_ring.index(stage), SCORES, 0)
             across_delta = gl.convert_layout(delta, ACROSS)
             delta = gl.load(delta_at + ahead)
             z = warpgroup_mma_wait(num_outstanding=1, deps=(z,))
@@ -288,7 +311,8 @@ def _half_steps(to, norm, delta, k_tile, v_tile, q_ring, g_ring, q_full, g_full,
 def to_half(INDEX: gl.constexpr, k_tiles, v_tiles, q_ring, g_ring, z_tiles, kv_full, q_full, g_full, empty, z_full, z_empty, norms, deltas,
             dk, dv, tiles, all_heads, section, plan, lengths, H, GROUP, TQ, TK, PADDED, scale, yb, ys, yh, wb, ws, wh, softcap, slopes, ab,
             seed, limit, again, EIGHTHS, D: gl.constexpr, DV: gl.constexpr, STAGES: gl.constexpr, BM: gl.constexpr, LEFT: gl.constexpr,
-            RIGHT: gl.constexpr, CAP: gl.constexpr, DROP: gl.constexpr, SHORT: gl.constexpr, BIAS: gl.constexpr):
+            RIGHT: gl.constexpr, CAP: gl.constexpr, DROP: gl.constexpr, SHORT: gl.constexpr, BIAS: gl.constexpr, REST: gl.constexpr,
+            REST_V: gl.constexpr):
     """One consumer warp group of the second launch, for heads of more than 128 columns: one of the two gradients of the 64 keys of the
     block."""
     SIZE: gl.constexpr = v_tiles.shape[4] if INDEX == 0 else k_tiles.shape[4]
@@ -315,8 +339,8 @@ def to_half(INDEX: gl.constexpr, k_tiles, v_tiles, q_ring, g_ring, z_tiles, kv_f
         line = begin * BM + gl.arange(0, BM, LINE)
         norm = gl.load(norms + at + line)
         delta = gl.load(deltas + at + line)
-        k_tile = flat(k_tiles.index(0))
-        v_tile = flat(v_tiles.index(0))
+        k_tile = k_tiles.index(0)
+        v_tile = v_tiles.index(0)
         norms_at = norms + at
         deltas_at = deltas + at
         if RIGHT >= 0:
@@ -337,12 +361,8 @@ def to_half(INDEX: gl.constexpr, k_tiles, v_tiles, q_ring, g_ring, z_tiles, kv_f
         )
     b = batch.to(gl.int64)
     h = key_head.to(gl.int64)
-    rows = column + gl.arange(0, 64, gl.SliceLayout(1, TO))
-    if lengths is not None:
-        to = gl.where((rows < SK)[:, None], to, 0.0)
+    most = stored if lengths is None else SK
     if INDEX == 0:
-        store_rows(
-            dv + b * wb + h * wh, to * again if DROP else to, first_key, rows, stored, ws, gl.arange(0, SIZE, gl.SliceLayout(0, TO)), DV
-        )
+        store_columns(dv + b * wb + h * wh, to * (again if DROP else 1.0), 0, first_key, column, stored, most, ws, DV)
     else:
-        store_rows(dk + b * yb + h * yh, to * scale, first_key, rows, stored, ys, gl.arange(0, SIZE, gl.SliceLayout(0, TO)), D)
+        store_columns(dk + b * yb + h * yh, to * scale, 0, first_key, column, stored, most, ys, D)

@@ -6,16 +6,42 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma, warpgroup_mma, warpgroup_mma_wait
 
-from rooftop.kernels.attention._bwd_sm90 import LOG2E, block_of, capped, factors_of, flat, inside_of, keys_of, left_operand, load_bias, store_rows, weights_of
+from rooftop.kernels.attention._bwd_sm90 import (
+    LOG2E,
+    block_of,
+    capped,
+    columns_of,
+    factors_of,
+    flat,
+    inside_of,
+    keys_of,
+    left_operand,
+    load_bias,
+    scores_of,
+    store_columns,
+    weights_of,
+)
 from rooftop.kernels.attention._dropout_sm90 import dropped, eighths
 from rooftop.kernels.attention._packed_sm90 import clear_rows, length_of
 
 
 @gluon.jit
-def _query_steps(to_q, ds, norm, delta, q_tile, g_tile, k_ring, v_ring, z_tiles, k_full, v_full, empty, z_full, z_empty, n, first, last,
+def _product(u, k_tile, to_q, more_q, use_acc, REST: gl.constexpr):
+    """Begins the sums of gradients times keys: of REST columns and the 64 before, or of all."""
+    if REST:
+        to_q = warpgroup_mma(u, columns_of(k_tile, 0, 64), to_q, use_acc=use_acc, is_async=True)
+        more_q = warpgroup_mma(u, columns_of(k_tile, 64, REST), more_q, use_acc=use_acc, is_async=True)
+    else:
+        to_q = warpgroup_mma(u, flat(k_tile), to_q, use_acc=use_acc, is_async=True)
+    return to_q, more_q
+
+
+@gluon.jit
+def _query_steps(to_q, more_q, ds, norm, delta, q_tile, g_tile, k_ring, v_ring, z_tiles, k_full, v_full, empty, z_full, z_empty, n, first, last,
                  factor, cap, slope, rows, SK, position, seed, limit, again, numbers, STAGES: gl.constexpr, BN: gl.constexpr,
                  LEFT: gl.constexpr, RIGHT: gl.constexpr, MASKED: gl.constexpr, CAP: gl.constexpr, ALIBI: gl.constexpr, DROP: gl.constexpr,
-                 CLEAR: gl.constexpr, INDEX: gl.constexpr, BIAS: gl.constexpr):
+                 CLEAR: gl.constexpr, INDEX: gl.constexpr, BIAS: gl.constexpr,
+                 REST: gl.constexpr, REST_V: gl.constexpr):
     """Main loop over tiles of keys `first` to one before `last`. The product of the gradients `ds` of the tile before runs while those of a
     tile are computed. CLEAR: keys behind the last of a sequence become zeros, since 0 times what is there may be NaN."""
     SCORES: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, BN, 16])
@@ -28,13 +54,11 @@ def _query_steps(to_q, ds, norm, delta, q_tile, g_tile, k_ring, v_ring, z_tiles,
         if CLEAR and MASKED:  # noqa: SIM102  decided when it is compiled
             if (i + 1) * BN > SK:
                 clear_rows(flat(k_ring.index(stage)), SK - i * BN, BN)
-        z = gl.zeros((64, BN), gl.float32, SCORES)
-        z = warpgroup_mma(q_tile, flat(k_ring.index(stage)).permute((1, 0)), z, use_acc=False, is_async=True)
+        z = scores_of(q_tile, k_ring.index(stage), SCORES, REST)
         mbarrier.wait(v_full.index(stage), phase)
-        dp = gl.zeros((64, BN), gl.float32, SCORES)
-        dp = warpgroup_mma(g_tile, flat(v_ring.index(stage)).permute((1, 0)), dp, use_acc=False, is_async=True)
-        to_q = warpgroup_mma(u, flat(k_ring.index(done)), to_q, use_acc=n > 1, is_async=True)
-        z = warpgroup_mma_wait(num_outstanding=2, deps=(z,))
+        dp = scores_of(g_tile, v_ring.index(stage), SCORES, REST_V)
+        to_q, more_q = _product(u, k_ring.index(done), to_q, more_q, n > 1, REST)
+        z = warpgroup_mma_wait(num_outstanding=(2 if REST else 1) + (2 if REST_V else 1), deps=(z,))
         z = capped(z, cap, CAP)
         added = 0.0
         if BIAS:
@@ -45,7 +69,7 @@ def _query_steps(to_q, ds, norm, delta, q_tile, g_tile, k_ring, v_ring, z_tiles,
         p = weights_of(z, factor, norm[:, None], rows[:, None], ahead[None, :], position, slope, added, ALIBI, BIAS)
         if CAP:
             p = p * (1.0 - z * z)
-        dp = warpgroup_mma_wait(num_outstanding=1, deps=(dp,))
+        dp = warpgroup_mma_wait(num_outstanding=2 if REST else 1, deps=(dp,))
         if DROP:
             dp = dropped(dp, seed, limit, numbers, i * BN) * again
         ds = p * (dp - delta[:, None])
@@ -53,20 +77,24 @@ def _query_steps(to_q, ds, norm, delta, q_tile, g_tile, k_ring, v_ring, z_tiles,
             columns = i * BN + gl.arange(0, BN, gl.SliceLayout(0, SCORES))
             ds = gl.where(inside_of(rows[:, None], columns[None, :], position, SK, LEFT, RIGHT, False), ds, 0.0)
         to_q = warpgroup_mma_wait(num_outstanding=0, deps=(to_q,))
+        if REST:
+            more_q = warpgroup_mma_wait(num_outstanding=0, deps=(more_q,))
         mbarrier.arrive(empty.index(done), count=1, pred=n > 0)
         n += 1
-    return to_q, ds, n
+    return to_q, more_q, ds, n
 
 
 @gluon.jit
 def to_queries(INDEX: gl.constexpr, q_tiles, g_tiles, k_ring, v_ring, z_tiles, qg_full, k_full, v_full, empty, z_full, z_empty, norms,
                deltas, dq, tiles, all_heads, section, plan, lengths, H, TQ, TK, PADDED, scale, xb, xs, xh, softcap, slopes, ab, seed, limit,
                again, EIGHTHS, D: gl.constexpr, STAGES: gl.constexpr, BN: gl.constexpr, LEFT: gl.constexpr, RIGHT: gl.constexpr,
-               CAP: gl.constexpr, DROP: gl.constexpr, SHORT: gl.constexpr, BIAS: gl.constexpr):
+               CAP: gl.constexpr, DROP: gl.constexpr, SHORT: gl.constexpr, BIAS: gl.constexpr, REST: gl.constexpr, REST_V: gl.constexpr):
     """One consumer warp group of the third launch: queries from INDEX · 64 on of the block."""
     SIZE: gl.constexpr = q_tiles.shape[4]
     SCORES: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, BN, 16])
-    TO_Q: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, SIZE, 16])
+    MAIN: gl.constexpr = 64 if REST else SIZE
+    TO_Q: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, MAIN, 16])
+    MORE_Q: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, REST if REST else 8, 16])
     bh, token, SQ, _unused, SK, row = block_of(plan, tiles, all_heads, section, TQ, TK, 128, True)
     if lengths is not None:
         SK = length_of(lengths + bh // H, TK)
@@ -80,7 +108,10 @@ def to_queries(INDEX: gl.constexpr, q_tiles, g_tiles, k_ring, v_ring, z_tiles, q
     numbers = rows
     if DROP:
         numbers = eighths(bh, token + rows, TQ, EIGHTHS, SHORT)
-    to_q = gl.zeros((64, SIZE), gl.float32, TO_Q)
+    to_q = gl.zeros((64, MAIN), gl.float32, TO_Q)
+    more_q = 0.0
+    if REST:
+        more_q = gl.zeros((64, REST), gl.float32, MORE_Q)
     ds = gl.zeros((64, BN), gl.float32, SCORES)
     factor, cap = factors_of(scale, softcap, CAP)
     slope = 0.0
@@ -89,32 +120,33 @@ def to_queries(INDEX: gl.constexpr, q_tiles, g_tiles, k_ring, v_ring, z_tiles, q
     n = 0
     if end > begin:
         mbarrier.wait(qg_full.index(0), 0)
-    q_tile = flat(q_tiles.index(INDEX))
-    g_tile = flat(g_tiles.index(INDEX))
+    q_tile = q_tiles.index(INDEX)
+    g_tile = g_tiles.index(INDEX)
     if LEFT >= 0:
-        to_q, ds, n = _query_steps(
-            to_q, ds, norm, delta, q_tile, g_tile, k_ring, v_ring, z_tiles, k_full, v_full, empty, z_full, z_empty, n, begin, whole, factor,
+        to_q, more_q, ds, n = _query_steps(
+            to_q, more_q, ds, norm, delta, q_tile, g_tile, k_ring, v_ring, z_tiles, k_full, v_full, empty, z_full, z_empty, n, begin, whole, factor,
             cap, slope, rows, SK, position, seed, limit, again, numbers, STAGES, BN, LEFT, RIGHT, True, CAP, slopes is not None, DROP,
-            CLEAR, INDEX, BIAS
+            CLEAR, INDEX, BIAS, REST, REST_V
         )
-    to_q, ds, n = _query_steps(
-        to_q, ds, norm, delta, q_tile, g_tile, k_ring, v_ring, z_tiles, k_full, v_full, empty, z_full, z_empty, n, whole, edge, factor, cap,
+    to_q, more_q, ds, n = _query_steps(
+        to_q, more_q, ds, norm, delta, q_tile, g_tile, k_ring, v_ring, z_tiles, k_full, v_full, empty, z_full, z_empty, n, whole, edge, factor, cap,
         slope, rows, SK, position, seed, limit, again, numbers, STAGES, BN, LEFT, RIGHT, False, CAP, slopes is not None, DROP, CLEAR, INDEX,
-        BIAS
+        BIAS, REST, REST_V
     )
-    to_q, ds, n = _query_steps(
-        to_q, ds, norm, delta, q_tile, g_tile, k_ring, v_ring, z_tiles, k_full, v_full, empty, z_full, z_empty, n, edge, end, factor, cap,
+    to_q, more_q, ds, n = _query_steps(
+        to_q, more_q, ds, norm, delta, q_tile, g_tile, k_ring, v_ring, z_tiles, k_full, v_full, empty, z_full, z_empty, n, edge, end, factor, cap,
         slope, rows, SK, position, seed, limit, again, numbers, STAGES, BN, LEFT, RIGHT, True, CAP, slopes is not None, DROP, CLEAR, INDEX,
-        BIAS
+        BIAS, REST, REST_V
     )
     if n > 0:  # the product of the last tile
-        to_q = warpgroup_mma(left_operand(ds, k_ring, to_q), flat(k_ring.index((n - 1) % STAGES)), to_q, use_acc=n > 1, is_async=True)
+        to_q, more_q = _product(left_operand(ds, k_ring, to_q), k_ring.index((n - 1) % STAGES), to_q, more_q, n > 1, REST)
         to_q = warpgroup_mma_wait(num_outstanding=0, deps=(to_q,))
+        if REST:
+            more_q = warpgroup_mma_wait(num_outstanding=0, deps=(more_q,))
     to = dq + (bh // H).to(gl.int64) * xb + (bh % H).to(gl.int64) * xh
-    first = row + INDEX * 64
-    store_rows(
-        to, to_q * scale, token, first + gl.arange(0, 64, gl.SliceLayout(1, TO_Q)), SQ, xs, gl.arange(0, SIZE, gl.SliceLayout(0, TO_Q)), D
-    )
+    store_columns(to, to_q * scale, 0, token, row + INDEX * 64, SQ, SQ, xs, D)
+    if REST:
+        store_columns(to, more_q * scale, 64, token, row + INDEX * 64, SQ, SQ, xs, D)
 
 
 @gluon.jit

@@ -47,11 +47,12 @@ ROWS = 64  # of a consumer warp group, and of a block of the first launch
 def _keys(q_desc, k_desc, v_desc, g_desc, norms, deltas, dk, dv, tiles, all_heads, section, H, GROUP, SQ, SK, PADDED, scale, yb, ys, yh, wb,
           ws, wh, D: gl.constexpr, DV: gl.constexpr, STAGES: gl.constexpr, BM: gl.constexpr, LEFT: gl.constexpr, RIGHT: gl.constexpr,
           TILES: gl.constexpr, PARTS: gl.constexpr, softcap=None, slopes=None, ab=None, seed=None, limit=None, again=None, EIGHTHS=None,
-          CAP: gl.constexpr = False, DROP: gl.constexpr = False, SHORT: gl.constexpr = True, plan=None, lengths=None, bias_desc=None):
+          CAP: gl.constexpr = False, DROP: gl.constexpr = False, SHORT: gl.constexpr = True, plan=None, lengths=None, bias_desc=None,
+          REST: gl.constexpr = 0, REST_V: gl.constexpr = 0):
     """dk and dv of TILES times 64 keys a block: with 2 tiles each warp group has 64 keys, with 1 one of the two gradients. Strides of
     batch, token and head: dk (y), dv (w). PARTS: so many blocks share a key head, with GROUP query heads each; dk and dv are then of
     parts of key heads. DROP: dropout; `again`: 1 / (1 - dropout_p). `plan`: the tiles of keys of packed sequences; each sequence has as many
-    keys as `lengths` says."""
+    keys as `lengths` says. REST, REST_V: columns of a head, and of its values, behind the first 64, where products have no more."""
     k_tiles = gl.allocate_shared_memory(k_desc.dtype, [TILES] + k_desc.block_type.shape, k_desc.layout)
     v_tiles = gl.allocate_shared_memory(v_desc.dtype, [TILES] + v_desc.block_type.shape, v_desc.layout)
     q_ring = gl.allocate_shared_memory(q_desc.dtype, [STAGES] + q_desc.block_type.shape, q_desc.layout)
@@ -81,11 +82,11 @@ def _keys(q_desc, k_desc, v_desc, g_desc, norms, deltas, dk, dv, tiles, all_head
             (to_keys,
              (0, k_tiles, v_tiles, q_ring, g_ring, z_tiles, kv_full, q_full, g_full, empty, z_full, z_empty, norms, deltas, dk, dv, tiles,
               all_heads, section, plan, lengths, H, GROUP, SQ, SK, PADDED, scale, yb, ys, yh, wb, ws, wh, softcap, slopes, ab, seed, limit,
-              again, EIGHTHS, D, DV, STAGES, BM, LEFT, RIGHT, CAP, DROP, SHORT, BIAS)),
+              again, EIGHTHS, D, DV, STAGES, BM, LEFT, RIGHT, CAP, DROP, SHORT, BIAS, REST, REST_V)),
             (to_keys,
              (1, k_tiles, v_tiles, q_ring, g_ring, z_tiles, kv_full, q_full, g_full, empty, z_full, z_empty, norms, deltas, dk, dv, tiles,
               all_heads, section, plan, lengths, H, GROUP, SQ, SK, PADDED, scale, yb, ys, yh, wb, ws, wh, softcap, slopes, ab, seed, limit,
-              again, EIGHTHS, D, DV, STAGES, BM, LEFT, RIGHT, CAP, DROP, SHORT, BIAS)),
+              again, EIGHTHS, D, DV, STAGES, BM, LEFT, RIGHT, CAP, DROP, SHORT, BIAS, REST, REST_V)),
             (load_queries,
              (q_desc, k_desc, v_desc, g_desc, bias_desc, k_tiles, v_tiles, q_ring, g_ring, z_tiles, kv_full, q_full, g_full, empty, z_full,
               z_empty, tiles, all_heads, section, plan, lengths, H, GROUP, SQ, SK, STAGES, BM, LEFT, RIGHT, TILES, PARTS, BIAS)),
@@ -95,11 +96,11 @@ def _keys(q_desc, k_desc, v_desc, g_desc, norms, deltas, dk, dv, tiles, all_head
             (to_half,
              (0, k_tiles, v_tiles, q_ring, g_ring, z_tiles, kv_full, q_full, g_full, empty, z_full, z_empty, norms, deltas, dk, dv, tiles,
               all_heads, section, plan, lengths, H, GROUP, SQ, SK, PADDED, scale, yb, ys, yh, wb, ws, wh, softcap, slopes, ab, seed, limit,
-              again, EIGHTHS, D, DV, STAGES, BM, LEFT, RIGHT, CAP, DROP, SHORT, BIAS)),
+              again, EIGHTHS, D, DV, STAGES, BM, LEFT, RIGHT, CAP, DROP, SHORT, BIAS, REST, REST_V)),
             (to_half,
              (1, k_tiles, v_tiles, q_ring, g_ring, z_tiles, kv_full, q_full, g_full, empty, z_full, z_empty, norms, deltas, dk, dv, tiles,
               all_heads, section, plan, lengths, H, GROUP, SQ, SK, PADDED, scale, yb, ys, yh, wb, ws, wh, softcap, slopes, ab, seed, limit,
-              again, EIGHTHS, D, DV, STAGES, BM, LEFT, RIGHT, CAP, DROP, SHORT, BIAS)),
+              again, EIGHTHS, D, DV, STAGES, BM, LEFT, RIGHT, CAP, DROP, SHORT, BIAS, REST, REST_V)),
             (load_queries,
              (q_desc, k_desc, v_desc, g_desc, bias_desc, k_tiles, v_tiles, q_ring, g_ring, z_tiles, kv_full, q_full, g_full, empty, z_full,
               z_empty, tiles, all_heads, section, plan, lengths, H, GROUP, SQ, SK, STAGES, BM, LEFT, RIGHT, TILES, PARTS, BIAS)),
@@ -124,7 +125,8 @@ def _sum_parts(x, out, N, H, ob, os, oh, S, D: tl.constexpr, SIZE: tl.constexpr,
 def _queries(q_desc, k_desc, v_desc, g_desc, norms, deltas, dq, tiles, all_heads, section, H, GROUP, SQ, SK, PADDED, scale, xb, xs, xh,
              D: gl.constexpr, STAGES: gl.constexpr, BN: gl.constexpr, LEFT: gl.constexpr, RIGHT: gl.constexpr, softcap=None, slopes=None,
              ab=None, seed=None, limit=None, again=None, EIGHTHS=None, CAP: gl.constexpr = False, DROP: gl.constexpr = False,
-             SHORT: gl.constexpr = True, plan=None, lengths=None, bias_desc=None):
+             SHORT: gl.constexpr = True, plan=None, lengths=None, bias_desc=None,
+          REST: gl.constexpr = 0, REST_V: gl.constexpr = 0):
     """dq of 128 queries a block; those with the most keys start first. Strides of batch, token and head: dq (x). `plan`: their tiles, of packed
     sequences."""
     q_tiles = gl.allocate_shared_memory(q_desc.dtype, [2] + q_desc.block_type.shape, q_desc.layout)
@@ -155,11 +157,11 @@ def _queries(q_desc, k_desc, v_desc, g_desc, norms, deltas, dq, tiles, all_heads
         (to_queries,
          (0, q_tiles, g_tiles, k_ring, v_ring, z_tiles, qg_full, k_full, v_full, empty, z_full, z_empty, norms, deltas, dq, tiles,
           all_heads, section, plan, lengths, H, SQ, SK, PADDED, scale, xb, xs, xh, softcap, slopes, ab, seed, limit, again, EIGHTHS, D,
-          STAGES, BN, LEFT, RIGHT, CAP, DROP, SHORT, BIAS)),
+          STAGES, BN, LEFT, RIGHT, CAP, DROP, SHORT, BIAS, REST, REST_V)),
         (to_queries,
          (1, q_tiles, g_tiles, k_ring, v_ring, z_tiles, qg_full, k_full, v_full, empty, z_full, z_empty, norms, deltas, dq, tiles,
           all_heads, section, plan, lengths, H, SQ, SK, PADDED, scale, xb, xs, xh, softcap, slopes, ab, seed, limit, again, EIGHTHS, D,
-          STAGES, BN, LEFT, RIGHT, CAP, DROP, SHORT, BIAS)),
+          STAGES, BN, LEFT, RIGHT, CAP, DROP, SHORT, BIAS, REST, REST_V)),
         (load_keys,
          (q_desc, k_desc, v_desc, g_desc, bias_desc, q_tiles, g_tiles, k_ring, v_ring, z_tiles, qg_full, k_full, v_full, empty, z_full,
           z_empty, tiles, all_heads, section, plan, lengths, H, GROUP, SQ, SK, STAGES, BN, LEFT, RIGHT, BIAS)),
@@ -181,6 +183,11 @@ class Config:
 def _width(n: int) -> int:
     """Columns of a head, padded to the tile."""
     return 64 if n <= 64 else 128 if n <= 128 else 256
+
+
+def _rest(n: int) -> int:
+    """Columns of a head behind the first 64, rounded up to 16 or 32, so that its products have no more; 0: they have those of the tile."""
+    return 16 if 64 < n <= 80 else 32 if 80 < n <= 96 else 0
 
 
 def _wide(p: Problem) -> bool:
@@ -320,6 +327,9 @@ def launches(p: Problem, config: Config) -> list[Launch]:
         args |= {"slopes": "alibi_slopes", "ab": heads if len(slopes.shape) == 2 else 0}
     if float(p.option("dropout_p")):
         args |= {"seed": "seed", "again": 1.0 / (1.0 - float(p.option("dropout_p"))), **shared.dropout(p)}
+    rests = {"REST": _rest(size), "REST_V": _rest(size_v)}
+    if not _wide(p):
+        args |= {n: v for n, v in rests.items() if v}
     if p.get("cache_lengths") is not None:
         args["lengths"] = "cache_lengths"
 
