@@ -10,19 +10,17 @@ from rooftop.kernels.attention._bwd_sm90 import (
     LOG2E,
     block_of,
     capped,
-    columns_of,
     factors_of,
-    flat,
     inside_of,
     keys_of,
     left_operand,
     load_bias,
-    scores_of,
     store_columns,
     weights_of,
 )
 from rooftop.kernels.attention._dropout_sm90 import dropped, eighths
 from rooftop.kernels.attention._packed_sm90 import clear_rows, length_of
+from rooftop.kernels.attention._scores_sm90 import columns_of, flat, scores_of
 
 
 @gluon.jit

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
-from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma, warpgroup_mma
+from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma
 
 from rooftop.kernels.attention._packed_sm90 import tile_of
 from rooftop.kernels.attention._scores_sm90 import SMALL, TANH_OF, TANH_OPERANDS, distance
@@ -106,12 +106,6 @@ def keys_of(row, SQ, SK, BN: gl.constexpr, BLOCK: gl.constexpr, LEFT: gl.constex
 
 
 @gluon.jit
-def flat(x):
-    """A tile [1, 1, rows, columns] as the matrix that wgmma reads."""
-    return x.reshape([x.shape[2], x.shape[3]])
-
-
-@gluon.jit
 def inside_of(rows, columns, position, count, LEFT: gl.constexpr, RIGHT: gl.constexpr, COUNT_ROWS: gl.constexpr):
     """The mask: whether queries attend to keys, and whether the rows (COUNT_ROWS) or the columns exist."""
     apart = columns - rows - position
@@ -173,24 +167,6 @@ def store_columns(to, x, START: gl.constexpr, first, row, stored, most, stride, 
     x = gl.where((rows < most)[:, None], x, 0.0)
     inside = (rows < stored)[:, None] & (columns < WIDTH)[None, :]
     gl.store(to + (first + rows).to(gl.int64)[:, None] * stride + columns[None, :], x.to(to.dtype.element_ty), mask=inside)
-
-
-@gluon.jit
-def columns_of(x, START: gl.constexpr, SIZE: gl.constexpr):
-    """Columns of a tile [1, 1, rows, columns] as the matrix that wgmma reads. Of a head of 80 or 96 columns the 64 first and the 16 or 32
-    next are operands of their own: its tile has 128, the rest of which no product needs."""
-    return flat(x).slice(START, SIZE, dim=1)
-
-
-@gluon.jit
-def scores_of(a, b, LIKE: gl.constexpr, REST: gl.constexpr):
-    """Begins a · bᵀ of two tiles. With REST the first 64 columns and REST more, in two products."""
-    N: gl.constexpr = b.shape[2]
-    z = gl.zeros((64, N), gl.float32, LIKE)
-    if REST:
-        z = warpgroup_mma(columns_of(a, 0, 64), columns_of(b, 0, 64).permute((1, 0)), z, use_acc=False, is_async=True)
-        return warpgroup_mma(columns_of(a, 64, REST), columns_of(b, 64, REST).permute((1, 0)), z, is_async=True)
-    return warpgroup_mma(flat(a), flat(b).permute((1, 0)), z, use_acc=False, is_async=True)
 
 
 @gluon.jit

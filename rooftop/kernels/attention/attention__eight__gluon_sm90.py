@@ -28,8 +28,8 @@ from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared,
 from rooftop.core.spec import Descriptor, Launch, Meta, Problem
 from rooftop.core.tensor_maps import not_copied
 from rooftop.kernels.attention import _arguments as shared
-from rooftop.kernels.attention._fwd_sm90 import flat, place, range_of, store_tile
-from rooftop.kernels.attention._scores_sm90 import SMALL, TANH_OF, TANH_OPERANDS
+from rooftop.kernels.attention._fwd_sm90 import place, range_of, store_tile
+from rooftop.kernels.attention._scores_sm90 import SMALL, TANH_OF, TANH_OPERANDS, flat
 
 DEMANDS = {"has": ["QGMMA", "UTMALDG", "UTMASTG"], "spills": 16}
 LOG2E = gl.constexpr(1.4426950408889634)
@@ -364,7 +364,7 @@ def _consume(INDEX: gl.constexpr, q_tiles, k_ring, v_ring, o_tiles, q_full, q_em
             if v_scale is not None:
                 share *= gl.load(v_scale + h // GROUP * vg)
             made = (acc * gl.convert_layout(share, gl.SliceLayout(1, RESULT), assert_trivial=True)[:, None]).to(out_desc.dtype)
-            store_tile(o_tiles.index(INDEX), made, out_desc, bh // H, h, row + INDEX * 64)
+            store_tile(o_tiles.index(INDEX), made, made, out_desc, bh // H, h, row + INDEX * 64, 0)
             norm = (top + gl.log2(total)) * (1.0 / LOG2E)
             gl.store(lse + bh.to(gl.int64) * SQ + rows, norm, mask=rows < SQ)
     tma.store_wait(0)
@@ -495,7 +495,8 @@ def launches(p: Problem, config: Config) -> list[Launch]:
         "out_desc": rows_of("out", 64), "lse": "lse", **{f"{n}_scale": f"{n}_scale" if p.get(f"{n}_scale") else None for n in "qkv"},
         **shared.scale_strides(p), "rows_of_tiles": rows_of_tiles, "all_heads": batch * heads, "section": section, "H": heads,
         "GROUP": heads // key_heads, "SQ": queries, "SK": keys, "scale": "scale", "softcap": shared.softcap(p), "GROUPS": GROUPS,
-        "STAGES": config.STAGES, "BN": config.BN, **shared.windows(p), "CAP": shared.softcap(p) != 0, "PING": config.PING, "EXACT": config.EXACT, **({"PAIRS": True} if config.PAIRS else {}),
+        "STAGES": config.STAGES, "BN": config.BN, **shared.windows(p), "CAP": shared.softcap(p) != 0, "PING": config.PING, "EXACT": config.EXACT,
+        **({"PAIRS": True} if config.PAIRS else {}),
     }
     turned = {
         "v": "v", "out": "turned", "S": keys, "PADDED": padded, **shared.strides(p, "v", "v"), "H": key_heads, "DV": size_v, "ROWS": ROWS,

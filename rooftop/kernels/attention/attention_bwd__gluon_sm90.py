@@ -185,11 +185,6 @@ def _width(n: int) -> int:
     return 64 if n <= 64 else 128 if n <= 128 else 256
 
 
-def _rest(n: int) -> int:
-    """Columns of a head behind the first 64, rounded up to 16 or 32, so that its products have no more; 0: they have those of the tile."""
-    return 16 if 64 < n <= 80 else 32 if 80 < n <= 96 else 0
-
-
 def _wide(p: Problem) -> bool:
     """Whether the registers of a warp group hold only one gradient of 64 keys."""
     return max(p["q"].shape[3], p["v"].shape[3]) > 128
@@ -327,9 +322,9 @@ def launches(p: Problem, config: Config) -> list[Launch]:
         args |= {"slopes": "alibi_slopes", "ab": heads if len(slopes.shape) == 2 else 0}
     if float(p.option("dropout_p")):
         args |= {"seed": "seed", "again": 1.0 / (1.0 - float(p.option("dropout_p"))), **shared.dropout(p)}
-    rests = {"REST": _rest(size), "REST_V": _rest(size_v)}
-    if not _wide(p):
-        args |= {n: v for n, v in rests.items() if v}
+    for name, columns in (("REST", size), ("REST_V", size_v)):
+        if rest := shared.rest(columns, max(_width(size), _width(size_v))):
+            args[name] = rest
     if p.get("cache_lengths") is not None:
         args["lengths"] = "cache_lengths"
 
