@@ -194,6 +194,7 @@ def test_what_is_quantised_goes_through_a_safetensors_file(format: str, tmp_path
 
 
 def test_rows_of_no_columns() -> None:
-    for how in ({}, {"group": 32}, {"format": "e4m3"}):
+    ways: list[dict[str, Any]] = [{}, {"group": 32}, {"format": "e4m3"}]
+    for how in ways:
         for q in (rooftop.rms_norm_quantize(torch.ones(2, 3, 0), **how), rooftop.softmax_quantize(torch.ones(2, 3, 0), **how)):
             assert q.scale.numel() == 0 and q.dequantize().shape == (2, 3, 0)
