@@ -15,7 +15,7 @@ from torch import Tensor
 from rooftop.core.argument_checks import number
 from rooftop.core.spec import Launch, dtype_of
 from rooftop.ranks import again, collectives, expert_launches, groups, steps, symmetric, ways
-from rooftop.ranks.groups import Limit
+from rooftop.ranks.groups import Disagreement, Limit
 from rooftop.ranks.rank_launches import FLAGS
 from rooftop.ranks.steps import Options
 
@@ -109,7 +109,7 @@ def combine_rows(
     Args:
         rows: [capacity, C], as many as `dispatch_rows` returned; C and the dtype may be others. On all ranks the same shape and dtype.
         routes: of that call, of every rank. Where they do not belong together the result is NaN, and the next call, or
-        `synchronize`, raises `Disagreement` (on path "portable" the call itself fails).
+        `synchronize`, raises `Disagreement` (on path "portable" the call itself does).
         wire, group_size, path, verify, timeout: as for `dispatch_rows`.
 
     Copies of a row that went to several experts come back one by one: weigh and add them up. No gradient. Raises as `dispatch_rows`."""
@@ -268,6 +268,7 @@ def _combine_by_messages(rows: Tensor, routes: Routes, group: Any, o: Options, l
         out[: len(kept)] = torch.where(kept[:, None], rows[: len(kept)], out[: len(kept)])
         return out
     received = routes.received.long()
+    _same_dispatch(mine, received, group, limit)
     sent, into = received.sum(1).tolist(), mine.sum(1).tolist()
     order = _order(received)
     x = rows.new_zeros(len(order), rows.shape[1])
@@ -276,6 +277,24 @@ def _combine_by_messages(rows: Tensor, routes: Routes, group: Any, o: Options, l
     got = _moved("combine_rows", x, sent, into, group, o, limit)
     out[: len(got)] = got
     return out
+
+
+def _same_dispatch(mine: Tensor, received: Tensor, group: Any, limit: Limit) -> None:
+    """Compare with all ranks the rows that this one sent [W, E / W] and received, by its routes: backends end the process, or wait, where messages have not
+    the length that is expected. Raises Disagreement on every rank."""
+    what, ranks = "combine_rows", len(mine)
+    told = torch.stack((mine, received))
+    all_told = told.new_empty(ranks * told.numel())
+    groups.run(what, group, lambda: groups.gather_into(all_told, told.view(-1), group), limit)
+    sent, got = (t.tolist() for t in all_told.view(ranks, *told.shape).unbind(1))
+    for at in range(ranks):
+        for of in range(ranks):
+            for expert, (there, here) in enumerate(zip(sent[of][at], got[at][of], strict=True)):
+                if there != here:
+                    raise Disagreement(
+                        f"{what}: the ranks' routes are not of one dispatch_rows: by those of rank {of} it sent rank {at} {there} rows for expert "
+                        f"{at * len(got[at][of]) + expert}, by those of rank {at} these were {here}"
+                    )
 
 
 def of_case(tensors: Mapping[str, Any], options: Mapping[str, Any], group: Any, path: str | None = None) -> dict[str, Any]:

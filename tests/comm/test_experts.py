@@ -67,6 +67,7 @@ def every(rank: int, ranks: int) -> dict[str, Any]:
         "more rows": lambda: comm.combine_rows(torch.ones(12 + rank, 8), routes),
         "fewer ranks": lambda: comm.combine_rows(rows, replace(routes, received=routes.received[:1])),
         "other tokens": lambda: comm.combine_rows(rows, replace(routes, tokens=6 + rank)),
+        "another's routes": lambda: comm.combine_rows(rows, replace(routes, counts=n.flip(0)) if rank else routes),
     }
     for name, call in calls.items():
         said[name] = "nothing"
@@ -124,6 +125,10 @@ def errors(found: Any) -> None:
         "no routes": ("TypeError: combine_rows: routes is a Tensor; it must be the Routes",) * 2,
         "more rows": ("Disagreement: combine_rows",) * 2, "fewer ranks": ("ValueError: combine_rows: routes.received is (1, 1)",) * 2,
         "other tokens": ("Disagreement: combine_rows",) * 2,
+        "another's routes": (
+            "Disagreement: combine_rows: the ranks' routes are not of one dispatch_rows: by those of rank 1 it sent rank 0 3 rows for expert 0, by "
+            "those of rank 0 these were 2",
+        ) * 2,
     }
     for rank, f in enumerate(found):
         for name, said in f["said"].items():
