@@ -28,12 +28,13 @@ class Routes:
 
     counts: int32 [E], rows of this rank for each expert; received: int32 [W, E / W], rows that came from each rank for each expert of this
     one, those that did not fit among them; ends: int32 [E / W], where each expert's rows end, the offsets of `rooftop.grouped_matmul`;
-    tokens: rows that `combine_rows` returns."""
+    tokens: rows that `combine_rows` returns; capacity: rows that it takes, where known."""
 
     counts: Tensor
     received: Tensor
     ends: Tensor
     tokens: int
+    capacity: int | None = None
 
 
 def dispatch_rows(
@@ -114,7 +115,7 @@ def combine_rows(
 
     Copies of a row that went to several experts come back one by one: weigh and add them up. No gradient. Raises as `dispatch_rows`."""
     what = "combine_rows"
-    tokens = routes.tokens if isinstance(routes, Routes) else None
+    tokens = (routes.tokens, routes.capacity) if isinstance(routes, Routes) else None
     key = _key(what, (rows, *((routes.counts, routes.received) if isinstance(routes, Routes) else ())), (tokens, wire, group_size, path, verify, timeout))
     if (ready := again.find(what, rows, group, key)) is not None:
         out = rows.new_empty(ready.shape)
@@ -126,13 +127,15 @@ def combine_rows(
         _rows(what, t)
         if not isinstance(routes, Routes):
             raise TypeError(f"{what}: routes is a {type(routes).__name__}; it must be the Routes that dispatch_rows returned")
+        if routes.capacity is not None and len(t) != routes.capacity:
+            raise ValueError(f"{what}: rows is {tuple(t.shape)}; it must have the {routes.capacity} rows that dispatch_rows returned")
         _counted(what, "routes.counts", routes.counts, t.device)
         _counted(what, "routes.received", routes.received, t.device)
         shape = tuple(routes.received.shape)
         if shape != (ranks, routes.counts.numel() // ranks):
             raise ValueError(f"{what}: routes.received is {shape} and the group has {ranks} ranks; they must be those of one dispatch_rows")
 
-    said = f", experts={routes.counts.numel()}, tokens={tokens}" if isinstance(routes, Routes) else ""
+    said = f", experts={routes.counts.numel()}, tokens={routes.tokens}" if isinstance(routes, Routes) else ""
     rows, group, o, limit = collectives.begun(
         what, rows, group, (wire, group_size, False, False, 0), None, path, False, verify, timeout, check, more=said
     )
@@ -175,7 +178,7 @@ def _dispatched(x: Tensor, counts: Tensor, rows: int, ranks: int) -> tuple[dict[
     out, received = x.new_empty(rows, x.shape[1]), counts.new_empty(ranks, len(counts) // ranks)
     ends = counts.new_empty(received.shape[1])
     given = {"counts": counts, "received": received, "ends": ends, "x": x, "out": out}
-    return given, out, Routes(counts, received, ends, len(x))
+    return given, out, Routes(counts, received, ends, len(x), rows)
 
 
 def _back(rows: Tensor, routes: Routes, out: Tensor) -> dict[str, Tensor]:
@@ -247,7 +250,7 @@ def _dispatch_by_messages(x: Tensor, counts: Tensor, rows: int, group: Any, o: O
     if ranks > 1:
         groups.run(what, group, lambda: groups.exchange(received, mine, group), limit)
     ends = received.sum(0).cumsum(0).clamp(max=rows).to(torch.int32)
-    out, routes = x.new_zeros(rows, x.shape[1]), Routes(counts, received.to(torch.int32), ends, len(x))
+    out, routes = x.new_zeros(rows, x.shape[1]), Routes(counts, received.to(torch.int32), ends, len(x), rows)
     if ranks == 1:  # no host waits
         kept = torch.arange(min(rows, len(x)), device=x.device) < mine.sum()
         out[: len(kept)] = torch.where(kept[:, None], x[: len(kept)], out[: len(kept)])
