@@ -123,18 +123,15 @@ def _flexible(q: Tensor, k: Tensor, *rest: Any) -> dict[str, Any]:
 def flex() -> Callable[..., Any]:
     """FlexAttention, as a user compiles it."""
     import torch
-    from torch.nn.attention.flex_attention import flex_attention
+    from torch.nn.attention.flex_attention import AuxRequest, flex_attention
 
     made, kept = torch.compile(flex_attention, dynamic=False), Kept(_flexible)
 
-    def run(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> Any:
-        return _turned(made(*(x.transpose(1, 2) for x in (q, k, v)), return_lse=True, **kept(q, k, v, *rest)))
+    def run(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
+        out, more = made(*(x.transpose(1, 2) for x in (q, k, v)), return_aux=AuxRequest(lse=True), **kept(q, k, v, *rest))
+        return out.transpose(1, 2), more.lse
 
     return run
-
-
-def _turned(found: Any) -> Any:
-    return found[0].transpose(1, 2), found[1]
 
 
 def flex_backward() -> Callable[..., Any]:

@@ -1,0 +1,69 @@
+"""Attention on Hopper without a GPU: which kernel is chosen, what it launches, and FlexAttention, which stands beside it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from rooftop.core.call import select
+from rooftop.core.registry import implementation, op
+from rooftop.core.spec import TARGETS, Case, Input, case
+from rooftop.kernels.attention._arguments import rest
+from rooftop.lab.inputs import make
+
+HOPPER, PORTABLE = "attention_bwd__gluon_sm90", "attention_bwd__triton"
+
+
+def _packed(sequences: int, size: int = 128, tokens: int = 4096, **more: Any) -> Case:
+    x, ends = Input((1, tokens, 8, size), "bf16"), Input((sequences + 1,), "i32")
+    numbers = {"left": -1, "right": 0, "scale": size**-0.5, "softcap": 0.0, "dropout_p": 0.0, "seed": 7}
+    return case("packed", q=x, k=x, v=x, cu_seqlens_q=ends, cu_seqlens_k=ends, **{**numbers, **more})
+
+
+@pytest.mark.parametrize(
+    ("made", "kernel"),
+    [
+        (_packed(16), HOPPER), (_packed(64), HOPPER), (_packed(16, 96), HOPPER), (_packed(65), PORTABLE), (_packed(16, 256), PORTABLE),
+        (_packed(16, dropout_p=0.1), PORTABLE), (_packed(16, softcap=9.0), PORTABLE), (_packed(16, sinks=Input((8,), "bf16")), PORTABLE),
+    ],
+)
+def test_packed_gradients_run_on_hopper_where_a_gpu_has_checked_it_and_sequences_fill_a_block(made: Case, kernel: str) -> None:
+    of = op("attention_bwd")
+    call = select(of, of.problem(made, TARGETS["h200"])).call
+    assert call is not None and call.implementation.name == kernel
+
+
+def test_the_list_of_tiles_has_room_for_any_offsets() -> None:
+    """One for each whole tile, and one for the rest of each sequence and for what lies before the first and behind the last."""
+    of, kernel = op("attention_bwd"), implementation(HOPPER)
+    problem = of.problem(_packed(16, tokens=1000), TARGETS["h200"])
+    scratch = kernel.scratch(problem, kernel.resolve(problem)[0])
+    assert scratch["plan_q"].shape == scratch["plan_k"].shape == (8 * (1 + 1000 // 128 + 18),)
+    assert scratch["norms"].shape[1] >= 1000 + 2 * 64  # a tile may begin at any token, and the next one is prefetched
+
+
+def test_products_of_narrow_heads_have_no_more_columns_than_needed() -> None:
+    assert [rest(n, 128) for n in (64, 72, 80, 88, 96, 104, 128)] == [0, 16, 16, 32, 32, 0, 0]
+    assert rest(80, 256) == 0  # beside wider values the tile is whole
+
+
+@pytest.mark.parametrize(
+    "name", ["packed, 4 tiles", "packed, of other lengths", "ALiBi of the batch, packed", "cache lengths, 3 tiles", "window on both sides", "soft cap", "d80"]
+)
+def test_flex_attention_is_given_the_same_attention(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "compile", lambda function, **_: function)
+    of = op("attention")
+    tensors, options = make(of, next(c for c in of.cases if c.id == f"{name} bf16"), "cpu", 1)
+    out, lse = of.peers["torch.compile"]()(*of.arguments(tensors, options))
+    want = of.reference(*of.arguments({n: x.float() if x is not None and x.is_floating_point() else x for n, x in tensors.items()}, options))
+    torch.testing.assert_close(out.float(), want[0], atol=0.02, rtol=0.02)
+    torch.testing.assert_close(lse, want[1], atol=1e-4, rtol=1e-4)
+
+
+def test_flex_attention_is_not_given_what_it_has_not() -> None:
+    of = op("attention")
+    tensors, options = make(of, next(c for c in of.cases if c.id == "sinks bf16"), "cpu", 1)
+    with pytest.raises(ValueError, match="alone"):
+        of.peers["torch.compile"]()(*of.arguments(tensors, options))
