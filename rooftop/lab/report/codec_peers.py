@@ -17,7 +17,7 @@ import statistics
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -140,6 +140,7 @@ def ways(lossy: bool, bits: int, to: str) -> dict[str, Made]:
     return found
 
 
+@lru_cache(maxsize=1)
 def values_of(name: str, size: int, to: str) -> Any:
     """A field of codec_fields, float32, size^3 values; or `weights`: as many bfloat16, normal, sigma 0.02. On a GPU eight of it, one after
     the other."""

@@ -1,0 +1,109 @@
+"""The strips of transpose__strips__cuda_sm80.cu: how wide, how many rows a step, how many steps a block."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import product
+from typing import Any, NamedTuple
+
+from rooftop.core.head import Head
+from rooftop.core.spec import Launch, Problem, instance, typed_arguments
+
+SYSTEM = 1024  # bytes of shared memory that a block takes besides its own
+THREADS = 2048  # of a multiprocessor
+DOWN = 16  # rows that are equally far from 16 bytes, whatever their stride
+
+
+class Layout(NamedTuple):
+    """What the kernel's template arguments of these names are: no two lanes of a warp may meet in a bank of shared memory."""
+
+    left: int
+    gap: int
+    lanes: int
+    apart: int
+    turned: bool
+
+
+def _layout(p: Problem) -> Layout:
+    """`lanes` packs of a column are N rows of the ring each: 16 bytes modulo 32 apart for eight lanes, else 32 modulo 64 for four, by the pitch
+    or with a gap. So a warp's columns must lie in different words of these 16 or 32 bytes. The next row of a column lies `left` further, and the
+    next column `skew`: its packs begin as many rows before as its address says. Where no distance between columns helps, each begins with
+    another word of its packs."""
+    x, out = p["x"], p["out"]
+    size = x.itemsize
+    left = x.strides[3] * size % 32
+    pack = 16 // size * left
+    skew = (size - out.strides[4] * left) % 8
+    if pack % 32 == 16:
+        return Layout(left, 0, 8, {4: 1, 2: 2, 6: 2, 0: 1}.get(skew, 4), skew == 0 and size < 8)
+    return Layout(left, 0 if pack % 64 == 32 else 32, 4, max(1, 4 // size), False)
+
+
+def _shared(size: int, of: Layout, c: Mapping[str, int]) -> int:
+    per, pitch, line = 16 // size, c["wide"] + of.left + (32 if of.left < 16 else 0), c["line"] // size
+    ring = -(-line // DOWN) * DOWN + (1 + c["ahead"]) * c["step"]
+    return ring // per * (per * pitch + of.gap) + per * pitch + 32
+
+
+def _blocks(p: Problem, c: Mapping[str, int]) -> int:
+    """Resident on a multiprocessor."""
+    used = _shared(p["x"].itemsize, _layout(p), c) + SYSTEM
+    return min((p.device.shared_per_block + SYSTEM) // used, THREADS // c["wide"])
+
+
+def choose(p: Problem, head: Head) -> dict[str, int]:
+    size = p["x"].itemsize
+    return {"wide": 256, "step": max(16, 128 // size), "ahead": 2, "line": 128 if size > 1 else 32}
+
+
+def configs(p: Problem, head: Head) -> list[dict[str, int]]:
+    size = p["x"].itemsize
+    found = [
+        {"wide": wide, "step": step // size, "ahead": ahead, "line": line}
+        for wide, step, ahead, line in product((256, 512), (128, 256), (1, 2, 3), (32, 64, 128)) if step // size >= 16
+    ]
+    return [c for c in found if _blocks(p, c) > 0]
+
+
+def _segments(p: Problem, c: Mapping[str, int], strips: int) -> tuple[int, int]:
+    """(segments of a strip, steps of each): of one to four waves of blocks the number that takes the least time. A block also takes the time of
+    a step to fill its ring, and of `ahead` to drain it."""
+    steps = -(-(p["x"].shape[3] + c["line"] // p["x"].itemsize - 1) // c["step"])
+    resident = max(1, _blocks(p, c)) * p.device.sms
+    best, least = (1, steps), float("inf")
+    for waves in (1, 2, 3, 4):
+        each = -(-steps // max(1, min(steps, waves * resident // strips)))
+        segments = -(-steps // each)
+        took = -(-strips * segments // resident) * (each + 1.5)
+        if took < least:
+            best, least = (segments, each), took
+    return best
+
+
+def launches(p: Problem, config: Mapping[str, Any], head: Head) -> list[Launch]:
+    x, out = p["x"], p["out"]
+    b1, b2, b3, rows, columns = x.shape
+    s1, s2, s3, row, _ = x.strides
+    o1, o2, o3, _, oc = out.strides
+    of = _layout(p)
+    strips = -(-columns * x.itemsize // config["wide"])
+    segments, steps = _segments(p, config, strips * b1 * b2 * b3)
+    args, types = typed_arguments(
+        p,
+        {
+            "R": ("i32", rows), "C": ("i32", columns), "strips_c": ("u32", strips), "segments": ("u32", segments), "steps": ("i32", steps),
+            "B2": ("u32", b2), "B3": ("u32", b3), "x": ("ptr", None), "out": ("ptr", None),
+            "span": ("i64", (b1 - 1) * s1 + (b2 - 1) * s2 + (b3 - 1) * s3 + (rows - 1) * row + columns),
+            "x1": ("i64", s1), "x2": ("i64", s2), "x3": ("i64", s3), "xr": ("i64", row),
+            "o1": ("i64", o1), "o2": ("i64", o2), "o3": ("i64", o3), "oc": ("i64", oc),
+        },
+    )
+    kernel = instance(
+        "strips", x.itemsize, of.left, of.gap, config["wide"], config["step"], config["ahead"], config["line"], of.lanes, of.apart, of.turned
+    )
+    return [
+        Launch(
+            kernel, (strips * segments * b1 * b2 * b3,), args, types=types, block=(config["wide"],), shared=_shared(x.itemsize, of, config),
+            chained=p.device.pdl,
+        )
+    ]
