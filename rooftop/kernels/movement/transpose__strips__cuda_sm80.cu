@@ -1,10 +1,10 @@
 /* rooftop
-idea    = """Rows that start at any address, in x or in the output. A block walks down a strip of columns. Asynchronous copies of 16 bytes bring \
-  whole packs of its rows to a ring in shared memory, where a row is as far from a multiple of 32 bytes as it is in memory, because the pitch \
-  of the ring leaves the same remainder as the stride of the rows: else each sector would be requested twice. Each step writes whole lines of the columns, from the last rows of the step \
-  before on, which the ring still holds: so no line is written twice, no row read twice, and the next rows are on their way meanwhile. A pack of \
-  the output is gathered element by element; which columns and which elements the lanes of a warp take follows from the remainders, so \
-  that no two meet in a bank."""
+idea    = """Rows that start at any address, in x or in the output. A block walks down a strip of columns. Asynchronous copies of 16 bytes \
+  bring whole packs of its rows to a ring in shared memory. There a row is as far from a multiple of 32 bytes as it is in memory, because \
+  the pitch of the ring leaves the same remainder as the stride of the rows: else each sector would be requested twice. Each step writes \
+  whole lines of the columns, from the last rows of the step before on, which the ring still holds: so no line is written twice, no row \
+  read twice, and the next rows are on their way meanwhile. A pack of the output is gathered element by element. Which columns and which \
+  elements the lanes of a warp take follows from the remainders, so that no two meet in a bank."""
 predict = { speedup = 1.15 }
 limit   = "one shared-memory load for each element"
 dtypes  = ["i8", "i16", "i32", "i64"]
@@ -42,18 +42,19 @@ using raw = typename Raw<BYTES>::type;
 
 extern __shared__ __align__(128) char held[];
 
-/// Strips of WIDE bytes of columns, `segments` of `steps` steps each. A step loads STEP rows and writes STEP rows of each column, from the last
-/// multiple of BYTES bytes (a *line*) that the step before reached; so rows of up to a line before the step are still in the ring, and AHEAD
-/// steps after it are on their way.
+/// Strips of WIDE bytes of columns, `segments` of `steps` steps each. A step loads STEP rows and writes STEP rows of each column, from the
+/// last multiple of BYTES bytes (a *line*) that the step before reached; so rows of up to a line before the step are still in the ring, and
+/// AHEAD steps after it are on their way.
 /// LEFT: the stride of the rows in bytes, modulo 32. N rows of the ring, a pack of the output, are GAP bytes further apart than N pitches.
 /// LANES of a warp take neighbouring packs of a column. Its columns are APART, and if TURNED, each begins with another word of its packs.
 template <int SIZE, int LEFT, int GAP, int WIDE, int STEP, int AHEAD, int BYTES, int LANES, int APART, bool TURNED>
-__global__ void __launch_bounds__(WIDE)
+__global__ void __launch_bounds__(WIDE, 1024 / WIDE)
     strips(int R, int C, unsigned strips_c, unsigned segments, int steps, unsigned B2, unsigned B3, const void* __restrict__ x,
-           void* __restrict__ out, long long span, long long x1, long long x2, long long x3, long long xr, long long o1, long long o2, long long o3,
-           long long oc) {
+           void* __restrict__ out, long long span, long long x1, long long x2, long long x3, long long xr, long long o1, long long o2,
+           long long o3, long long oc) {
     constexpr int N = 16 / SIZE, LINE = BYTES / SIZE, THREADS = WIDE, COLUMNS = WIDE / SIZE, CHUNKS = WIDE / 16, DOWN = 16;
-    constexpr int PITCH = WIDE + LEFT + (LEFT < 16 ? 32 : 0), GROUP = N * PITCH + GAP, KEPT = (LINE + DOWN - 1) / DOWN * DOWN, RING = KEPT + (1 + AHEAD) * STEP;
+    constexpr int PITCH = WIDE + LEFT + (LEFT < 16 ? 32 : 0), GROUP = N * PITCH + GAP;
+    constexpr int KEPT = (LINE + DOWN - 1) / DOWN * DOWN, RING = KEPT + (1 + AHEAD) * STEP;
     constexpr int PACKS = STEP / N, EACH = 4 / SIZE > 0 ? 4 / SIZE : 1;  // packs of a column and step; elements of a word
     constexpr int OF_WARP = 32 / LANES;  // columns
     static_assert(STEP % LINE == 0 && RING * LEFT % 32 == 0 && PACKS % LANES == 0 && !(TURNED && GAP), "");
@@ -70,14 +71,17 @@ __global__ void __launch_bounds__(WIDE)
     const auto place = [](int slot) { return slot / N * GROUP + slot % N * PITCH; };  // of a row of the ring, in bytes
 
     // a thread copies chunk `chunk` of every sixteenth row, which are all equally far from 16 bytes
-    const int down = tid / CHUNKS, chunk = tid % CHUNKS, from_row = chunk * 16 - (lead + down * LEFT) % 16;  // bytes from the row's first element
+    const int down = tid / CHUNKS, chunk = tid % CHUNKS;
+    const int from_row = chunk * 16 - (lead + down * LEFT) % 16;  // bytes from the row's first element
     const bool has = from_row < columns * SIZE, has_last = chunk == 0 && from_row + WIDE < columns * SIZE;
     const auto copy = [&](char* slot, const char* from) {
         if (from + 16 <= end) {
             __pipeline_memcpy_async(slot, from, 16);
         } else {
 #pragma unroll 1
-            for (int i = 0; i < static_cast<int>(end - from); i += SIZE) *reinterpret_cast<E*>(slot + i) = *reinterpret_cast<const E*>(from + i);
+            for (int i = 0; i < static_cast<int>(end - from); i += SIZE) {
+                *reinterpret_cast<E*>(slot + i) = *reinterpret_cast<const E*>(from + i);
+            }
         }
     };
     const auto copy_row = [&](int slot, const char* from) {

@@ -25,10 +25,10 @@ class Layout(NamedTuple):
 
 
 def _layout(p: Problem) -> Layout:
-    """`lanes` packs of a column are N rows of the ring each: 16 bytes modulo 32 apart for eight lanes, else 32 modulo 64 for four, by the pitch
-    or with a gap. So a warp's columns must lie in different words of these 16 or 32 bytes. The next row of a column lies `left` further, and the
-    next column `skew`: its packs begin as many rows before as its address says. Where no distance between columns helps, each begins with
-    another word of its packs."""
+    """`lanes` packs of a column are N rows of the ring each: 16 bytes modulo 32 apart for eight lanes, else 32 modulo 64 for four, by the
+    pitch or with a gap. So a warp's columns must lie in different words of these 16 or 32 bytes. The next row of a column lies `left`
+    further, and the next column `skew`: its packs begin as many rows before as its address says. Where no distance between columns helps,
+    each begins with another word of its packs."""
     x, out = p["x"], p["out"]
     size = x.itemsize
     left = x.strides[3] * size % 32
@@ -60,14 +60,17 @@ def configs(p: Problem, head: Head) -> list[dict[str, int]]:
     size = p["x"].itemsize
     found = [
         {"wide": wide, "step": step // size, "ahead": ahead, "line": line}
-        for wide, step, ahead, line in product((256, 512), (128, 256), (1, 2, 3), (32, 64, 128)) if step // size >= 16
+        for wide, step, ahead, line in (
+            *product((256,), (128, 256), (1, 2, 3), (32, 128)), *product((128, 512), (128,), (1, 2), (32, 128))
+        )
+        if step // size >= DOWN
     ]
     return [c for c in found if _blocks(p, c) > 0]
 
 
 def _segments(p: Problem, c: Mapping[str, int], strips: int) -> tuple[int, int]:
-    """(segments of a strip, steps of each): of one to four waves of blocks the number that takes the least time. A block also takes the time of
-    a step to fill its ring, and of `ahead` to drain it."""
+    """(segments of a strip, steps of each): of one to four waves of blocks the number that takes the least time. A block also takes the time
+    of a step and a half to fill its ring."""
     steps = -(-(p["x"].shape[3] + c["line"] // p["x"].itemsize - 1) // c["step"])
     resident = max(1, _blocks(p, c)) * p.device.sms
     best, least = (1, steps), float("inf")
@@ -103,7 +106,7 @@ def launches(p: Problem, config: Mapping[str, Any], head: Head) -> list[Launch]:
     )
     return [
         Launch(
-            kernel, (strips * segments * b1 * b2 * b3,), args, types=types, block=(config["wide"],), shared=_shared(x.itemsize, of, config),
-            chained=p.device.pdl,
+            kernel, (strips * segments * b1 * b2 * b3,), args, types=types, block=(config["wide"],),
+            shared=_shared(x.itemsize, of, config), chained=p.device.pdl,
         )
     ]
