@@ -53,34 +53,18 @@ def _blocks(p: Problem, c: Mapping[str, int]) -> int:
 
 def choose(p: Problem, head: Head) -> dict[str, int]:
     size = p["x"].itemsize
-    return {"wide": 256, "step": max(16, 128 // size), "ahead": 2, "line": 128 if size > 1 else 32}
+    return {"wide": 512, "step": max(16, 128 // size), "ahead": 1, "line": 32, "steps": 12, "whole": 0}
 
 
 def configs(p: Problem, head: Head) -> list[dict[str, int]]:
     size = p["x"].itemsize
     found = [
-        {"wide": wide, "step": step // size, "ahead": ahead, "line": line}
-        for wide, step, ahead, line in (
-            *product((256,), (128, 256), (1, 2, 3), (32, 128)), *product((128, 512), (128,), (1, 2), (32, 128))
+        {"wide": wide, "step": max(16, 128 // size), "ahead": ahead, "line": line, "steps": steps, "whole": whole}
+        for (wide, ahead, line, whole), steps in product(
+            ((512, 1, 32, 0), (512, 1, 128, 0), (512, 2, 128, 0), (512, 1, 32, 128), (512, 1, 32, 256), (256, 1, 32, 0), (256, 1, 128, 0)), (6, 12, 24, 48)
         )
-        if step // size >= DOWN
     ]
     return [c for c in found if _blocks(p, c) > 0]
-
-
-def _segments(p: Problem, c: Mapping[str, int], strips: int) -> tuple[int, int]:
-    """(segments of a strip, steps of each): of one to four waves of blocks the number that takes the least time. A block also takes the time
-    of a step and a half to fill its ring."""
-    steps = -(-(p["x"].shape[3] + c["line"] // p["x"].itemsize - 1) // c["step"])
-    resident = max(1, _blocks(p, c)) * p.device.sms
-    best, least = (1, steps), float("inf")
-    for waves in (1, 2, 3, 4):
-        each = -(-steps // max(1, min(steps, waves * resident // strips)))
-        segments = -(-steps // each)
-        took = -(-strips * segments // resident) * (each + 1.5)
-        if took < least:
-            best, least = (segments, each), took
-    return best
 
 
 def launches(p: Problem, config: Mapping[str, Any], head: Head) -> list[Launch]:
@@ -90,7 +74,9 @@ def launches(p: Problem, config: Mapping[str, Any], head: Head) -> list[Launch]:
     o1, o2, o3, _, oc = out.strides
     of = _layout(p)
     strips = -(-columns * x.itemsize // config["wide"])
-    segments, steps = _segments(p, config, strips * b1 * b2 * b3)
+    of_strip = -(-(rows + config["line"] // x.itemsize - 1) // config["step"])
+    segments = -(-of_strip // config["steps"])
+    steps = -(-of_strip // segments)
     args, types = typed_arguments(
         p,
         {
@@ -102,7 +88,7 @@ def launches(p: Problem, config: Mapping[str, Any], head: Head) -> list[Launch]:
         },
     )
     kernel = instance(
-        "strips", x.itemsize, of.left, of.gap, config["wide"], config["step"], config["ahead"], config["line"], of.lanes, of.apart, of.turned
+        "strips", x.itemsize, of.left, of.gap, config["wide"], config["step"], config["ahead"], config["line"], config["whole"], of.lanes, of.apart, of.turned
     )
     return [
         Launch(
