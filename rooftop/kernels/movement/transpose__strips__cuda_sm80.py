@@ -11,6 +11,10 @@ from rooftop.core.spec import Launch, Problem, instance, typed_arguments
 
 SYSTEM = 1024  # bytes of shared memory that a block takes besides its own
 THREADS = 2048  # of a multiprocessor
+SHAPES = (  # (wide, ahead, line, whole) that are tried
+    (512, 1, 32, 0), (512, 2, 128, 0), (512, 1, 32, 128), (512, 2, 128, 256), (256, 1, 32, 0), (256, 1, 128, 0), (1024, 1, 32, 0),
+    (1024, 1, 128, 0),
+)
 DOWN = 16  # rows that are equally far from 16 bytes, whatever their stride
 
 
@@ -61,7 +65,7 @@ def configs(p: Problem, head: Head) -> list[dict[str, int]]:
     found = [
         {"wide": wide, "step": max(16, 128 // size), "ahead": ahead, "line": line, "steps": steps, "whole": whole}
         for (wide, ahead, line, whole), steps in product(
-            ((512, 1, 32, 0), (512, 1, 128, 0), (512, 2, 128, 0), (512, 1, 32, 128), (512, 1, 32, 256), (256, 1, 32, 0), (256, 1, 128, 0)), (6, 12, 24, 48)
+            SHAPES, (6, 12, 24, 48)
         )
     ]
     return [c for c in found if _blocks(p, c) > 0]
