@@ -56,8 +56,10 @@ def _blocks(p: Problem, c: Mapping[str, int]) -> int:
 
 
 def choose(p: Problem, head: Head) -> dict[str, int]:
-    size = p["x"].itemsize
-    return {"wide": 512, "step": max(16, 128 // size), "ahead": 1, "line": 32, "steps": 12, "whole": 0}
+    x = p["x"]
+    size, columns = x.itemsize, x.shape[4]
+    wide = min(512, max(128, 1 << (columns * size - 1).bit_length()))
+    return {"wide": wide, "step": max(16, 128 // size), "ahead": 1, "line": 32, "steps": 12, "whole": 0}
 
 
 def configs(p: Problem, head: Head) -> list[dict[str, int]]:
