@@ -76,13 +76,17 @@ def transpose(p: Problem, named: str = "") -> Chosen | str:
         order.append(("transpose__triton", "all rows begin on 16 bytes"))
     if max(rows, columns) * size >= 2048:
         order.append(("transpose__planes__cuda_sm80", "two to eight planes: packs are interleaved in registers"))
-    if rows >= 256 and columns * size >= 512:
+    if rows >= 256 and columns * size >= 128:  # half of a tile's width at least
         order.append(("transpose__shifted__cuda_sm80", "rows begin anywhere: tiles keep their offset in shared memory"))
+    # two blocks of six lines a multiprocessor; elements of 1 and 8 bytes have not been timed
+    many = size in (2, 4) and x.nbytes >= 2 * p.device.sms * 512 * 768 // size
+    if many and rows >= 256 and columns * size >= 512 and not (_whole_rows(x) and _whole_rows(out)):
+        order.append(("transpose__strips__cuda_sm80", "rows of the output begin anywhere: strips that write whole lines"))
     if columns % per or rows % per:
         order.append(("transpose__spans__cuda_sm80", "small matrices one after another: whole spans of them"))
     order += [
         ("transpose__cuda_sm80", "any layout, by words"), ("transpose__planes__cuda_sm80", "planes"),
-        ("transpose__shifted__cuda_sm80", "shifted rows"),
+        ("transpose__shifted__cuda_sm80", "shifted rows"), ("transpose__strips__cuda_sm80", "strips"),
         ("transpose__spans__cuda_sm80", "small matrices"), ("transpose__triton", "any layout"),
     ]
     return in_order(p, named, order)

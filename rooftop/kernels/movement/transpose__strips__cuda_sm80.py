@@ -11,10 +11,6 @@ from rooftop.core.spec import Launch, Problem, instance, typed_arguments
 
 SYSTEM = 1024  # bytes of shared memory that a block takes besides its own
 THREADS = 2048  # of a multiprocessor
-SHAPES = (  # (wide, ahead, line, whole) that are tried
-    (512, 1, 32, 0), (512, 2, 128, 0), (512, 1, 32, 128), (512, 2, 128, 256), (256, 1, 32, 0), (256, 1, 128, 0), (1024, 1, 32, 0),
-    (1024, 1, 128, 0),
-)
 DOWN = 16  # rows that are equally far from 16 bytes, whatever their stride
 
 
@@ -55,21 +51,23 @@ def _blocks(p: Problem, c: Mapping[str, int]) -> int:
     return min((p.device.shared_per_block + SYSTEM) // used, THREADS // c["wide"])
 
 
+def _config(size: int, wide: int, ahead: int, line: int, steps: int = 6) -> dict[str, int]:
+    return {"wide": wide, "step": max(DOWN, 128 // size), "ahead": ahead, "line": line, "steps": steps}
+
+
 def choose(p: Problem, head: Head) -> dict[str, int]:
+    """A line of each column a step. The widest strips that fit: fewer streams of memory, each of longer pieces. Few steps a block: blocks
+    that begin when others end even out what the multiprocessors get of the memory."""
     x = p["x"]
-    size, columns = x.itemsize, x.shape[4]
-    wide = min(512, max(128, 1 << (columns * size - 1).bit_length()))
-    return {"wide": wide, "step": max(16, 128 // size), "ahead": 1, "line": 32, "steps": 12, "whole": 0}
+    needed = x.shape[4] * x.itemsize
+    of_size = (512, 2, 128) if x.itemsize > 1 else (512, 1, 32), (256, 1, 128) if x.itemsize > 1 else (256, 1, 32), (128, 1, 32)
+    fitting = [c for shape in of_size if _blocks(p, c := _config(x.itemsize, *shape))]
+    return next((c for c in fitting if c["wide"] <= max(needed, 256)), fitting[-1])
 
 
 def configs(p: Problem, head: Head) -> list[dict[str, int]]:
-    size = p["x"].itemsize
-    found = [
-        {"wide": wide, "step": max(16, 128 // size), "ahead": ahead, "line": line, "steps": steps, "whole": whole}
-        for (wide, ahead, line, whole), steps in product(
-            SHAPES, (6, 12, 24, 48)
-        )
-    ]
+    shapes = ((128, 1, 32), (256, 1, 32), (256, 1, 128), (256, 2, 128), (512, 1, 32), (512, 1, 128), (512, 2, 128), (1024, 1, 128))
+    found = [_config(p["x"].itemsize, *shape, steps) for shape, steps in product(shapes, (6, 12, 24))]
     return [c for c in found if _blocks(p, c) > 0]
 
 
@@ -94,7 +92,7 @@ def launches(p: Problem, config: Mapping[str, Any], head: Head) -> list[Launch]:
         },
     )
     kernel = instance(
-        "strips", x.itemsize, of.left, of.gap, config["wide"], config["step"], config["ahead"], config["line"], config["whole"], of.lanes, of.apart, of.turned
+        "strips", x.itemsize, of.left, of.gap, *(config[n] for n in ("wide", "step", "ahead", "line")), of.lanes, of.apart, of.turned
     )
     return [
         Launch(
