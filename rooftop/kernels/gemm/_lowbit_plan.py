@@ -4,12 +4,12 @@ and the kernel for few rows."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from rooftop.core.spec import Problem
 from rooftop.core.tensor_maps import not_copied
-from rooftop.kernels.gemm._model import BARRIERS, EPILOGUE, FMAS, FROM_L2, MEMORY, ONE, PARTS, SECOND, SHARED, START
+from rooftop.kernels.gemm._model import BARRIERS, EPILOGUE, FMAS, FROM_L2, MEMORY, ONE, SHARED, START
 from rooftop.ops.quantized_matmul import BITS
 
 FORMATS = ("int8", "int4", "int2", "e4m3", "e5m2", "e3m2", "e2m3", "e2m1")
@@ -17,7 +17,9 @@ assert set(FORMATS) == set(BITS)
 CLOCK = 1.7e9
 WAIT = 610  # cycles of a step for the latency of its codes and for its mbarriers
 BESIDE = 0.37  # share of the shorter that is not hidden where products and unpacking take equally long
-SPLITS = (1, 2, 3, 4, 6, 8)
+ZERO = 1.5e-6  # seconds of the launch that clears the flags of stream-K
+LATE = 2000  # cycles of latency from a part's stores to its loads
+LEAST = 4  # blocks of 128 columns that a multiprocessor has at least
 TILES = ((128, 256, 2), (256, 128, 2), (128, 128, 2), (256, 64, 4), (256, 64, 2), (128, 64, 2), (256, 32, 4), (128, 32, 2))
 
 
@@ -60,14 +62,15 @@ def supports(p: Problem) -> str | None:
 
 @dataclass(frozen=True)
 class Config:
-    """BN rows of the weight by BM rows of x; STAGES of 128 columns in the ring buffer; GROUP tiles of the weight in a group; SPLIT:
-    split-K, parts of K in different blocks, which a second launch adds in order; GROUPS of consumer warps, each with BN / GROUPS rows."""
+    """BN rows of the weight by BM rows of x; STAGES of 128 columns in the ring buffer; GROUP tiles of the weight in a group;
+    STREAM: tiles that would leave multiprocessors idle are divided along K among all of them; GROUPS of consumer warps, each with
+    BN / GROUPS rows."""
 
     BN: int = 256
     BM: int = 128
     STAGES: int = 3
     GROUP: int = 8
-    SPLIT: int = 1
+    STREAM: bool = False
     GROUPS: int = 2
 
 
@@ -75,16 +78,16 @@ def bits_of(p: Problem) -> int:
     return BITS[str(p.option("format"))]
 
 
-def pieces(config: Config, p: Problem) -> tuple[int, int]:
-    """Blocks of 128 columns of a part, and the number of parts."""
-    blocks = p["codes"].shape[1]
-    each = -(-blocks // config.SPLIT)
-    return each, -(-blocks // each)
-
-
-def tiles_of(config: Config, p: Problem) -> int:
+def divided(config: Config, p: Problem) -> tuple[int, int, int]:
+    """Tiles that a block computes whole, tiles that are divided along K, and blocks of the grid. Divided are those of the last, partial
+    wave, and one wave more."""
     m, n, _ = sizes(p)
-    return -(-m // config.BM) * -(-n // config.BN)
+    tiles = -(-m // config.BM) * -(-n // config.BN)
+    if not config.STREAM:
+        return tiles, 0, min(tiles, p.device.sms)
+    grid = min(p.device.sms, max(1, tiles * p["codes"].shape[1] // LEAST))
+    streamed = tiles % grid + (grid if tiles > grid else 0)
+    return tiles - streamed, streamed, grid
 
 
 def _stage(bn: int, bm: int, bits: int) -> int:
@@ -94,25 +97,26 @@ def _stage(bn: int, bm: int, bits: int) -> int:
 def _seconds(config: Config, p: Problem) -> float:
     """Predicted time. A step of 128 columns takes the longer of the products and the unpacking, and the more of the shorter the closer the
     two are; or TMA's loads. Fitted on an H200 to int4, 16 to 8192 rows."""
-    m, n, _ = sizes(p)
-    format = str(p.option("format"))
-    each, count = pieces(config, p)
-    items = -(-m // config.BM) * -(-n // config.BN) * count
+    format, blocks = str(p.option("format")), p["codes"].shape[1]
+    whole, streamed, grid = divided(config, p)
     products = config.BM * config.BN * 128 / FMAS
     unpack = config.BN / 16 * 8 * (24 if BITS[format] != 6 and format != "e2m1" else 40) / 4
     longer, shorter = sorted((products, WAIT + unpack), reverse=True)
     step = max(longer + BESIDE * shorter * shorter / longer, _stage(config.BN, config.BM, BITS[format]) / FROM_L2 + 150)
-    blocks = min(items, p.device.sms)
-    made = -(-items // p.device.sms) * (each * step + EPILOGUE + config.BM * config.BN * 2 / 64) / CLOCK
-    memory = (p["codes"].numel + p["scale"].nbytes) / min(MEMORY, blocks * ONE)
-    extra = SECOND + 2 * count * m * n * 4 / PARTS if count > 1 else 0.0
-    return START / CLOCK + max(made, memory) + extra
+    epilogue = EPILOGUE + config.BM * config.BN * 2 / 64
+    made = -(-whole // grid) * (blocks * step + epilogue)
+    memory = (p["codes"].numel + p["scale"].nbytes) / min(MEMORY, grid * ONE)
+    if not streamed:
+        return START / CLOCK + max(made / CLOCK, memory)
+    made += -(-streamed * blocks // grid) * step + epilogue
+    parts = config.BM * config.BN * 4 / FROM_L2 * (1 + -(-grid // streamed)) + LATE
+    return START / CLOCK + max(made / CLOCK, memory) + parts / CLOCK + ZERO
 
 
 @lru_cache(maxsize=32)
 def ranked(p: Problem) -> tuple[tuple[float, Config], ...]:
     """Configs with their predicted times, the fastest first."""
-    bits, (m, n, _), blocks, found = bits_of(p), sizes(p), p["codes"].shape[1], []
+    bits, found = bits_of(p), []
     for bn, bm, groups in TILES:
         free = SHARED - BARRIERS - 2 * bn * bm
         stages = min(6, free // _stage(bn, bm, bits))
@@ -121,9 +125,9 @@ def ranked(p: Problem) -> tuple[tuple[float, Config], ...]:
         crowded = bn == 256 and grouping(p)[0] == 32 and (bm == 128 or groups == 4 or p.get("zero") is not None)
         if stages < 2 or crowded:
             continue
-        for split in SPLITS:
-            each = -(-blocks // split)
-            if split == 1 or (-(-blocks // each) == split and each >= 4 and -(-m // bm) * -(-n // bn) * split <= p.device.sms):
-                config = Config(bn, bm, stages, max(1, round(side / bn)), split, groups)
-                found.append((_seconds(config, p), config))
-    return tuple(sorted(found, key=lambda one: (one[0], one[1].SPLIT)))
+        whole = Config(bn, bm, stages, max(1, round(side / bn)), False, groups)
+        found.append((_seconds(whole, p), whole))
+        stream = replace(whole, STREAM=True)
+        if divided(stream, p)[1] % divided(stream, p)[2]:
+            found.append((_seconds(stream, p), stream))
+    return tuple(sorted(found, key=lambda one: (one[0], one[1].STREAM)))

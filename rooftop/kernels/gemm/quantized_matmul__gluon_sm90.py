@@ -10,33 +10,39 @@ A group's scale, rounded to the dtype of x, is multiplied into the 16-bit weight
 multiplied into the sums in float32.
 
 Codes are unpacked once for BM rows of x: with 256 that is hidden behind the products. With few rows it is what takes time; four groups
-share it. If the tiles of few rows leave multiprocessors idle, several blocks compute a piece of K each (split-K), and a second launch adds
-the pieces, in order."""
+share it.
+
+STREAM: the tiles that would leave multiprocessors idle are divided along K evenly among the blocks (stream-K, Osama et al. 2023). The block
+that has a tile's first columns waits for the parts of the others, adds them in the order of K, and stores the tile. It comes to that tile
+last, the others come to it first, so it rarely waits. Its parts lie in the L2; there is no second launch."""
 
 from __future__ import annotations
 
-import triton
-import triton.language as tl
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma, warpgroup_mma, warpgroup_mma_wait
-from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from rooftop.core.spec import Descriptor, Launch, Meta, Problem
 from rooftop.kernels._device import gemm_epilogue
 from rooftop.kernels._device.gluon_tiles import TYPES
-from rooftop.kernels.gemm._lowbit_plan import FORMATS, Config, bits_of, grouping, pieces, ranked, sizes, supports, tiles_of
+from rooftop.kernels.gemm._lowbit_plan import FORMATS, Config, bits_of, divided, grouping, ranked, sizes, supports
+from rooftop.kernels.gemm._product_gluon import begin_of, item, keep, share
 from rooftop.kernels.gemm._unpack_wgmma import factors_of, left_operand, load_scales, plane_shape, words_layout
 
 __all__ = ["Config", "choose", "configs", "launches", "scratch", "supports"]
 
 DEMANDS = {"has": ["HGMMA", "UTMALDG"], "spills": 0}
 place = gluon.jit(gemm_epilogue.place.fn)
+THREADS = gl.constexpr(128)  # of a warp group
+EACH = gl.constexpr(gl.BlockedLayout([1], [32], [4], [0]))
+SPIN = gl.constexpr(
+    "{ .reg .pred p; AGAIN: ld.acquire.gpu.global.b32 $0, [$1]; setp.lt.u32 p, $0, 128; @p bra AGAIN; }"
+)
 
 
 @gluon.jit
-def _load(x_desc, codes_desc, high_desc, x_ring, codes_ring, high_ring, full, empty, M, N, blocks, each, items, tiles, group,
-          BM: gl.constexpr, BN: gl.constexpr, STAGES: gl.constexpr):
+def _load(x_desc, codes_desc, high_desc, x_ring, codes_ring, high_ring, full, empty, M, N, blocks, whole, streamed, group,
+          BM: gl.constexpr, BN: gl.constexpr, STAGES: gl.constexpr, STREAM: gl.constexpr):
     """The producer warp."""
     if high_desc is None:
         HIGH_BYTES: gl.constexpr = 0
@@ -44,10 +50,11 @@ def _load(x_desc, codes_desc, high_desc, x_ring, codes_ring, high_ring, full, em
         HIGH_BYTES: gl.constexpr = high_desc.block_type.nbytes
     X_BYTES: gl.constexpr = x_desc.block_type.nbytes
     n = 0
-    for item in range(gl.program_id(0), items, gl.num_programs(0)):
-        pn, pm, _ = place(item % tiles, N, M, group, BN, BM)
-        first = item // tiles * each
-        for block in range(first, gl.minimum(first + each, blocks)):
+    turns, begin, end, pieces = share(whole, streamed, blocks, 1)
+    for i in range(turns + pieces):
+        tile, first, last = item(i, turns, begin, end, whole, streamed, blocks, STREAM, 1)
+        pn, pm, _ = place(tile, N, M, group, BN, BM)
+        for block in range(first, last):
             stage = n % STAGES
             free = (n // STAGES & 1) ^ 1
             left, right = full.index(2 * stage), full.index(2 * stage + 1)
@@ -82,11 +89,45 @@ def _half(HALF: gl.constexpr, stage, words, high_words, factors, WHICH: gl.const
 
 
 @gluon.jit
-def _consume(WHICH: gl.constexpr, x_ring, words, high_words, out_ring, full, empty, out_desc, parts, scale, zero, x_scale, bias, M, N,
-             stripes, groups, per_group, blocks, each, items, tiles, group, BM: gl.constexpr, BN: gl.constexpr, STAGES: gl.constexpr,
-             GROUPS: gl.constexpr, FORMAT: gl.constexpr, BITS: gl.constexpr, GROUP: gl.constexpr, CHANNEL: gl.constexpr, L: gl.constexpr,
-             L2: gl.constexpr):
-    """One consumer warp group: rows from WHICH · RM on of each tile of the weight. `parts`: for split-K, the accumulators [parts, M, N]."""
+def _gathered(acc, parts, flags, stop, units, WHICH: gl.constexpr, BN: gl.constexpr, BM: gl.constexpr, GROUPS: gl.constexpr):
+    """Adds the parts of the blocks after this one up to unit `stop`, the tile's end, in their order. A flag counts the threads that have
+    stored."""
+    MMA: gl.constexpr = acc.type.layout
+    rows = WHICH * (BN // GROUPS) + gl.arange(0, BN // GROUPS, gl.SliceLayout(1, MMA))
+    tokens = gl.arange(0, BM, gl.SliceLayout(0, MMA))
+    p = gl.program_id(0) + 1
+    while begin_of(p, gl.num_programs(0), units) < stop:
+        flag = flags + p * GROUPS + WHICH + gl.arange(0, THREADS, EACH) * 0
+        gl.inline_asm_elementwise(SPIN, "=r,l", [flag.to(gl.int64)], gl.int32, is_pure=False, pack=1)
+        acc += gl.load(parts + p.to(gl.int64) * (BM * BN) + (rows * BM)[:, None] + tokens[None, :], cache_modifier=".cg")
+        p += 1
+    return acc
+
+
+@gluon.jit
+def _store(sums, staging, out_desc, scale, x_scale, bias, rows, tokens, row, column, M, N, CHANNEL: gl.constexpr):
+    """Scales, adds the bias and stores a group's part of a tile: `rows` of the weight are columns of the result, from `column` on."""
+    if CHANNEL:
+        of_row = gl.load(scale + rows, mask=rows < N, other=0)
+        if scale.dtype.element_ty == gl.uint8:
+            of_row = (of_row.to(gl.int32) << 23).to(gl.float32, bitcast=True)
+        sums = sums * of_row.to(gl.float32)[:, None]
+    if x_scale is not None:
+        sums *= gl.load(x_scale + tokens, mask=tokens < M, other=0.0)[None, :]
+    if bias is not None:
+        sums += gl.load(bias + rows, mask=rows < N, other=0.0).to(gl.float32)[:, None]
+    tma.store_wait(0)
+    staging.permute((1, 0)).store(sums.to(staging.dtype))
+    fence_async_shared()
+    tma.async_copy_shared_to_global(out_desc, [row, column], staging)
+
+
+@gluon.jit
+def _consume(WHICH: gl.constexpr, x_ring, words, high_words, out_ring, full, empty, out_desc, parts, flags, scale, zero, x_scale, bias, M, N,
+             stripes, groups, per_group, blocks, whole, streamed, group, BM: gl.constexpr, BN: gl.constexpr, STAGES: gl.constexpr,
+             STREAM: gl.constexpr, GROUPS: gl.constexpr, FORMAT: gl.constexpr, BITS: gl.constexpr, GROUP: gl.constexpr,
+             CHANNEL: gl.constexpr, L: gl.constexpr, L2: gl.constexpr):
+    """One consumer warp group: rows from WHICH · RM on of each tile of the weight."""
     RM: gl.constexpr = BN // GROUPS
     HIGH: gl.constexpr = RM // 16
     MMA: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, BM, 16])
@@ -94,11 +135,11 @@ def _consume(WHICH: gl.constexpr, x_ring, words, high_words, out_ring, full, emp
     ZERO: gl.constexpr = zero is not None
     n = 0
     acc = gl.zeros((RM, BM), gl.float32, MMA)
-    for item in range(gl.program_id(0), items, gl.num_programs(0)):
-        pn, pm, _ = place(item % tiles, N, M, group, BN, BM)
+    turns, begin, end, pieces = share(whole, streamed, blocks, 1)
+    for i in range(turns + pieces):
+        tile, first, last = item(i, turns, begin, end, whole, streamed, blocks, STREAM, 1)
+        pn, pm, _ = place(tile, N, M, group, BN, BM)
         stripe = pn * (BN // 16) + WHICH * HIGH
-        first = item // tiles * each
-        last = gl.minimum(first + each, blocks)
         # Scales are loaded two blocks ahead. `place`: the block whose scales are next, or its group; `left`: blocks left in this group.
         place = first // per_group
         left = per_group - first % per_group
@@ -126,36 +167,25 @@ def _consume(WHICH: gl.constexpr, x_ring, words, high_words, out_ring, full, emp
             mbarrier.wait(full.index(2 * stage + 1), (n - 1) // STAGES & 1)  # complete: a branch, past which ptxas moves no unpacking
             acc, b = warpgroup_mma_wait(num_outstanding=0, deps=(acc, b))
             mbarrier.arrive(empty.index(2 * stage + 1), count=1)
-        sums = acc
         rows = pn * BN + WHICH * RM + gl.arange(0, RM, gl.SliceLayout(1, MMA))
-        if CHANNEL:
-            of_row = gl.load(scale + rows, mask=rows < N, other=0)
-            if scale.dtype.element_ty == gl.uint8:
-                of_row = (of_row.to(gl.int32) << 23).to(gl.float32, bitcast=True)
-            sums = sums * of_row.to(gl.float32)[:, None]
         tokens = pm * BM + gl.arange(0, BM, gl.SliceLayout(0, MMA))
-        if x_scale is not None:
-            sums *= gl.load(x_scale + tokens, mask=tokens < M, other=0.0)[None, :]
-        if parts is not None:  # eight lanes write 32 neighbouring bytes
-            to = parts + (item // tiles).to(gl.int64) * M * N + (tokens.to(gl.int64) * N)[None, :] + rows[:, None]
-            gl.store(to, sums, mask=(rows < N)[:, None] & (tokens < M)[None, :])
+        if STREAM:
+            if first > 0:
+                keep(acc, parts, gl.program_id(0), WHICH * RM, BN, BM)
+                none = gl.arange(0, THREADS, EACH) * 0
+                gl.atomic_add(flags + gl.program_id(0) * GROUPS + WHICH + none, none + 1, sem="release")
+            else:
+                acc = _gathered(acc, parts, flags, (tile - whole + 1) * blocks, streamed * blocks, WHICH, BN, BM, GROUPS)
+                _store(acc, out_ring.index(WHICH), out_desc, scale, x_scale, bias, rows, tokens, pm * BM, pn * BN + WHICH * RM, M, N, CHANNEL)
         else:
-            if bias is not None:
-                sums += gl.load(bias + rows, mask=rows < N, other=0.0).to(gl.float32)[:, None]
-            out = out_ring.index(WHICH)
-            tma.store_wait(0)
-            out.permute((1, 0)).store(sums.to(KIND))
-            fence_async_shared()
-            tma.async_copy_shared_to_global(out_desc, [pm * BM, pn * BN + WHICH * RM], out)
+            _store(acc, out_ring.index(WHICH), out_desc, scale, x_scale, bias, rows, tokens, pm * BM, pn * BN + WHICH * RM, M, N, CHANNEL)
     tma.store_wait(0)
-    if parts is not None and WHICH == 0:
-        gdc_launch_dependents()  # the reduction of split-K: its blocks start while the last tiles are computed, and wait
 
 
-@gluon.jit(do_not_specialize=("M", "N", "stripes", "groups", "per_group", "blocks", "each", "items", "tiles", "group"))
-def _product(x_desc, codes_desc, high_desc, out_desc, parts, scale, zero, x_scale, bias, M, N, stripes, groups, per_group, blocks, each,
-             items, tiles, group, BM: gl.constexpr, BN: gl.constexpr, STAGES: gl.constexpr, GROUPS: gl.constexpr, FORMAT: gl.constexpr,
-             BITS: gl.constexpr, GROUP: gl.constexpr, CHANNEL: gl.constexpr, L: gl.constexpr, L2: gl.constexpr):
+@gluon.jit(do_not_specialize=("M", "N", "stripes", "groups", "per_group", "blocks", "whole", "streamed", "group"))
+def _product(x_desc, codes_desc, high_desc, out_desc, parts, flags, scale, zero, x_scale, bias, M, N, stripes, groups, per_group, blocks,
+             whole, streamed, group, BM: gl.constexpr, BN: gl.constexpr, STAGES: gl.constexpr, STREAM: gl.constexpr, GROUPS: gl.constexpr,
+             FORMAT: gl.constexpr, BITS: gl.constexpr, GROUP: gl.constexpr, CHANNEL: gl.constexpr, L: gl.constexpr, L2: gl.constexpr):
     x_ring = gl.allocate_shared_memory(x_desc.dtype, [2 * STAGES] + x_desc.block_type.shape, x_desc.layout)
     codes_ring = gl.allocate_shared_memory(codes_desc.dtype, [STAGES] + codes_desc.block_type.shape, codes_desc.layout)
     WORDS: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [3, 2, 1, 0])
@@ -175,41 +205,26 @@ def _product(x_desc, codes_desc, high_desc, out_desc, parts, scale, zero, x_scal
     fence_async_shared()
     if GROUPS == 2:
         gl.warp_specialize([
-            (_consume, (0, x_ring, words, high_words, out_ring, full, empty, out_desc, parts, scale, zero, x_scale, bias, M, N, stripes,
-                       groups, per_group, blocks, each, items, tiles, group, BM, BN, STAGES, GROUPS, FORMAT, BITS, GROUP, CHANNEL, L, L2)),
-            (_consume, (1, x_ring, words, high_words, out_ring, full, empty, out_desc, parts, scale, zero, x_scale, bias, M, N, stripes,
-                       groups, per_group, blocks, each, items, tiles, group, BM, BN, STAGES, GROUPS, FORMAT, BITS, GROUP, CHANNEL, L, L2)),
-            (_load, (x_desc, codes_desc, high_desc, x_ring, codes_ring, high_ring, full, empty, M, N, blocks, each, items, tiles, group,
-                     BM, BN, STAGES)),
+            (_consume, (0, x_ring, words, high_words, out_ring, full, empty, out_desc, parts, flags, scale, zero, x_scale, bias, M, N, stripes,
+                       groups, per_group, blocks, whole, streamed, group, BM, BN, STAGES, STREAM, GROUPS, FORMAT, BITS, GROUP, CHANNEL, L, L2)),
+            (_consume, (1, x_ring, words, high_words, out_ring, full, empty, out_desc, parts, flags, scale, zero, x_scale, bias, M, N, stripes,
+                       groups, per_group, blocks, whole, streamed, group, BM, BN, STAGES, STREAM, GROUPS, FORMAT, BITS, GROUP, CHANNEL, L, L2)),
+            (_load, (x_desc, codes_desc, high_desc, x_ring, codes_ring, high_ring, full, empty, M, N, blocks, whole, streamed, group,
+                     BM, BN, STAGES, STREAM)),
         ], [4, 1], [232, 40])
     else:
         gl.warp_specialize([
-            (_consume, (0, x_ring, words, high_words, out_ring, full, empty, out_desc, parts, scale, zero, x_scale, bias, M, N, stripes,
-                       groups, per_group, blocks, each, items, tiles, group, BM, BN, STAGES, GROUPS, FORMAT, BITS, GROUP, CHANNEL, L, L2)),
-            (_consume, (1, x_ring, words, high_words, out_ring, full, empty, out_desc, parts, scale, zero, x_scale, bias, M, N, stripes,
-                       groups, per_group, blocks, each, items, tiles, group, BM, BN, STAGES, GROUPS, FORMAT, BITS, GROUP, CHANNEL, L, L2)),
-            (_consume, (2, x_ring, words, high_words, out_ring, full, empty, out_desc, parts, scale, zero, x_scale, bias, M, N, stripes,
-                       groups, per_group, blocks, each, items, tiles, group, BM, BN, STAGES, GROUPS, FORMAT, BITS, GROUP, CHANNEL, L, L2)),
-            (_consume, (3, x_ring, words, high_words, out_ring, full, empty, out_desc, parts, scale, zero, x_scale, bias, M, N, stripes,
-                       groups, per_group, blocks, each, items, tiles, group, BM, BN, STAGES, GROUPS, FORMAT, BITS, GROUP, CHANNEL, L, L2)),
-            (_load, (x_desc, codes_desc, high_desc, x_ring, codes_ring, high_ring, full, empty, M, N, blocks, each, items, tiles, group,
-                     BM, BN, STAGES)),
+            (_consume, (0, x_ring, words, high_words, out_ring, full, empty, out_desc, parts, flags, scale, zero, x_scale, bias, M, N, stripes,
+                       groups, per_group, blocks, whole, streamed, group, BM, BN, STAGES, STREAM, GROUPS, FORMAT, BITS, GROUP, CHANNEL, L, L2)),
+            (_consume, (1, x_ring, words, high_words, out_ring, full, empty, out_desc, parts, flags, scale, zero, x_scale, bias, M, N, stripes,
+                       groups, per_group, blocks, whole, streamed, group, BM, BN, STAGES, STREAM, GROUPS, FORMAT, BITS, GROUP, CHANNEL, L, L2)),
+            (_consume, (2, x_ring, words, high_words, out_ring, full, empty, out_desc, parts, flags, scale, zero, x_scale, bias, M, N, stripes,
+                       groups, per_group, blocks, whole, streamed, group, BM, BN, STAGES, STREAM, GROUPS, FORMAT, BITS, GROUP, CHANNEL, L, L2)),
+            (_consume, (3, x_ring, words, high_words, out_ring, full, empty, out_desc, parts, flags, scale, zero, x_scale, bias, M, N, stripes,
+                       groups, per_group, blocks, whole, streamed, group, BM, BN, STAGES, STREAM, GROUPS, FORMAT, BITS, GROUP, CHANNEL, L, L2)),
+            (_load, (x_desc, codes_desc, high_desc, x_ring, codes_ring, high_ring, full, empty, M, N, blocks, whole, streamed, group,
+                     BM, BN, STAGES, STREAM)),
         ], [4, 4, 4, 1], [112, 112, 112, 40])
-
-
-@triton.jit(do_not_specialize=("count", "N"))
-def _add_parts(parts, bias, out, count, N, SPLIT: tl.constexpr, BLOCK: tl.constexpr, CHAINED: tl.constexpr):  # type: ignore[no-untyped-def]
-    """The reduction of split-K, in the order of K, and the bias."""
-    if CHAINED:
-        gdc_wait()
-    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    there = at < count
-    sums = tl.load(parts + at, there, other=0)
-    for piece in tl.static_range(1, SPLIT):
-        sums += tl.load(parts + (tl.full((), piece, tl.int64) * count + at), there, other=0)
-    if bias is not None:
-        sums += tl.load(bias + at % N, there, other=0).to(tl.float32)
-    tl.store(out + at, sums.to(out.dtype.element_ty), there)
 
 
 def choose(p: Problem) -> Config:
@@ -218,7 +233,7 @@ def choose(p: Problem) -> Config:
 
 def for_any_rows(p: Problem) -> Config:
     """One chain along all of K, whatever the tile."""
-    return next(config for _, config in ranked(p) if config.SPLIT == 1)
+    return next(config for _, config in ranked(p) if not config.STREAM)
 
 
 def configs(p: Problem) -> list[Config]:
@@ -226,9 +241,12 @@ def configs(p: Problem) -> list[Config]:
 
 
 def scratch(p: Problem, config: Config) -> dict[str, Meta]:
-    m, n, _ = sizes(p)
-    count = pieces(config, p)[1]
-    return {"parts": Meta((count, m, n), "f32")} if count > 1 else {}
+    blocks = divided(config, p)[2]
+    return {"parts": Meta((blocks, config.BN, config.BM), "f32"), "flags": Meta((blocks, config.GROUPS), "i32")} if config.STREAM else {}
+
+
+def zeroed(p: Problem, config: Config) -> tuple[str, ...]:
+    return ("flags",) if config.STREAM else ()
 
 
 def launches(p: Problem, config: Config) -> list[Launch]:
@@ -244,23 +262,16 @@ def launches(p: Problem, config: Config) -> list[Launch]:
             "codes", (bn // 16, 1, 2 * b, 128), plain, shape=(stripes, blocks, 2 * bits, 128), strides=(blocks * width, width, 128, 1)
         )
 
-    tiles, (each, count) = tiles_of(config, p), pieces(config, p)
+    whole, streamed, grid = divided(config, p)
     bias = "bias" if p.get("bias") is not None else None
     args = {
         "x_desc": Descriptor("x", (bm, 64), gl.NVMMASharedLayout.get_default_for([bm, 64], TYPES[x.dtype])),
         "codes_desc": plane(4 if bits == 6 else bits), "high_desc": plane(2) if bits == 6 else None,
         "out_desc": Descriptor("out", (bm, rows), gl.NVMMASharedLayout.get_default_for([bm, rows], TYPES[out.dtype])),
-        "parts": "parts" if count > 1 else None, "scale": "scale", "zero": "zero" if p.get("zero") is not None else None,
+        "parts": "parts" if config.STREAM else None, "flags": "flags" if config.STREAM else None, "scale": "scale", "zero": "zero" if p.get("zero") is not None else None,
         "x_scale": "x_scale" if p.get("x_scale") is not None else None, "bias": bias, "M": m, "N": n,
-        "stripes": stripes, "groups": p["scale"].shape[1], "per_group": per_group, "blocks": blocks, "each": each, "items": tiles * count,
-        "tiles": tiles, "group": config.GROUP, "BM": bm, "BN": bn,
-        "STAGES": config.STAGES, "GROUPS": config.GROUPS, "FORMAT": FORMATS.index(str(p.option("format"))), "BITS": bits, "GROUP": group,
+        "stripes": stripes, "groups": p["scale"].shape[1], "per_group": per_group, "blocks": blocks, "whole": whole,
+        "streamed": streamed, "group": config.GROUP, "BM": bm, "BN": bn, "STAGES": config.STAGES, "STREAM": config.STREAM, "GROUPS": config.GROUPS, "FORMAT": FORMATS.index(str(p.option("format"))), "BITS": bits, "GROUP": group,
         "CHANNEL": int(p.option("group")) == k, "L": words_layout(rows // 16, *plane_shape(bits)), "L2": words_layout(rows // 16, 1, 2),
     }
-    made = [Launch(kernel=_product, grid=(min(tiles * count, p.device.sms),), args=args, warps=4)]
-    if count > 1:
-        shared = {
-            "parts": "parts", "bias": bias, "out": "out", "count": m * n, "N": n, "SPLIT": count, "BLOCK": 1024, "CHAINED": p.device.pdl
-        }
-        made.append(Launch(kernel=_add_parts, grid=(-(-m * n // 1024),), args=shared, warps=4, chained=p.device.pdl))
-    return made
+    return [Launch(kernel=_product, grid=(grid,), args=args, warps=4)]

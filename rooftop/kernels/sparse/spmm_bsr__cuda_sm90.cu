@@ -38,7 +38,8 @@ spmm(int M, int N, int K, int blocks, int tall, int across, int lag, const __gri
     extern __shared__ __align__(1024) unsigned char shared[];
     __shared__ __align__(8) unsigned long long barriers[2 * STAGES];
     __shared__ int2 about[STAGES];  // the tile, -1 past the last; its parts in this stage, 256 more where it is the tile's last
-    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    // Where ptxas cannot see that branches around wgmma do not diverge it serialises all wgmma: hence the shuffle, and a loop for each tile.
+    const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0), lane = threadIdx.x % 32;
     const unsigned base = shared_address(shared), full = shared_address(barriers), empty = full + 8 * STAGES;
     if (threadIdx.x == 0) {
         for (int i = 0; i < STAGES; ++i) barrier_init(full + 8 * i, 1), barrier_init(empty + 8 * i, 8);
@@ -107,37 +108,46 @@ spmm(int M, int N, int K, int blocks, int tall, int across, int lag, const __gri
     if (group == 1 && lag > 0) asm volatile("barrier.sync 1, 256;" ::: "memory");
     while (true) {
         barrier_wait(full + 8 * stage, parity);
-        const int tile = about[stage].x, more = about[stage].y, count = more & 255;
-        if (group == 0 && seen <= lag && (tile < 0 || seen++ == lag) && lag > 0) {
+        const int tile = about[stage].x;
+        if (group == 0 && seen <= lag && tile < 0 && lag > 0) {
             asm volatile("barrier.arrive 1, 256;" ::: "memory");
             seen = lag + 1;
         }
         if (tile < 0) break;
-        const unsigned a = base + stage * (A + B), b = a + A;
-        products_begin();
+        int more;
+        do {
+            barrier_wait(full + 8 * stage, parity);
+            more = about[stage].y;
+            if (group == 0 && seen <= lag && seen++ == lag && lag > 0) {
+                asm volatile("barrier.arrive 1, 256;" ::: "memory");
+                seen = lag + 1;
+            }
+            const int count = more & 255;
+            const unsigned a = base + stage * (A + B), b = a + A;
+            products_begin();
 #pragma unroll
-        for (int p = 0; p < PARTS; ++p) {
-            if (p < count) {
+            for (int p = 0; p < PARTS; ++p) {
+                if (p < count) {
 #pragma unroll
-                for (int k = 0; k < SUB / 16; ++k) {
-                    const unsigned value = a + p * HIGH * SUB * 2 + k * 32;
+                    for (int k = 0; k < SUB / 16; ++k) {
+                        const unsigned value = a + p * HIGH * SUB * 2 + k * 32;
 #pragma unroll
-                    for (int i = 0; i < SUMS; ++i) {
-                        const int row = SWAPPED ? (group * SUMS + i) * 64 : HIGH == 128 ? 0 : group * (TILE / 2);  // of the columns of b
-                        const unsigned long long of_b = NEAR ? rows_along_k<SUB * 2>(b + (p * TILE + row) * SUB * 2 + k * 32)
-                                                             : operand(b + row * 128 + p * SUB * 128 + k * 2048, 8192, 1024);
-                        if (SWAPPED) product<T, !NEAR, 0>(sum[i], of_b, rows_along_k<SUB * 2>(value));
-                        else product<T, 0, !NEAR>(sum[i], rows_along_k<SUB * 2>(value + (HIGH == 128 ? group * 64 * SUB * 2 : 0)), of_b);
+                        for (int i = 0; i < SUMS; ++i) {
+                            const int row = SWAPPED ? (group * SUMS + i) * 64 : HIGH == 128 ? 0 : group * (TILE / 2);  // of the columns of b
+                            const unsigned long long of_b = NEAR ? rows_along_k<SUB * 2>(b + (p * TILE + row) * SUB * 2 + k * 32)
+                                                                 : operand(b + row * 128 + p * SUB * 128 + k * 2048, 8192, 1024);
+                            if (SWAPPED) product<T, !NEAR, 0>(sum[i], of_b, rows_along_k<SUB * 2>(value));
+                            else product<T, 0, !NEAR>(sum[i], rows_along_k<SUB * 2>(value + (HIGH == 128 ? group * 64 * SUB * 2 : 0)), of_b);
+                        }
                     }
                 }
             }
-        }
-        products_commit();
-        products_wait<1>();
-        if (before >= 0 && lane == 0) barrier_arrive(empty + 8 * before);
-        before = stage;
-        if (++stage == STAGES) stage = 0, parity ^= 1;
-        if (more < 256) continue;
+            products_commit();
+            products_wait<1>();
+            if (before >= 0 && lane == 0) barrier_arrive(empty + 8 * before);
+            before = stage;
+            if (++stage == STAGES) stage = 0, parity ^= 1;
+        } while (more < 256);
         products_wait<0>();
         if (lane == 0) barrier_arrive(empty + 8 * before);
         before = -1;
