@@ -122,7 +122,8 @@ def ranked(p: Problem) -> tuple[tuple[float, Config], ...]:
         stages = min(6, free // _stage(bn, bm, bits))
         side = (p.device.sms * bn * bm) ** 0.5
         # scales of groups of 32, and zero points, do not fit the registers
-        crowded = bn == 256 and grouping(p)[0] == 32 and (bm == 128 or groups == 4 or p.get("zero") is not None)
+        zero = p.get("zero") is not None
+        crowded = bn == 256 and ((bm == 128 and zero) or (grouping(p)[0] == 32 and (bm == 128 or groups == 4 or zero)))
         if stages < 2 or crowded:
             continue
         whole = Config(bn, bm, stages, max(1, round(side / bn)), False, groups)

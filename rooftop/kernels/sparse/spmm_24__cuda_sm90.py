@@ -15,6 +15,11 @@ FMAS = 2048.0  # multiply-adds a cycle and multiprocessor, counted on the values
 FROM_L2 = 40.0  # bytes a cycle that TMA loads to a multiprocessor while all of them load
 FILLED = 6.5, 2.8  # cycles that TMA takes to fill 128 bytes outside of b with zeros: along K, and along N
 START, EPILOGUE = 2500.0, 2500.0  # cycles of the prologue, and of the epilogue of a tile
+NARROW = 64  # columns up to which S is streamed, its bytes by 256 columns of 128 rows, and those of b beside them
+OF_S, OF_B = 36864, 32768
+MEMORY, ONE = 4.2e12, 6.5e10  # bytes a second of device memory: all, and of one multiprocessor
+FIRST, TOGETHER = 2e-6, 1.5e-6  # seconds of the first loads; of a cluster that adds its sums
+PROVEN = False  # the streaming kernel, on a GPU
 
 
 def near(b: Meta) -> bool:
@@ -67,19 +72,43 @@ def seconds(p: Problem) -> float:
         rounds = -(-m // (128 * blocks)) * -(-n // wide) / p.device.sms
         return (max(1.0, rounds) / ceil(rounds) + 1) / 2
 
-    return min(clocks(p, c["blocks"], c["wide"]) * part(c["blocks"], c["wide"]) for c in configs(p, None)) / CLOCK
+    whole = min(clocks(p, c["blocks"], c["wide"]) * part(c["blocks"], c["wide"]) for c in _wide()) / CLOCK
+    return min([whole, *(streamed(p, c["split"]) for c in _narrow(p) if PROVEN)])
 
 
-def configs(p: Problem, head: Any) -> list[dict[str, Any]]:
+def streamed(p: Problem, split: int) -> float:
+    """Predicted time of the kernel for few columns, with K divided among `split` blocks."""
+    stripes, slices = p["meta"].shape[:2]
+    blocks, each = -(-stripes // 8) * split, -(-slices // split)
+    rounds, at_once = -(-blocks // p.device.sms), min(blocks, p.device.sms)
+    step = max(OF_S * at_once / MEMORY, OF_S / ONE, (OF_S + OF_B) / FROM_L2 / CLOCK)
+    return FIRST + rounds * each * step + (TOGETHER if split > 1 else 0.0)
+
+
+def _wide() -> list[dict[str, Any]]:
     found = []
     for blocks, wide in ((2, 128), (1, 256), (1, 128)):
         stage = 128 * blocks * 128 + wide * 256
-        found.append({"blocks": blocks, "wide": wide, "stages": min(6, SHARED // stage)})
+        found.append({"blocks": blocks, "wide": wide, "stages": min(6, SHARED // stage), "split": 0})
     return found
 
 
+def _narrow(p: Problem) -> list[dict[str, Any]]:
+    """The fastest predicted first; clusters have at most 7 blocks, whose sums fit the first one's ring."""
+    if p["b"].shape[1] > NARROW:
+        return []
+    slices = p["meta"].shape[1]
+    splits = [s for s in range(1, 8) if s == 1 or -(-slices // -(-slices // s)) == s]
+    return [{"blocks": 1, "wide": NARROW, "stages": 3, "split": s} for s in sorted(splits, key=lambda s: streamed(p, s))]
+
+
+def configs(p: Problem, head: Any) -> list[dict[str, Any]]:
+    return _wide() + _narrow(p)
+
+
 def choose(p: Problem, head: Any) -> dict[str, Any]:
-    return min(configs(p, head), key=lambda c: clocks(p, c["blocks"], c["wide"]))
+    best, few = min(_wide(), key=lambda c: clocks(p, c["blocks"], c["wide"])), _narrow(p)
+    return few[0] if PROVEN and few and streamed(p, few[0]["split"]) * CLOCK < clocks(p, best["blocks"], best["wide"]) else best
 
 
 def launches(p: Problem, config: Any, head: Any) -> list[Launch]:
@@ -92,7 +121,21 @@ def launches(p: Problem, config: Any, head: Any) -> list[Launch]:
     along = 0 if bias is None else bias.strides[kind - 1]
     pairs = (m if turned else n) % 2 == 0
     act = ACTIVATIONS.index(str(p.option("activation")))
-    maps = _maps(p, config)
+    maps, split = _maps(p, config), config["split"]
+    if split:
+        slices = p["meta"].shape[1]
+        few: dict[str, Any] = {
+            "M": m, "N": n, "slices": slices, "each": -(-slices // split), "values_map": maps["values"], "b_map": maps["b"], "meta": "meta",
+            "stripes": p["meta"].shape[0], "alpha": float(p.option("alpha")), "bias": "bias" if bias else None, "bias_step": along,
+            "out": "out", "pitch": m if turned else n,
+        }
+        return [
+            Launch(
+                instance("narrow", DTYPES[p["b"].dtype].cuda, split, stages, near(p["b"]), turned, pairs, act, kind), (tall, split), few,
+                types=("i32",) * 4 + ("map", "map", "ptr", "i32", "f32", "ptr", "i64", "ptr", "i64"), block=(288,),
+                cluster=(1, split, 1) if split > 1 else (), shared=stages * (2 * 16384 + OF_B),
+            )
+        ]
     kernel = instance("spmm", DTYPES[p["b"].dtype].cuda, blocks, wide, stages, near(p["b"]), turned, pairs, act, kind)
     args: dict[str, Any] = {
         "M": m, "N": n, "slices": 2 * -(-k // 256), "tall": tall, "across": across, "band": 8 if blocks == 2 else 16,

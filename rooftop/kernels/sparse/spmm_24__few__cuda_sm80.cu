@@ -14,7 +14,8 @@ wide   = 16
 stages = 4
 split  = 1
 */
-#include "_add_parts.cuh"
+#include "pdl.cuh"
+#include "_epilogue.cuh"
 #include "_sparse_mma.cuh"
 
 /// Rows of 256 bytes in shared memory (128 values), and of 512 (256 elements of b along K): a piece of 16 bytes is at its index xor the
@@ -141,4 +142,19 @@ few_columns(int M, int N, int K, int kept, int slices, int each, const T* __rest
             } else put_8x8<T, TURNED, PAIRS, ACT, BIAS>(p, q, row, column, M, N, alpha, bias, bias_step, out, pitch);
         }
     }
+}
+
+/// out = act(alpha · Σ parts + bias); parts [split, N, M].
+template <typename T, bool TURNED, int ACT, int BIAS>
+__global__ void __launch_bounds__(256)
+add_parts(int M, int N, int split, const float* __restrict__ parts, float alpha, const T* __restrict__ bias, long long bias_step,
+          T* __restrict__ out, long long pitch) {
+    gdc_wait();
+    const int m = blockIdx.x * 256 + threadIdx.x, n = blockIdx.y;
+    if (m >= M) return;
+    const long long all = static_cast<long long>(M) * N;
+    const float* from = parts + static_cast<long long>(n) * M + m;
+    float s = from[0];
+    for (int i = 1; i < split; ++i) s += from[i * all];
+    out[TURNED ? n * pitch + m : m * pitch + n] = T(finished<ACT, BIAS>(s, alpha, bias, bias_step, m, n));
 }

@@ -92,21 +92,12 @@ def launches(p: Problem, config: Any, head: Any) -> list[Launch]:
             shared=max(stages * (STAGE + 512 * wide), 8 * wide * wide * 4), chained=chained,
         )
     ]
-    return made + added(p, split, finish)
-
-
-def added(p: Problem, split: int, finish: dict[str, Any]) -> list[Launch]:
-    """The second launch of split-K, which adds the parts. finish: arguments of the epilogue, from alpha to pitch."""
-    if split == 1:
-        return []
-    (m, n), bias = (p["values"].shape[0], p["b"].shape[1]), p.get("bias")
-    form = 0 if bias is None else 1 if bias.shape[1] == 1 and bias.shape[0] == m else 2
-    kernel = instance(
-        "add_parts", DTYPES[p["b"].dtype].cuda, bool(p.option("transposed")), ACTIVATIONS.index(str(p.option("activation"))), form
-    )
-    return [
-        Launch(
-            kernel, (-(-m // 256), n), {"M": m, "N": n, "split": split, "parts": "parts", **finish},
-            types=("i32", "i32", "i32", "ptr", "f32", "ptr", "i64", "ptr", "i64"), block=(256,), chained=p.device.arch >= 90,
+    if split > 1:
+        args = {"M": m, "N": n, "split": split, "parts": parts, **finish}
+        made.append(
+            Launch(
+                instance("add_parts", kind, turned, act, form), (-(-m // 256), n), args, types=("i32", "i32", "i32", "ptr", *types),
+                block=(256,), chained=chained,
+            )
         )
-    ]
+    return made

@@ -45,6 +45,7 @@ def supports(p: Problem, head: Any) -> str | None:
     return None
 
 
+TOWER = 128  # rows
 SHORT = 16  # average stages of a tile up to which it pays that one warp group lags behind the other: one multiplies while the other stores
 
 
@@ -55,10 +56,18 @@ def configs(p: Problem, head: Any) -> list[dict[str, Any]]:
     found = []
     for tile in tiles:
         stages = min(8, SHARED // (128 * (high + tile)))
-        found.append({"tile": tile, "stages": stages, "lag": min(2, stages - 2) if short else 0})
-    return found + [{**c, "lag": min(2, c["stages"] - 2) - c["lag"]} for c in found] + [
+        found.append({"tile": tile, "stages": stages, "lag": min(2, stages - 2) if short else 0, "towers": False})
+    found += [{**c, "lag": min(2, c["stages"] - 2) - c["lag"]} for c in found] + [
         {**c, "stages": c["stages"] - 2} for c in found if c["stages"] > 5
     ]
+    return found + _towers(p)
+
+
+def _towers(p: Problem) -> list[dict[str, Any]]:
+    high, wide = p["values"].shape[1:]
+    if high not in (32, 64) or wide > 64:
+        return []
+    return [{"tile": tile, "stages": min(6, SHARED // (128 * (TOWER + tile))), "lag": 0, "towers": True} for tile in (256, 128)]
 
 
 def choose(p: Problem, head: Any) -> dict[str, Any]:
@@ -66,7 +75,7 @@ def choose(p: Problem, head: Any) -> dict[str, Any]:
     columns."""
     n, tall = p["b"].shape[1], p["offsets"].numel - 1
     found: dict[int, dict[str, Any]] = {}
-    for c in configs(p, head):
+    for c in (c for c in configs(p, head) if not c["towers"]):
         found.setdefault(c["tile"], c)
     if 512 in found and n % 512 == 0 and tall * (n // 512) >= 4 * p.device.sms:
         return found[512]
@@ -83,18 +92,20 @@ def zeroed(p: Problem, config: Any, head: Any) -> tuple[str, ...]:
 
 def launches(p: Problem, config: Any, head: Any) -> list[Launch]:
     (count, high, wide), b, bias, (m, n) = p["values"].shape, p["b"], p.get("bias"), p["out"].shape
-    tall, tile, stages = p["offsets"].numel - 1, config["tile"], config["stages"]
+    tall, tile, stages, towers = p["offsets"].numel - 1, config["tile"], config["stages"], config["towers"]
     across = -(-n // tile)
     form = 0 if bias is None else 1 if bias.shape[1] == 1 and bias.shape[0] == m else 2
-    of = maps(p, tile)
+    of, down = maps(p, tile), -(-tall * high // TOWER) if towers else tall
+    form_of = {"high": down, "across": across} if towers else {"across": across, "lag": config["lag"]}
     args: dict[str, Any] = {
-        "M": m, "N": n, "K": b.shape[0], "blocks": count, "tall": tall, "across": across, "lag": config["lag"], "values_map": of["values"],
+        "M": m, "N": n, "K": b.shape[0], "blocks": count, "tall": tall, **form_of, "values_map": of["values"],
         "b_map": of["b"], "columns": "columns", "offsets": "offsets", "next": "next", "alpha": float(p.option("alpha")),
         "bias": "bias" if bias else None, "bias_step": 0 if bias is None else bias.strides[form - 1], "out": "out",
     }
     types = ("i32",) * 7 + ("map", "map", "ptr", "ptr", "ptr", "f32", "ptr", "i64", "ptr")
     act = ACTIVATIONS.index(str(p.option("activation")))
     kernel = instance(
-        "spmm", DTYPES[b.dtype].cuda, high, wide, tile, stages, near(b), 8 if n % 8 == 0 else 2 if n % 2 == 0 else 1, act, form
+        "towers" if towers else "spmm", DTYPES[b.dtype].cuda, high, wide, tile, stages, near(b), 8 if n % 8 == 0 else 2 if n % 2 == 0 else 1, act, form
     )
-    return [Launch(kernel, (min(p.device.sms, tall * across),), args, types=types, block=(288,), shared=stages * 128 * (high + tile))]
+    shared = stages * 128 * ((TOWER if towers else high) + tile)
+    return [Launch(kernel, (min(p.device.sms, down * across),), args, types=types, block=(288,), shared=shared)]
