@@ -15,9 +15,9 @@ from rooftop.core import registry
 from rooftop.core.backends.cuda import CudaImplementation
 from rooftop.core.spec import TARGETS, Problem, case
 from rooftop.formats.packed import arrange, planes
-from rooftop.kernels.gemm import _unpack_wgmma
+from rooftop.kernels.gemm import _product_gluon, _unpack_wgmma
 from rooftop.kernels.gemm import quantized_matmul__gluon_sm90 as hopper
-from rooftop.kernels.gemm._lowbit_plan import FORMATS
+from rooftop.kernels.gemm._lowbit_plan import FORMATS, divided
 from rooftop.lab.candidates import Subject
 from rooftop.lab.check import checker
 from rooftop.lab.interpret import interpreter
@@ -113,6 +113,47 @@ def test_what_is_chosen_fits_a_multiprocessor(format: str) -> None:
             assert hopper.supports(problem) is None
             for tile in hopper.configs(problem):
                 assert tile.STAGES >= 2 and tile.BN * tile.BM <= 256 * 128
+
+
+class OnNumbers:
+    """`gl` for the functions that only compute with whole numbers."""
+
+    def __init__(self, block: int, blocks: int) -> None:
+        self.program_id, self.num_programs = lambda _: block, lambda _: blocks
+        self.cdiv, self.minimum, self.maximum = (lambda a, b: -(-a // b)), min, max
+
+
+@pytest.mark.parametrize(("m", "n", "k"), [(128, 8192, 8192), (256, 28672, 4096), (500, 5248, 7040), (1000, 11648, 3456), (70, 328, 3000), (16, 16, 128)])
+def test_each_slice_of_k_is_computed_once_and_each_part_is_added_once(m: int, n: int, k: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The division among blocks (stream-K): a block leaves at most one part, its first piece, to the block with the tile's first slice."""
+    problem = registry.op("quantized_matmul").problem(case("c", **_given(m, n, k, "int4", 128)), TARGETS["h200"])
+    slices, streams = problem["codes"].shape[1], 0
+    begin_of = _product_gluon.begin_of.fn
+    monkeypatch.setattr(_product_gluon, "begin_of", begin_of)
+    monkeypatch.setitem(begin_of.__globals__, "tl", OnNumbers(0, 0))
+    for config in hopper.configs(problem):
+        whole, streamed, grid = divided(config, problem)
+        streams += config.STREAM
+        done: dict[int, list[tuple[int, int]]] = {}
+        given, taken = set(), []
+        for p in range(grid):
+            monkeypatch.setattr(_product_gluon, "gl", OnNumbers(p, grid))
+            turns, begin, end, pieces = _product_gluon.share.fn(whole, streamed, slices, 1)
+            for i in range(turns + pieces):
+                tile, first, last = _product_gluon.item.fn(i, turns, begin, end, whole, streamed, slices, config.STREAM, 1)
+                done.setdefault(tile, []).append((first, last))
+                if first > 0:
+                    assert i == 0 and turns == 0 or i == turns
+                    given.add(p)
+                    continue
+                q = p + 1  # as `_gathered`
+                while begin_of(q, grid, streamed * slices) < (tile - whole + 1) * slices:
+                    taken.append(q)
+                    q += 1
+        assert sorted(done) == list(range(whole + streamed)) and sorted(taken) == sorted(given)
+        for pieces_of in done.values():
+            assert [a for piece in sorted(pieces_of) for a in range(*piece)] == list(range(slices))
+    assert streams or k == 128
 
 
 def test_what_the_hopper_kernel_leaves_to_the_other() -> None:

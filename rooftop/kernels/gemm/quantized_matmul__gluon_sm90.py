@@ -172,6 +172,7 @@ def _consume(WHICH: gl.constexpr, x_ring, words, high_words, out_ring, full, emp
         if STREAM:
             if first > 0:
                 keep(acc, parts, gl.program_id(0), WHICH * RM, BN, BM)
+                gl.thread_barrier()  # of the warp group: ptxas lets one lane of a warp release for all of them
                 none = gl.arange(0, THREADS, EACH) * 0
                 gl.atomic_add(flags + gl.program_id(0) * GROUPS + WHICH + none, none + 1, sem="release")
             else:
