@@ -16,8 +16,10 @@ FORMATS = ("int8", "int4", "int2", "e4m3", "e5m2", "e3m2", "e2m3", "e2m1")
 assert set(FORMATS) == set(BITS)
 CLOCK = 1.7e9
 WAIT = 610  # cycles of a step for the latency of its codes and for its mbarriers
+EASY, HARD = 24, 40  # instructions of a warp that unpack 16 rows by 16 columns
 BESIDE = 0.37  # share of the shorter that is not hidden where products and unpacking take equally long
 ZERO = 1.5e-6  # seconds of the launch that clears the flags of stream-K
+PARTS = 64.0  # bytes a cycle at which a multiprocessor writes and reads them
 LATE = 2000  # cycles of latency from a part's stores to its loads
 LEAST = 4  # blocks of 128 columns that a multiprocessor has at least
 TILES = ((128, 256, 2), (256, 128, 2), (128, 128, 2), (256, 64, 4), (256, 64, 2), (128, 64, 2), (256, 32, 4), (128, 32, 2))
@@ -100,7 +102,7 @@ def _seconds(config: Config, p: Problem) -> float:
     format, blocks = str(p.option("format")), p["codes"].shape[1]
     whole, streamed, grid = divided(config, p)
     products = config.BM * config.BN * 128 / FMAS
-    unpack = config.BN / 16 * 8 * (24 if BITS[format] != 6 and format != "e2m1" else 40) / 4
+    unpack = config.BN / 16 * 8 * (HARD if BITS[format] == 6 or format == "e2m1" else EASY) / 4
     longer, shorter = sorted((products, WAIT + unpack), reverse=True)
     step = max(longer + BESIDE * shorter * shorter / longer, _stage(config.BN, config.BM, BITS[format]) / FROM_L2 + 150)
     epilogue = EPILOGUE + config.BM * config.BN * 2 / 64
@@ -109,7 +111,7 @@ def _seconds(config: Config, p: Problem) -> float:
     if not streamed:
         return START / CLOCK + max(made / CLOCK, memory)
     made += -(-streamed * blocks // grid) * step + epilogue
-    parts = config.BM * config.BN * 4 / FROM_L2 * (1 + -(-grid // streamed)) + LATE
+    parts = config.BM * config.BN * 4 / PARTS * (1 + -(-grid // streamed)) + LATE
     return START / CLOCK + max(made / CLOCK, memory) + parts / CLOCK + ZERO
 
 
