@@ -22,7 +22,7 @@ ZERO = 1.5e-6  # seconds of the launch that clears the flags of stream-K
 PARTS = 64.0  # bytes a cycle at which a multiprocessor writes and reads them
 LATE = 2000  # cycles of latency from a part's stores to its loads
 LEAST = 4  # blocks of 128 columns that a multiprocessor has at least
-TILES = ((128, 256, 2), (256, 128, 2), (128, 128, 2), (256, 64, 4), (256, 64, 2), (128, 64, 2), (256, 32, 4), (128, 32, 2))
+TILES = ((128, 256, 2), (256, 128, 2), (128, 128, 2), (256, 128, 4), (256, 64, 4), (256, 64, 2), (128, 64, 2), (256, 32, 4), (128, 32, 2))
 
 
 def sizes(p: Problem) -> tuple[int, int, int]:

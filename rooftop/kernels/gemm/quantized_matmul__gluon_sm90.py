@@ -26,7 +26,7 @@ from rooftop.core.spec import Descriptor, Launch, Meta, Problem
 from rooftop.kernels._device import gemm_epilogue
 from rooftop.kernels._device.gluon_tiles import TYPES
 from rooftop.kernels.gemm._lowbit_plan import FORMATS, Config, bits_of, divided, grouping, ranked, sizes, supports
-from rooftop.kernels.gemm._product_gluon import begin_of, item, keep, share
+from rooftop.kernels.gemm._product_gluon import begin_of, item, share
 from rooftop.kernels.gemm._unpack_wgmma import factors_of, left_operand, load_scales, plane_shape, words_layout
 
 __all__ = ["Config", "choose", "configs", "launches", "scratch", "supports"]
@@ -89,17 +89,23 @@ def _half(HALF: gl.constexpr, stage, words, high_words, factors, WHICH: gl.const
 
 
 @gluon.jit
+def _place_of(rows, tokens, RM: gl.constexpr, BM: gl.constexpr):
+    """Where elements of a group's part of a tile lie: as squares of 8 by 8, so that a warp's stores fill whole lines."""
+    return (rows * 8).to(gl.int64)[:, None] + (tokens // 8 * (RM * 8) + tokens % 8).to(gl.int64)[None, :]
+
+
+@gluon.jit
 def _gathered(acc, parts, flags, stop, units, WHICH: gl.constexpr, BN: gl.constexpr, BM: gl.constexpr, GROUPS: gl.constexpr):
     """Adds the parts of the blocks after this one up to unit `stop`, the tile's end, in their order. A flag counts the threads that have
     stored."""
+    RM: gl.constexpr = BN // GROUPS
     MMA: gl.constexpr = acc.type.layout
-    rows = WHICH * (BN // GROUPS) + gl.arange(0, BN // GROUPS, gl.SliceLayout(1, MMA))
-    tokens = gl.arange(0, BM, gl.SliceLayout(0, MMA))
+    at = _place_of(gl.arange(0, RM, gl.SliceLayout(1, MMA)), gl.arange(0, BM, gl.SliceLayout(0, MMA)), RM, BM)
     p = gl.program_id(0) + 1
     while begin_of(p, gl.num_programs(0), units) < stop:
         flag = flags + p * GROUPS + WHICH + gl.arange(0, THREADS, EACH) * 0
         gl.inline_asm_elementwise(SPIN, "=r,l", [flag.to(gl.int64)], gl.int32, is_pure=False, pack=1)
-        acc += gl.load(parts + p.to(gl.int64) * (BM * BN) + (rows * BM)[:, None] + tokens[None, :], cache_modifier=".cg")
+        acc += gl.load(parts + (p * GROUPS + WHICH).to(gl.int64) * (RM * BM) + at, cache_modifier=".cg")
         p += 1
     return acc
 
@@ -171,7 +177,8 @@ def _consume(WHICH: gl.constexpr, x_ring, words, high_words, out_ring, full, emp
         tokens = pm * BM + gl.arange(0, BM, gl.SliceLayout(0, MMA))
         if STREAM:
             if first > 0:
-                keep(acc, parts, gl.program_id(0), WHICH * RM, BN, BM)
+                at = _place_of(gl.arange(0, RM, gl.SliceLayout(1, MMA)), gl.arange(0, BM, gl.SliceLayout(0, MMA)), RM, BM)
+                gl.store(parts + (gl.program_id(0) * GROUPS + WHICH).to(gl.int64) * (RM * BM) + at, acc)
                 gl.thread_barrier()  # of the warp group: ptxas lets one lane of a warp release for all of them
                 none = gl.arange(0, THREADS, EACH) * 0
                 gl.atomic_add(flags + gl.program_id(0) * GROUPS + WHICH + none, none + 1, sem="release")
@@ -225,7 +232,7 @@ def _product(x_desc, codes_desc, high_desc, out_desc, parts, flags, scale, zero,
                        groups, per_group, blocks, whole, streamed, group, BM, BN, STAGES, STREAM, GROUPS, FORMAT, BITS, GROUP, CHANNEL, L, L2)),
             (_load, (x_desc, codes_desc, high_desc, x_ring, codes_ring, high_ring, full, empty, M, N, blocks, whole, streamed, group,
                      BM, BN, STAGES, STREAM)),
-        ], [4, 4, 4, 1], [112, 112, 112, 40])
+        ], [4, 4, 4, 1], [112, 112, 112, 32])
 
 
 def choose(p: Problem) -> Config:
