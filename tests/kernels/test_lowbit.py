@@ -133,14 +133,14 @@ def test_each_slice_of_k_is_computed_once_and_each_part_is_added_once(m: int, n:
     monkeypatch.setitem(begin_of.__globals__, "tl", OnNumbers(0, 0))
     for config in hopper.configs(problem):
         whole, streamed, grid = divided(config, problem)
-        streams += config.STREAM
+        streams += config.STREAM > 0
         done: dict[int, list[tuple[int, int]]] = {}
         given, taken = set(), []
         for p in range(grid):
             monkeypatch.setattr(_product_gluon, "gl", OnNumbers(p, grid))
             turns, begin, end, pieces = _product_gluon.share.fn(whole, streamed, slices, 1)
             for i in range(turns + pieces):
-                tile, first, last = _product_gluon.item.fn(i, turns, begin, end, whole, streamed, slices, config.STREAM, 1)
+                tile, first, last = _product_gluon.item.fn(i, turns, begin, end, whole, streamed, slices, config.STREAM > 0, 1)
                 done.setdefault(tile, []).append((first, last))
                 if first > 0:
                     assert i == 0 and turns == 0 or i == turns

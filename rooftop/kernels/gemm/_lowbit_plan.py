@@ -9,18 +9,19 @@ from functools import lru_cache
 
 from rooftop.core.spec import Problem
 from rooftop.core.tensor_maps import not_copied
-from rooftop.kernels.gemm._model import BARRIERS, EPILOGUE, FMAS, FROM_L2, MEMORY, ONE, SHARED, START
+from rooftop.kernels.gemm._model import BARRIERS, FMAS, FROM_L2, MEMORY, ONE, SHARED
 from rooftop.ops.quantized_matmul import BITS
 
 FORMATS = ("int8", "int4", "int2", "e4m3", "e5m2", "e3m2", "e2m3", "e2m1")
 assert set(FORMATS) == set(BITS)
-CLOCK = 1.7e9
-WAIT = 610  # cycles of a step for the latency of its codes and for its mbarriers
-EASY, HARD = 24, 40  # instructions of a warp that unpack 16 rows by 16 columns
-BESIDE = 0.37  # share of the shorter that is not hidden where products and unpacking take equally long
-ZERO = 1.5e-6  # seconds of the launch that clears the flags of stream-K
-PARTS = 64.0  # bytes a cycle at which a multiprocessor writes and reads them
-LATE = 2000  # cycles of latency from a part's stores to its loads
+CLOCK, POWER = 1.8e9, 0.14  # Hz; by how much longer steps take when all multiprocessors multiply: the clock falls
+START = 5400  # cycles from launch to the first multiply
+WAIT = {2: 610, 4: 555}  # cycles of a step for the latency of its codes and for its mbarriers, by groups of consumers
+EASY, HARD = 26, 40  # instructions of a warp that unpack 16 rows by 16 columns
+BESIDE = 0.355  # share of the shorter that is not hidden where products and unpacking take equally long
+ZERO = 1.8e-6  # seconds of the launch that clears the flags of stream-K
+PARTS, ADDED = 1.54e12, 3.1e10  # bytes a second: at which parts are written by all, and read by one
+LATE = 2600  # cycles of latency from a part's stores to its loads
 LEAST = 4  # blocks of 128 columns that a multiprocessor has at least
 TILES = ((128, 256, 2), (256, 128, 2), (128, 128, 2), (256, 128, 4), (256, 64, 4), (256, 64, 2), (128, 64, 2), (256, 32, 4), (128, 32, 2))
 
@@ -65,14 +66,14 @@ def supports(p: Problem) -> str | None:
 @dataclass(frozen=True)
 class Config:
     """BN rows of the weight by BM rows of x; STAGES of 128 columns in the ring buffer; GROUP tiles of the weight in a group;
-    STREAM: tiles that would leave multiprocessors idle are divided along K among all of them; GROUPS of consumer warps, each with
-    BN / GROUPS rows."""
+    STREAM: the blocks among which tiles that would leave multiprocessors idle are divided along K, 0 to divide none; GROUPS of consumer
+    warps, each with BN / GROUPS rows."""
 
     BN: int = 256
     BM: int = 128
     STAGES: int = 3
     GROUP: int = 8
-    STREAM: bool = False
+    STREAM: int = 0
     GROUPS: int = 2
 
 
@@ -87,9 +88,15 @@ def divided(config: Config, p: Problem) -> tuple[int, int, int]:
     tiles = -(-m // config.BM) * -(-n // config.BN)
     if not config.STREAM:
         return tiles, 0, min(tiles, p.device.sms)
-    grid = min(p.device.sms, max(1, tiles * p["codes"].shape[1] // LEAST))
+    grid = config.STREAM
     streamed = tiles % grid + (grid if tiles > grid else 0)
     return tiles - streamed, streamed, grid
+
+
+def _streams(tiles: int, blocks: int, sms: int) -> set[int]:
+    """Blocks for stream-K: all, and the most of which each has a part of one tile alone."""
+    most = min(sms, max(1, tiles * blocks // LEAST))
+    return {grid for grid in (most, most // tiles * tiles) if grid and tiles % grid}
 
 
 def _stage(bn: int, bm: int, bits: int) -> int:
@@ -98,21 +105,24 @@ def _stage(bn: int, bm: int, bits: int) -> int:
 
 def _seconds(config: Config, p: Problem) -> float:
     """Predicted time. A step of 128 columns takes the longer of the products and the unpacking, and the more of the shorter the closer the
-    two are; or TMA's loads. Fitted on an H200 to int4, 16 to 8192 rows."""
+    two are; or TMA's loads. Fitted on an H200 to int4 and int8, 16 to 4096 rows."""
     format, blocks = str(p.option("format")), p["codes"].shape[1]
     whole, streamed, grid = divided(config, p)
     products = config.BM * config.BN * 128 / FMAS
     unpack = config.BN / 16 * 8 * (HARD if BITS[format] == 6 or format == "e2m1" else EASY) / 4
-    longer, shorter = sorted((products, WAIT + unpack), reverse=True)
+    longer, shorter = sorted((products, WAIT[config.GROUPS] + unpack), reverse=True)
     step = max(longer + BESIDE * shorter * shorter / longer, _stage(config.BN, config.BM, BITS[format]) / FROM_L2 + 150)
-    epilogue = EPILOGUE + config.BM * config.BN * 2 / 64
-    made = -(-whole // grid) * (blocks * step + epilogue)
+    epilogue = config.BM * config.BN * 2 / 64
+    turns = -(-whole // grid)
+    made = turns * (blocks * step + epilogue)
     memory = (p["codes"].numel + p["scale"].nbytes) / min(MEMORY, grid * ONE)
     if not streamed:
-        return START / CLOCK + max(made / CLOCK, memory)
+        return START / CLOCK + max(made / CLOCK * (1 + POWER * whole / (turns * p.device.sms)), memory)
     made += -(-streamed * blocks // grid) * step + epilogue
-    parts = config.BM * config.BN * 4 / PARTS * (1 + -(-grid // streamed)) + LATE
-    return START / CLOCK + max(made / CLOCK, memory) + parts / CLOCK + ZERO
+    others = max(1, -(-grid // streamed) - 1)  # parts that a block adds
+    written = grid - (streamed if grid % streamed == 0 else 1)
+    parts = config.BM * config.BN * 4 * (written / PARTS + others / ADDED) + LATE / CLOCK
+    return START / CLOCK + max(made / CLOCK * (1 + POWER * grid / p.device.sms), memory) + parts + ZERO
 
 
 @lru_cache(maxsize=32)
@@ -128,9 +138,9 @@ def ranked(p: Problem) -> tuple[tuple[float, Config], ...]:
         crowded = bn == 256 and ((bm == 128 and zero) or (grouping(p)[0] == 32 and (bm == 128 or groups == 4 or zero)))
         if stages < 2 or crowded:
             continue
-        whole = Config(bn, bm, stages, max(1, round(side / bn)), False, groups)
+        whole = Config(bn, bm, stages, max(1, round(side / bn)), 0, groups)
         found.append((_seconds(whole, p), whole))
-        stream = replace(whole, STREAM=True)
-        if divided(stream, p)[1] % divided(stream, p)[2]:
+        for grid in _streams(divided(whole, p)[0], p["codes"].shape[1], p.device.sms):
+            stream = replace(whole, STREAM=grid)
             found.append((_seconds(stream, p), stream))
     return tuple(sorted(found, key=lambda one: (one[0], one[1].STREAM)))

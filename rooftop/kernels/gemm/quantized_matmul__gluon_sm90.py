@@ -280,7 +280,7 @@ def launches(p: Problem, config: Config) -> list[Launch]:
         "zero": "zero" if p.get("zero") is not None else None, "x_scale": "x_scale" if p.get("x_scale") is not None else None,
         "bias": bias, "M": m, "N": n, "stripes": stripes, "groups": p["scale"].shape[1], "per_group": per_group, "blocks": blocks,
         "whole": whole, "streamed": streamed, "group": config.GROUP, "BM": bm, "BN": bn, "STAGES": config.STAGES,
-        "STREAM": config.STREAM, "GROUPS": config.GROUPS, "FORMAT": FORMATS.index(str(p.option("format"))), "BITS": bits, "GROUP": group,
+        "STREAM": bool(config.STREAM), "GROUPS": config.GROUPS, "FORMAT": FORMATS.index(str(p.option("format"))), "BITS": bits, "GROUP": group,
         "CHANNEL": int(p.option("group")) == k, "L": words_layout(rows // 16, *plane_shape(bits)), "L2": words_layout(rows // 16, 1, 2),
     }
     return [Launch(kernel=_product, grid=(grid,), args=args, warps=4)]
