@@ -17,9 +17,10 @@ FILLED = 6.5, 2.8  # cycles that TMA takes to fill 128 bytes outside of b with z
 START, EPILOGUE = 2500.0, 2500.0  # cycles of the prologue, and of the epilogue of a tile
 NARROW = 64  # columns up to which S is streamed, its bytes by 256 columns of 128 rows, and those of b beside them
 OF_S, OF_B = 36864, 32768
-MEMORY, ONE = 4.2e12, 6.5e10  # bytes a second of device memory: all, and of one multiprocessor
-FIRST, TOGETHER = 2e-6, 1.5e-6  # seconds of the first loads; of a cluster that adds its sums
-PROVEN = False  # the streaming kernel, on a GPU
+MEMORY, ONE, BOTH = 4.5e12, 3.5e10, 9.1e10  # bytes a second: of S, from device memory, by all and by one; of S and b by one
+FIRST, ROUND, TOGETHER = 3.2e-6, 3.5e-6, 1.5e-6  # seconds of the first loads, of another round, and of another block's sums
+MISSING = 4.7, 2.0  # cycles that TMA takes to fill 128 bytes outside of b with zeros while S is streamed: along K, and along N
+
 
 
 def near(b: Meta) -> bool:
@@ -73,16 +74,18 @@ def seconds(p: Problem) -> float:
         return (max(1.0, rounds) / ceil(rounds) + 1) / 2
 
     whole = min(clocks(p, c["blocks"], c["wide"]) * part(c["blocks"], c["wide"]) for c in _wide()) / CLOCK
-    return min([whole, *(streamed(p, c["split"]) for c in _narrow(p) if PROVEN)])
+    return min([whole, *(streamed(p, c["split"]) for c in _narrow(p)[:1])])
 
 
 def streamed(p: Problem, split: int) -> float:
     """Predicted time of the kernel for few columns, with K divided among `split` blocks."""
     stripes, slices = p["meta"].shape[:2]
-    blocks, each = -(-stripes // 8) * split, -(-slices // split)
-    rounds, at_once = -(-blocks // p.device.sms), min(blocks, p.device.sms)
-    step = max(OF_S * at_once / MEMORY, OF_S / ONE, (OF_S + OF_B) / FROM_L2 / CLOCK)
-    return FIRST + rounds * each * step + (TOGETHER if split > 1 else 0.0)
+    tall, each, size = -(-stripes // 8), -(-slices // split), 1 << (split - 1).bit_length()
+    resident = min(p.device.sms // split, p.device.resident(size) * size // split) * split
+    rounds, at_once = -(-tall * split // resident), min(tall * split, resident)
+    missing = 4 * (NARROW - p["b"].shape[1]) * MISSING[0 if near(p["b"]) else 1] / CLOCK
+    step = max(OF_S * at_once / MEMORY, OF_S / ONE, (OF_S + OF_B) / BOTH + missing)
+    return FIRST + rounds * each * step + (rounds - 1) * ROUND + (split - 1) * TOGETHER
 
 
 def _wide() -> list[dict[str, Any]]:
@@ -108,7 +111,7 @@ def configs(p: Problem, head: Any) -> list[dict[str, Any]]:
 
 def choose(p: Problem, head: Any) -> dict[str, Any]:
     best, few = min(_wide(), key=lambda c: clocks(p, c["blocks"], c["wide"])), _narrow(p)
-    return few[0] if PROVEN and few and streamed(p, few[0]["split"]) * CLOCK < clocks(p, best["blocks"], best["wide"]) else best
+    return few[0] if few and streamed(p, few[0]["split"]) * CLOCK < clocks(p, best["blocks"], best["wide"]) else best
 
 
 def launches(p: Problem, config: Any, head: Any) -> list[Launch]:
