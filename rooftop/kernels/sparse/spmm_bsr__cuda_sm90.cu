@@ -186,7 +186,7 @@ __device__ inline void held_rows(unsigned (&x)[4], unsigned b, int column, int k
 /// WIDE rows of b. NEAR: rows of b in shared memory run along K. values_map: boxes of HIGH rows of WIDE; b_map: boxes of TILE rows of WIDE
 /// (NEAR), or WIDE rows of 64. STEP: as in put_sums. next: the counter of tiles. tall: block rows; high, across: tiles along M and N.
 /// HELD: b is multiplied from registers, which each warp loads once for all blocks of a column; wgmma reads it from shared memory along N for
-/// each block anew, in about 50 cycles.
+/// each block anew. Two warps then share the copies, and tiles are taken in turn.
 template <typename T, int HIGH, int WIDE, int TILE, int STAGES, bool HELD, bool NEAR, int STEP, int ACT, int BIAS>
 __global__ void __launch_bounds__(HELD ? 384 : 288, 1)
 towers(int M, int N, int K, int blocks, int tall, int high, int across, const __grid_constant__ CUtensorMap values_map,
@@ -207,7 +207,7 @@ towers(int M, int N, int K, int blocks, int tall, int high, int across, const __
     const int tiles = high * across;
     if (warp >= 8) {
         if (HELD) asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
-        if (warp > 8) return;
+        if (warp > 9) return;  // HELD: warp 8 copies the blocks, warp 9 rows of b; both merge
         if (lane == 0) prefetch_map(values_map), prefetch_map(b_map);
         // EACH lanes hold the next column indices of one block row. In a stage a lane copies one box: of b, or one block.
         constexpr int EACH = 32 / ROWS, BOXES = NEAR ? 1 : TILE / 64, COPIES = BOXES + ROWS;
@@ -217,7 +217,8 @@ towers(int M, int N, int K, int blocks, int tall, int high, int across, const __
         int stage = 0, parity = 1, tile = blockIdx.x;
         while (tile < tiles) {
             int after = 0;
-            if (lane == 0) after = atomicAdd(next, 1) + gridDim.x;
+            if (HELD) after = tile + gridDim.x;
+            else if (lane == 0) after = atomicAdd(next, 1) + gridDim.x;
             const int r = tile % high * ROWS + row, n = tile / high * TILE;
             int first = 0, last = 0;
             if (r < tall) {
@@ -251,12 +252,12 @@ towers(int M, int N, int K, int blocks, int tall, int high, int across, const __
                 }
                 const unsigned bar = full + 8 * stage, a = base + stage * (A + B), b = a + A;
                 barrier_wait(empty + 8 * stage, parity);
-                if (lane == 0) {
+                if (lane == 0 && warp == 8) {
                     about[stage] = make_int2(tile, mask | (least == NONE ? LAST : 0));
                     barrier_expect(bar, count * TILE * WIDE * 2 + __popc(mask) * BLOCK);
                 }
                 __syncwarp();
-                if (wanted) {
+                if (wanted && (!HELD || (warp == 8) == (box >= BOXES))) {
                     if (box >= BOXES) copy_box(a + (part * ROWS + of_row) * BLOCK, values_map, bar, 0, block * HIGH);
                     else if (NEAR) copy_box(b + part * TILE * WIDE * 2, b_map, bar, column * WIDE, n);
                     else copy_box(b + box * 8192 + part * WIDE * 128, b_map, bar, n + box * 64, column * WIDE);
@@ -266,7 +267,7 @@ towers(int M, int N, int K, int blocks, int tall, int high, int across, const __
             tile = __shfl_sync(~0u, after, 0);
         }
         barrier_wait(empty + 8 * stage, parity);
-        if (lane == 0) {
+        if (lane == 0 && warp == 8) {
             about[stage].x = -1;
             barrier_arrive(full + 8 * stage);
         }
