@@ -143,7 +143,7 @@ def test_each_slice_of_k_is_computed_once_and_each_part_is_added_once(m: int, n:
                 tile, first, last = _product_gluon.item.fn(i, turns, begin, end, whole, streamed, slices, config.STREAM > 0, 1)
                 done.setdefault(tile, []).append((first, last))
                 if first > 0:
-                    assert i == 0 and turns == 0 or i == turns
+                    assert (i == 0 and turns == 0) or i == turns
                     given.add(p)
                     continue
                 q = p + 1  # as `_gathered`

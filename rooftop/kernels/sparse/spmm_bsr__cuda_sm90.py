@@ -9,6 +9,10 @@ from rooftop.core.spec import DTYPES, Launch, Meta, Problem, TensorMap, instance
 from rooftop.ops._sparse import ACTIVATIONS
 
 SHARED = 226 * 1024
+TOWER = 128  # rows
+FROM_L2 = 37.0  # bytes a cycle that TMA loads to a multiprocessor while all of them load
+COLUMN, STORE = 450, 0.18  # cycles of a column of blocks in a tower, and of an element of the result
+SHORT = 16  # average stages of a tile up to which it pays that one warp group lags behind the other: one multiplies while the other stores
 
 
 def near(b: Meta) -> bool:
@@ -45,10 +49,6 @@ def supports(p: Problem, head: Any) -> str | None:
     return None
 
 
-TOWER = 128  # rows
-SHORT = 16  # average stages of a tile up to which it pays that one warp group lags behind the other: one multiplies while the other stores
-
-
 def configs(p: Problem, head: Any) -> list[dict[str, Any]]:
     high, wide = p["values"].shape[1:]
     tiles = (512, 256, 128) if high <= 64 and not near(p["b"]) else (256, 128)  # TMA reads at most 256 rows at once
@@ -73,16 +73,25 @@ def _towers(p: Problem) -> list[dict[str, Any]]:
     ]
 
 
+def cycles(p: Problem, config: Any) -> float:
+    """Predicted for a multiprocessor: each tile loads its blocks and the rows of b that they need. In a tower rows of b are loaded once for
+    all block rows, but wgmma reads b from shared memory for each block."""
+    (count, high, wide), (k, n), tall, tile = p["values"].shape, p["b"].shape, p["offsets"].numel - 1, config["tile"]
+    rows, columns = TOWER // high if config["towers"] else 1, -(-k // wide)
+    loaded, held = columns * (1 - (1 - min(1.0, count / (tall * columns))) ** rows), count / tall * rows
+    made = (loaded * tile + held * high) * wide * 2 / FROM_L2
+    if config["towers"]:
+        made = max(made, loaded * COLUMN + held * (wide / 16) * (tile / 64) * (2048 + 32 * high) / 128)
+    return max(1.0, -(-tall // rows) * -(-n // tile) / p.device.sms) * (made + STORE * rows * high * tile)
+
+
 def choose(p: Problem, head: Any) -> dict[str, Any]:
-    """Wide tiles, which read values less often (L2 bandwidth is the limit), unless multiprocessors would be idle or there are few
-    columns."""
-    n, tall = p["b"].shape[1], p["offsets"].numel - 1
-    found: dict[int, dict[str, Any]] = {}
-    for c in (c for c in configs(p, head) if not c["towers"]):
-        found.setdefault(c["tile"], c)
-    if 512 in found and n % 512 == 0 and tall * (n // 512) >= 4 * p.device.sms:
-        return found[512]
-    return found[128] if n <= 128 or tall * -(-n // 256) < p.device.sms else found[256]
+    """The first of the fastest predicted. Towers with b in registers run by their config alone, until a GPU has proven them."""
+    found: dict[tuple[int, bool], dict[str, Any]] = {}
+    for c in configs(p, head):
+        if not c["held"]:
+            found.setdefault((c["tile"], c["towers"]), c)
+    return min(found.values(), key=lambda c: cycles(p, c))
 
 
 def scratch(p: Problem, config: Any, head: Any) -> dict[str, Meta]:
