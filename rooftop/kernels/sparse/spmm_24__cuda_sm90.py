@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from math import ceil
+from functools import lru_cache
+from operator import itemgetter
 from typing import Any
 
 from rooftop.core import tensor_maps
@@ -56,62 +57,56 @@ def _sizes(p: Problem) -> tuple[int, int, int]:
     return p["values"].shape[0], p["b"].shape[1], p["b"].shape[0]
 
 
-def clocks(p: Problem, blocks: int, wide: int) -> float:
-    m, n, k = _sizes(p)
-    high = 128 * blocks
-    rounds = -(-(-(-m // high) * -(-n // wide)) // p.device.sms)
-    step = max(high * wide * 128 / 2 / FMAS, (high + 2 * wide) * 128 / FROM_L2)  # a slice of 128 columns
-    step += 2 * max(0, wide - n) * FILLED[0 if near(p["b"]) else 1]
-    return START + rounds * (2 * -(-k // 256) * step + EPILOGUE)
+@lru_cache(maxsize=32)
+def _wide(p: Problem) -> tuple[tuple[float, dict[str, Any], float], ...]:
+    """Configs with their predicted cycles, the fastest first, and how much of them is left where a last round of few tiles has more of the
+    L2."""
+    (m, n, k), sms, fill, found = _sizes(p), p.device.sms, FILLED[0 if near(p["b"]) else 1], []
+    for blocks, wide in ((2, 128), (1, 256), (1, 128)):
+        high = 128 * blocks
+        tiles = -(-m // high) * -(-n // wide)
+        rounds = -(-tiles // sms)
+        step = max(high * wide * 128 / 2 / FMAS, (high + 2 * wide) * 128 / FROM_L2)  # a slice of 128 columns
+        step += 2 * max(0, wide - n) * fill
+        made = START + rounds * (2 * -(-k // 256) * step + EPILOGUE)
+        config = {"blocks": blocks, "wide": wide, "stages": min(6, SHARED // (high * 128 + wide * 256)), "split": 0}
+        found.append((made, config, (max(1.0, tiles / sms) / rounds + 1) / 2))
+    return tuple(sorted(found, key=itemgetter(0)))
 
 
 def seconds(p: Problem) -> float:
-    """Predicted time of the best config; a last round of few tiles has more of the L2."""
-    m, n, _ = _sizes(p)
-
-    def part(blocks: int, wide: int) -> float:
-        rounds = -(-m // (128 * blocks)) * -(-n // wide) / p.device.sms
-        return (max(1.0, rounds) / ceil(rounds) + 1) / 2
-
-    whole = min(clocks(p, c["blocks"], c["wide"]) * part(c["blocks"], c["wide"]) for c in _wide()) / CLOCK
-    return min([whole, *(streamed(p, c["split"]) for c in _narrow(p)[:1])])
+    """Predicted time of the best config."""
+    return min([*(made * part / CLOCK for made, _, part in _wide(p)), *(time for time, _ in _narrow(p)[:1])])
 
 
-def streamed(p: Problem, split: int) -> float:
-    """Predicted time of the kernel for few columns, with K divided among `split` blocks."""
-    stripes, slices = p["meta"].shape[:2]
-    tall, each, size = -(-stripes // 8), -(-slices // split), 1 << (split - 1).bit_length()
-    resident = min(p.device.sms // split, p.device.resident(size) * size // split) * split
-    rounds, at_once = -(-tall * split // resident), min(tall * split, resident)
-    missing = 4 * (NARROW - p["b"].shape[1]) * MISSING[0 if near(p["b"]) else 1] / CLOCK
-    step = max(OF_S * at_once / MEMORY, OF_S / ONE, (OF_S + OF_B) / BOTH + missing)
-    return FIRST + rounds * each * step + (rounds - 1) * ROUND + (split - 1) * TOGETHER
-
-
-def _wide() -> list[dict[str, Any]]:
+@lru_cache(maxsize=32)
+def _narrow(p: Problem) -> tuple[tuple[float, dict[str, Any]], ...]:
+    """Configs for few columns with their predicted times, the fastest first. Clusters have at most 7 blocks, whose sums fit the first one's
+    ring."""
+    n, (stripes, slices), sms = p["b"].shape[1], p["meta"].shape[:2], p.device.sms
+    if n > NARROW:
+        return ()
+    tall, whole = -(-stripes // 8), (OF_S + OF_B) / BOTH + 4 * (NARROW - n) * MISSING[0 if near(p["b"]) else 1] / CLOCK
     found = []
-    for blocks, wide in ((2, 128), (1, 256), (1, 128)):
-        stage = 128 * blocks * 128 + wide * 256
-        found.append({"blocks": blocks, "wide": wide, "stages": min(6, SHARED // stage), "split": 0})
-    return found
-
-
-def _narrow(p: Problem) -> list[dict[str, Any]]:
-    """The fastest predicted first; clusters have at most 7 blocks, whose sums fit the first one's ring."""
-    if p["b"].shape[1] > NARROW:
-        return []
-    slices = p["meta"].shape[1]
-    splits = [s for s in range(1, 8) if s == 1 or -(-slices // -(-slices // s)) == s]
-    return [{"blocks": 1, "wide": NARROW, "stages": 3, "split": s} for s in sorted(splits, key=lambda s: streamed(p, s))]
+    for split, size in ((1, 1), (2, 2), (3, 4), (4, 4), (5, 8), (6, 8), (7, 8)):
+        each = -(-slices // split)
+        if split > 1 and -(-slices // each) != split:
+            continue
+        resident = min(sms // split, p.device.resident(size) * size // split) * split
+        rounds, at_once = -(-tall * split // resident), min(tall * split, resident)
+        step = max(OF_S * at_once / MEMORY, OF_S / ONE, whole)
+        time = FIRST + rounds * each * step + (rounds - 1) * ROUND + (split - 1) * TOGETHER
+        found.append((time, {"blocks": 1, "wide": NARROW, "stages": 3, "split": split}))
+    return tuple(sorted(found, key=itemgetter(0)))
 
 
 def configs(p: Problem, head: Any) -> list[dict[str, Any]]:
-    return _wide() + _narrow(p)
+    return [dict(config) for _, config, *_ in (*_wide(p), *_narrow(p))]
 
 
 def choose(p: Problem, head: Any) -> dict[str, Any]:
-    best, few = min(_wide(), key=lambda c: clocks(p, c["blocks"], c["wide"])), _narrow(p)
-    return few[0] if few and streamed(p, few[0]["split"]) * CLOCK < clocks(p, best["blocks"], best["wide"]) else best
+    (made, best, _), few = _wide(p)[0], _narrow(p)
+    return dict(few[0][1]) if few and few[0][0] * CLOCK < made else dict(best)
 
 
 def launches(p: Problem, config: Any, head: Any) -> list[Launch]:
