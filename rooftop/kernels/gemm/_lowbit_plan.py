@@ -93,6 +93,12 @@ def divided(config: Config, p: Problem) -> tuple[int, int, int]:
     return tiles - streamed, streamed, grid
 
 
+def split_of(config: Config, p: Problem) -> int:
+    """Blocks that have a part of one tile alone, and each add a share of it; 1 where one block adds them all."""
+    _, streamed, grid = divided(config, p)
+    return grid // streamed if streamed and grid % streamed == 0 else 1
+
+
 def _streams(tiles: int, blocks: int, sms: int) -> set[int]:
     """Blocks for stream-K: all, and the most of which each has a part of one tile alone."""
     most = min(sms, max(1, tiles * blocks // LEAST))
@@ -119,9 +125,8 @@ def _seconds(config: Config, p: Problem) -> float:
     if not streamed:
         return START / CLOCK + max(made / CLOCK * (1 + POWER * whole / (turns * p.device.sms)), memory)
     made += -(-streamed * blocks // grid) * step + epilogue
-    others = max(1, -(-grid // streamed) - 1)  # parts that a block adds
-    written = grid - (streamed if grid % streamed == 0 else 1)
-    parts = config.BM * config.BN * 4 * (written / PARTS + others / ADDED) + LATE / CLOCK
+    split, others = split_of(config, p), max(1, -(-grid // streamed) - 1)  # parts that a block adds
+    parts = config.BM * config.BN * 4 * (grid / PARTS + (1 if split > 1 else others) / ADDED) + LATE / CLOCK
     return START / CLOCK + max(made / CLOCK * (1 + POWER * grid / p.device.sms), memory) + parts + ZERO
 
 
