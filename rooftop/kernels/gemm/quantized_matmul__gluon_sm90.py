@@ -344,4 +344,4 @@ def launches(p: Problem, config: Config) -> list[Launch]:
         "FORMAT": FORMATS.index(str(p.option("format"))), "BITS": bits, "GROUP": group,
         "CHANNEL": int(p.option("group")) == k, "L": words_layout(rows // 16, *plane_shape(bits)), "L2": words_layout(rows // 16, 1, 2),
     }
-    return [Launch(kernel=_product, grid=(grid,), args=args, warps=4)]
+    return [Launch(kernel=_product, grid=(grid,), args=args, warps=4, cooperative=config.STREAM > 0)]  # blocks wait for each other
