@@ -4,7 +4,7 @@ and the kernel for few rows."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 
 from rooftop.core.spec import Problem
@@ -85,9 +85,12 @@ def divided(config: Config, p: Problem) -> tuple[int, int, int]:
     """Tiles that a block computes whole, tiles that are divided along K, and blocks of the grid. Divided are those of the last, partial
     wave, and one wave more."""
     m, n, _ = sizes(p)
-    tiles = -(-m // config.BM) * -(-n // config.BN)
+    return _divided(config, -(-m // config.BM) * -(-n // config.BN), p.device.sms)
+
+
+def _divided(config: Config, tiles: int, sms: int) -> tuple[int, int, int]:
     if not config.STREAM:
-        return tiles, 0, min(tiles, p.device.sms)
+        return tiles, 0, min(tiles, sms)
     grid = config.STREAM
     streamed = tiles % grid + (grid if tiles > grid else 0)
     return tiles - streamed, streamed, grid
@@ -109,43 +112,61 @@ def _stage(bn: int, bm: int, bits: int) -> int:
     return bm * 256 + bn * 16 * bits
 
 
-def _seconds(config: Config, p: Problem) -> float:
+@dataclass(frozen=True)
+class Facts:
+    """What the model sees of a product of x [m, k] with packed codes of n rows: blocks of 128 columns, bits of a code, whether it takes
+    longer to unpack, bytes of codes and scales."""
+
+    m: int
+    n: int
+    blocks: int
+    bits: int
+    hard: bool
+    bytes_of_weight: int
+    sms: int
+
+
+def facts(p: Problem) -> Facts:
+    (m, n, _), format, codes = sizes(p), str(p.option("format")), p["codes"]
+    bits = BITS[format]
+    return Facts(m, n, codes.shape[1], bits, bits == 6 or format == "e2m1", codes.numel + p["scale"].nbytes, p.device.sms)
+
+
+def seconds(config: Config, f: Facts) -> float:
     """Predicted time. A step of 128 columns takes the longer of the products and the unpacking, and the more of the shorter the closer the
     two are; or TMA's loads. Fitted on an H200 to int4 and int8, 16 to 4096 rows."""
-    format, blocks = str(p.option("format")), p["codes"].shape[1]
-    whole, streamed, grid = divided(config, p)
-    products = config.BM * config.BN * 128 / FMAS
-    unpack = config.BN / 16 * 8 * (HARD if BITS[format] == 6 or format == "e2m1" else EASY) / 4
-    longer, shorter = sorted((products, WAIT[config.GROUPS] + unpack), reverse=True)
-    step = max(longer + BESIDE * shorter * shorter / longer, _stage(config.BN, config.BM, BITS[format]) / FROM_L2 + 150)
-    epilogue = config.BM * config.BN * 2 / 64
+    bn, bm = config.BN, config.BM
+    whole, streamed, grid = _divided(config, -(-f.m // bm) * -(-f.n // bn), f.sms)
+    products = bm * bn * 128 / FMAS
+    unpack = WAIT[config.GROUPS] + bn / 16 * 8 * (HARD if f.hard else EASY) / 4
+    longer, shorter = (products, unpack) if products > unpack else (unpack, products)
+    step = max(longer + BESIDE * shorter * shorter / longer, _stage(bn, bm, f.bits) / FROM_L2 + 150)
+    epilogue = bm * bn * 2 / 64
     turns = -(-whole // grid)
-    made = turns * (blocks * step + epilogue)
-    memory = (p["codes"].numel + p["scale"].nbytes) / min(MEMORY, grid * ONE)
+    made = turns * (f.blocks * step + epilogue)
+    memory = f.bytes_of_weight / min(MEMORY, grid * ONE)
     if not streamed:
-        return START / CLOCK + max(made / CLOCK * (1 + POWER * whole / (turns * p.device.sms)), memory)
-    made += -(-streamed * blocks // grid) * step + epilogue
-    split, others = split_of(config, p), max(1, -(-grid // streamed) - 1)  # parts that a block adds
-    parts = config.BM * config.BN * 4 * (grid / PARTS + (1 if split > 1 else others) / ADDED) + LATE / CLOCK
-    return START / CLOCK + max(made / CLOCK * (1 + POWER * grid / p.device.sms), memory) + parts + ZERO
+        return START / CLOCK + max(made / CLOCK * (1 + POWER * whole / (turns * f.sms)), memory)
+    made += -(-streamed * f.blocks // grid) * step + epilogue
+    # parts that a block adds: of one tile alone each block adds its share of all
+    others = 1 if grid % streamed == 0 else max(1, -(-grid // streamed) - 1)
+    parts = bm * bn * 4 * (grid / PARTS + others / ADDED) + LATE / CLOCK
+    return START / CLOCK + max(made / CLOCK * (1 + POWER * grid / f.sms), memory) + parts + ZERO
 
 
 @lru_cache(maxsize=32)
 def ranked(p: Problem) -> tuple[tuple[float, Config], ...]:
     """Configs with their predicted times, the fastest first."""
-    bits, found = bits_of(p), []
+    f, small, zero, found = facts(p), grouping(p)[0] == 32, p.get("zero") is not None, []
     for bn, bm, groups in TILES:
         free = SHARED - BARRIERS - 2 * bn * bm
-        stages = min(6, free // _stage(bn, bm, bits))
-        side = (p.device.sms * bn * bm) ** 0.5
+        stages = min(6, free // _stage(bn, bm, f.bits))
+        side = (f.sms * bn * bm) ** 0.5
         # scales of groups of 32, and zero points, do not fit the registers
-        zero = p.get("zero") is not None
-        crowded = bn == 256 and ((bm == 128 and zero) or (grouping(p)[0] == 32 and (bm == 128 or groups == 4 or zero)))
+        crowded = bn == 256 and ((bm == 128 and zero) or (small and (bm == 128 or groups == 4 or zero)))
         if stages < 2 or crowded:
             continue
-        whole = Config(bn, bm, stages, max(1, round(side / bn)), 0, groups)
-        found.append((_seconds(whole, p), whole))
-        for grid in _streams(divided(whole, p)[0], p["codes"].shape[1], p.device.sms):
-            stream = replace(whole, STREAM=grid)
-            found.append((_seconds(stream, p), stream))
+        for grid in (0, *_streams(-(-f.m // bm) * -(-f.n // bn), f.blocks, f.sms)):
+            config = Config(bn, bm, stages, max(1, round(side / bn)), grid, groups)
+            found.append((seconds(config, f), config))
     return tuple(sorted(found, key=lambda one: (one[0], one[1].STREAM)))
