@@ -166,7 +166,8 @@ def ranked(p: Problem) -> tuple[tuple[float, Config], ...]:
         crowded = bn == 256 and ((bm == 128 and zero) or (small and (bm == 128 or groups == 4 or zero)))
         if stages < 2 or crowded:
             continue
-        for grid in (0, *_streams(-(-f.m // bm) * -(-f.n // bn), f.blocks, f.sms)):
+        streams = set() if bm == 256 and small and zero else _streams(-(-f.m // bm) * -(-f.n // bn), f.blocks, f.sms)
+        for grid in (0, *streams):
             config = Config(bn, bm, stages, max(1, round(side / bn)), grid, groups)
             found.append((seconds(config, f), config))
     return tuple(sorted(found, key=lambda one: (one[0], one[1].STREAM)))

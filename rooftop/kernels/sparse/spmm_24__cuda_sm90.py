@@ -101,7 +101,7 @@ def _narrow(p: Problem) -> tuple[tuple[float, dict[str, Any]], ...]:
 
 
 def configs(p: Problem, head: Any) -> list[dict[str, Any]]:
-    return [dict(config) for _, config, *_ in (*_wide(p), *_narrow(p))]
+    return [dict(config) for _, config, _ in _wide(p)] + [dict(config) for _, config in _narrow(p)]
 
 
 def choose(p: Problem, head: Any) -> dict[str, Any]:
