@@ -23,7 +23,7 @@ ZERO = 1.8e-6  # seconds of the launch that clears the flags of stream-K
 PARTS, ADDED = 1.54e12, 3.1e10  # bytes a second: at which parts are written by all, and read by one
 LATE = 2600  # cycles of latency from a part's stores to its loads
 LEAST = 4  # blocks of 128 columns that a multiprocessor has at least
-TILES = ((128, 256, 2), (256, 128, 2), (128, 128, 2), (256, 128, 4), (256, 64, 4), (256, 64, 2), (128, 64, 2), (256, 32, 4), (128, 32, 2))
+TILES = ((128, 256, 2), (256, 128, 2), (128, 128, 2), (256, 64, 4), (256, 64, 2), (128, 64, 2), (256, 32, 4), (128, 32, 2))
 
 
 def sizes(p: Problem) -> tuple[int, int, int]:
@@ -96,12 +96,6 @@ def _divided(config: Config, tiles: int, sms: int) -> tuple[int, int, int]:
     return tiles - streamed, streamed, grid
 
 
-def split_of(config: Config, p: Problem) -> int:
-    """Blocks that have a part of one tile alone, and each add a share of it; 1 where one block adds them all."""
-    _, streamed, grid = divided(config, p)
-    return grid // streamed if streamed and grid % streamed == 0 else 1
-
-
 def _streams(tiles: int, blocks: int, sms: int) -> set[int]:
     """Blocks for stream-K: all, and the most of which each has a part of one tile alone."""
     most = min(sms, max(1, tiles * blocks // LEAST))
@@ -148,8 +142,7 @@ def seconds(config: Config, f: Facts) -> float:
     if not streamed:
         return START / CLOCK + max(made / CLOCK * (1 + POWER * whole / (turns * f.sms)), memory)
     made += -(-streamed * f.blocks // grid) * step + epilogue
-    # parts that a block adds: of one tile alone each block adds its share of all
-    others = 1 if grid % streamed == 0 else max(1, -(-grid // streamed) - 1)
+    others = max(1, -(-grid // streamed) - 1)  # parts that a block adds
     parts = bm * bn * 4 * (grid / PARTS + others / ADDED) + LATE / CLOCK
     return START / CLOCK + max(made / CLOCK * (1 + POWER * grid / f.sms), memory) + parts + ZERO
 

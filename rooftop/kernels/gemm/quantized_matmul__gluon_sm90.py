@@ -14,8 +14,7 @@ share it.
 
 STREAM: the tiles that would leave multiprocessors idle are divided along K evenly among the blocks (stream-K, Osama et al. 2023). The block
 that has a tile's first columns waits for the parts of the others, adds them in the order of K, and stores the tile. It comes to that tile
-last, the others come to it first, so it rarely waits. Parts lie in the L2; there is no second launch. EVEN: every tile is divided among
-`split` blocks, and each of them adds and stores its share of the tile."""
+last, the others come to it first, so it rarely waits. Its parts lie in the L2; there is no second launch."""
 
 from __future__ import annotations
 
@@ -26,8 +25,8 @@ from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared,
 from rooftop.core.spec import Descriptor, Launch, Meta, Problem
 from rooftop.kernels._device import gemm_epilogue
 from rooftop.kernels._device.gluon_tiles import TYPES
-from rooftop.kernels.gemm._lowbit_plan import FORMATS, Config, bits_of, divided, grouping, ranked, sizes, split_of, supports
-from rooftop.kernels.gemm._product_gluon import begin_of, item, share
+from rooftop.kernels.gemm._lowbit_plan import FORMATS, Config, bits_of, divided, grouping, ranked, sizes, supports
+from rooftop.kernels.gemm._product_gluon import begin_of, item, keep, share
 from rooftop.kernels.gemm._unpack_wgmma import factors_of, left_operand, load_scales, plane_shape, words_layout
 
 __all__ = ["Config", "choose", "configs", "launches", "scratch", "supports"]
@@ -90,71 +89,24 @@ def _half(HALF: gl.constexpr, stage, words, high_words, factors, WHICH: gl.const
 
 
 @gluon.jit
-def _place_of(rows, tokens, RM: gl.constexpr, BM: gl.constexpr):
-    """Where elements of a group's part of a tile lie: as squares of 8 by 8, so that a warp's stores fill whole lines."""
-    return (rows * 8).to(gl.int64)[:, None] + (tokens // 8 * (RM * 8) + tokens % 8).to(gl.int64)[None, :]
-
-
-@gluon.jit
-def _give(acc, parts, flags, WHICH: gl.constexpr, BN: gl.constexpr, BM: gl.constexpr, GROUPS: gl.constexpr):
-    """Leaves this block's part of a tile to others, and says so: a flag counts the threads that have stored."""
-    RM: gl.constexpr = BN // GROUPS
-    MMA: gl.constexpr = acc.type.layout
-    mine = gl.program_id(0) * GROUPS + WHICH
-    at = _place_of(gl.arange(0, RM, gl.SliceLayout(1, MMA)), gl.arange(0, BM, gl.SliceLayout(0, MMA)), RM, BM)
-    gl.store(parts + mine.to(gl.int64) * (RM * BM) + at, acc)
-    gl.thread_barrier()  # of the warp group: ptxas lets one lane of a warp release for all of them
-    none = gl.arange(0, THREADS, EACH) * 0
-    gl.atomic_add(flags + mine + none, none + 1, sem="release")
-
-
-@gluon.jit
 def _gathered(acc, parts, flags, stop, units, WHICH: gl.constexpr, BN: gl.constexpr, BM: gl.constexpr, GROUPS: gl.constexpr):
-    """Adds the parts of the blocks after this one up to unit `stop`, the tile's end, in their order."""
-    RM: gl.constexpr = BN // GROUPS
+    """Adds the parts of the blocks after this one up to unit `stop`, the tile's end, in their order. A flag counts the threads that have
+    stored."""
     MMA: gl.constexpr = acc.type.layout
-    at = _place_of(gl.arange(0, RM, gl.SliceLayout(1, MMA)), gl.arange(0, BM, gl.SliceLayout(0, MMA)), RM, BM)
+    rows = WHICH * (BN // GROUPS) + gl.arange(0, BN // GROUPS, gl.SliceLayout(1, MMA))
+    tokens = gl.arange(0, BM, gl.SliceLayout(0, MMA))
     p = gl.program_id(0) + 1
     while begin_of(p, gl.num_programs(0), units) < stop:
-        _wait_for(flags, p, WHICH, GROUPS)
-        acc += gl.load(parts + (p * GROUPS + WHICH).to(gl.int64) * (RM * BM) + at, cache_modifier=".cg")
+        flag = flags + p * GROUPS + WHICH + gl.arange(0, THREADS, EACH) * 0
+        gl.inline_asm_elementwise(SPIN, "=r,l", [flag.to(gl.int64)], gl.int32, is_pure=False, pack=1)
+        acc += gl.load(parts + p.to(gl.int64) * (BM * BN) + (rows * BM)[:, None] + tokens[None, :], cache_modifier=".cg")
         p += 1
     return acc
 
 
 @gluon.jit
-def _wait_for(flags, p, WHICH: gl.constexpr, GROUPS: gl.constexpr):
-    """Until the threads of block p's group have all stored their part."""
-    flag = flags + p * GROUPS + WHICH + gl.arange(0, THREADS, EACH) * 0
-    gl.inline_asm_elementwise(SPIN, "=r,l", [flag.to(gl.int64)], gl.int32, is_pure=False, pack=1)
-
-
-@gluon.jit
-def _share_of(parts, flags, out, scale, x_scale, bias, row, token, M, N, split, WHICH: gl.constexpr, RM: gl.constexpr, BM: gl.constexpr,
-              GROUPS: gl.constexpr, CHANNEL: gl.constexpr):
-    """Adds the parts of a tile, in the order of K, for this block's share of its rows of x, 8 at a time, and stores the result."""
-    L: gl.constexpr = gl.BlockedLayout([1, 4], [16, 2], [4, 1], [1, 0])
-    first = gl.program_id(0) // split * split
-    mine = gl.program_id(0) % split
-    for q in range(split):
-        _wait_for(flags, first + q, WHICH, GROUPS)
-    r = gl.arange(0, RM, gl.SliceLayout(1, L))
-    rows = row + r
-    for c in range(mine * (BM // 8) // split, (mine + 1) * (BM // 8) // split):
-        t = c * 8 + gl.arange(0, 8, gl.SliceLayout(0, L))
-        at = _place_of(r, t, RM, BM)
-        sums = gl.zeros((RM, 8), gl.float32, L)
-        for q in range(0, split, 4):
-            for i in gl.static_range(4):  # four loads at once
-                part = ((first + q + i) * GROUPS + WHICH).to(gl.int64) * (RM * BM)
-                sums += gl.load(parts + part + at, mask=(at >= 0) & (q + i < split), other=0.0, cache_modifier=".cg")
-        sums = _finished(sums, scale, x_scale, bias, rows, token + t, M, N, CHANNEL)
-        to = out + (token + t).to(gl.int64)[None, :] * N + rows[:, None]
-        gl.store(to, sums.to(out.dtype.element_ty), mask=(rows < N)[:, None] & (token + t < M)[None, :])
-
-
-@gluon.jit
-def _finished(sums, scale, x_scale, bias, rows, tokens, M, N, CHANNEL: gl.constexpr):
+def _store(sums, staging, out_desc, scale, x_scale, bias, rows, tokens, row, column, M, N, CHANNEL: gl.constexpr):
+    """Scales, adds the bias and stores a group's part of a tile: `rows` of the weight are columns of the result, from `column` on."""
     if CHANNEL:
         of_row = gl.load(scale + rows, mask=rows < N, other=0)
         if scale.dtype.element_ty == gl.uint8:
@@ -164,13 +116,6 @@ def _finished(sums, scale, x_scale, bias, rows, tokens, M, N, CHANNEL: gl.conste
         sums *= gl.load(x_scale + tokens, mask=tokens < M, other=0.0)[None, :]
     if bias is not None:
         sums += gl.load(bias + rows, mask=rows < N, other=0.0).to(gl.float32)[:, None]
-    return sums
-
-
-@gluon.jit
-def _store(sums, staging, out_desc, scale, x_scale, bias, rows, tokens, row, column, M, N, CHANNEL: gl.constexpr):
-    """Finishes and stores a group's part of a tile: `rows` of the weight are columns of the result, from `column` on."""
-    sums = _finished(sums, scale, x_scale, bias, rows, tokens, M, N, CHANNEL)
     tma.store_wait(0)
     staging.permute((1, 0)).store(sums.to(staging.dtype))
     fence_async_shared()
@@ -178,10 +123,10 @@ def _store(sums, staging, out_desc, scale, x_scale, bias, rows, tokens, row, col
 
 
 @gluon.jit
-def _consume(WHICH: gl.constexpr, x_ring, words, high_words, out_ring, full, empty, out_desc, out, parts, flags, scale, zero, x_scale,
-             bias, M, N, stripes, groups, per_group, blocks, whole, streamed, split, group, BM: gl.constexpr, BN: gl.constexpr,
-             STAGES: gl.constexpr, STREAM: gl.constexpr, EVEN: gl.constexpr, GROUPS: gl.constexpr, FORMAT: gl.constexpr,
-             BITS: gl.constexpr, GROUP: gl.constexpr, CHANNEL: gl.constexpr, L: gl.constexpr, L2: gl.constexpr):
+def _consume(WHICH: gl.constexpr, x_ring, words, high_words, out_ring, full, empty, out_desc, parts, flags, scale, zero, x_scale, bias,
+             M, N, stripes, groups, per_group, blocks, whole, streamed, group, BM: gl.constexpr, BN: gl.constexpr, STAGES: gl.constexpr,
+             STREAM: gl.constexpr, GROUPS: gl.constexpr, FORMAT: gl.constexpr, BITS: gl.constexpr, GROUP: gl.constexpr,
+             CHANNEL: gl.constexpr, L: gl.constexpr, L2: gl.constexpr):
     """One consumer warp group: rows from WHICH · RM on of each tile of the weight."""
     RM: gl.constexpr = BN // GROUPS
     HIGH: gl.constexpr = RM // 16
@@ -225,12 +170,12 @@ def _consume(WHICH: gl.constexpr, x_ring, words, high_words, out_ring, full, emp
             mbarrier.arrive(empty.index(2 * stage + 1), count=1)
         rows = pn * BN + WHICH * RM + gl.arange(0, RM, gl.SliceLayout(1, MMA))
         tokens = pm * BM + gl.arange(0, BM, gl.SliceLayout(0, MMA))
-        if EVEN:
-            _give(acc, parts, flags, WHICH, BN, BM, GROUPS)
-            _share_of(parts, flags, out, scale, x_scale, bias, pn * BN + WHICH * RM, pm * BM, M, N, split, WHICH, RM, BM, GROUPS, CHANNEL)
-        elif STREAM:
+        if STREAM:
             if first > 0:
-                _give(acc, parts, flags, WHICH, BN, BM, GROUPS)
+                keep(acc, parts, gl.program_id(0), WHICH * RM, BN, BM)
+                gl.thread_barrier()  # of the warp group: ptxas lets one lane of a warp release for all of them
+                none = gl.arange(0, THREADS, EACH) * 0
+                gl.atomic_add(flags + gl.program_id(0) * GROUPS + WHICH + none, none + 1, sem="release")
             else:
                 acc = _gathered(acc, parts, flags, (tile - whole + 1) * blocks, streamed * blocks, WHICH, BN, BM, GROUPS)
                 _store(acc, out_ring.index(WHICH), out_desc, scale, x_scale, bias, rows, tokens, pm * BM, pn * BN + WHICH * RM, M, N,
@@ -240,12 +185,10 @@ def _consume(WHICH: gl.constexpr, x_ring, words, high_words, out_ring, full, emp
     tma.store_wait(0)
 
 
-@gluon.jit(do_not_specialize=("M", "N", "stripes", "groups", "per_group", "blocks", "whole", "streamed", "split", "group"))
-def _product(x_desc, codes_desc, high_desc, out_desc, out, parts, flags, scale, zero, x_scale, bias, M, N, stripes, groups, per_group,
-             blocks, whole, streamed, split, group, BM: gl.constexpr, BN: gl.constexpr, STAGES: gl.constexpr, STREAM: gl.constexpr,
-             EVEN: gl.constexpr,
-             GROUPS: gl.constexpr, FORMAT: gl.constexpr, BITS: gl.constexpr, GROUP: gl.constexpr, CHANNEL: gl.constexpr, L: gl.constexpr,
-             L2: gl.constexpr):
+@gluon.jit(do_not_specialize=("M", "N", "stripes", "groups", "per_group", "blocks", "whole", "streamed", "group"))
+def _product(x_desc, codes_desc, high_desc, out_desc, parts, flags, scale, zero, x_scale, bias, M, N, stripes, groups, per_group, blocks,
+             whole, streamed, group, BM: gl.constexpr, BN: gl.constexpr, STAGES: gl.constexpr, STREAM: gl.constexpr, GROUPS: gl.constexpr,
+             FORMAT: gl.constexpr, BITS: gl.constexpr, GROUP: gl.constexpr, CHANNEL: gl.constexpr, L: gl.constexpr, L2: gl.constexpr):
     x_ring = gl.allocate_shared_memory(x_desc.dtype, [2 * STAGES] + x_desc.block_type.shape, x_desc.layout)
     codes_ring = gl.allocate_shared_memory(codes_desc.dtype, [STAGES] + codes_desc.block_type.shape, codes_desc.layout)
     WORDS: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [3, 2, 1, 0])
@@ -265,32 +208,32 @@ def _product(x_desc, codes_desc, high_desc, out_desc, out, parts, flags, scale, 
     fence_async_shared()
     if GROUPS == 2:
         gl.warp_specialize([
-            (_consume, (0, x_ring, words, high_words, out_ring, full, empty, out_desc, out, parts, flags, scale, zero, x_scale, bias, M, N,
-                       stripes, groups, per_group, blocks, whole, streamed, split, group, BM, BN, STAGES, STREAM, EVEN, GROUPS,
-                       FORMAT, BITS, GROUP, CHANNEL, L, L2)),
-            (_consume, (1, x_ring, words, high_words, out_ring, full, empty, out_desc, out, parts, flags, scale, zero, x_scale, bias, M, N,
-                       stripes, groups, per_group, blocks, whole, streamed, split, group, BM, BN, STAGES, STREAM, EVEN, GROUPS,
-                       FORMAT, BITS, GROUP, CHANNEL, L, L2)),
+            (_consume, (0, x_ring, words, high_words, out_ring, full, empty, out_desc, parts, flags, scale, zero, x_scale, bias, M, N,
+                       stripes, groups, per_group, blocks, whole, streamed, group, BM, BN, STAGES, STREAM, GROUPS, FORMAT, BITS, GROUP,
+                       CHANNEL, L, L2)),
+            (_consume, (1, x_ring, words, high_words, out_ring, full, empty, out_desc, parts, flags, scale, zero, x_scale, bias, M, N,
+                       stripes, groups, per_group, blocks, whole, streamed, group, BM, BN, STAGES, STREAM, GROUPS, FORMAT, BITS, GROUP,
+                       CHANNEL, L, L2)),
             (_load, (x_desc, codes_desc, high_desc, x_ring, codes_ring, high_ring, full, empty, M, N, blocks, whole, streamed, group,
                      BM, BN, STAGES, STREAM)),
         ], [4, 1], [232, 40])
     else:
         gl.warp_specialize([
-            (_consume, (0, x_ring, words, high_words, out_ring, full, empty, out_desc, out, parts, flags, scale, zero, x_scale, bias, M, N,
-                       stripes, groups, per_group, blocks, whole, streamed, split, group, BM, BN, STAGES, STREAM, EVEN, GROUPS,
-                       FORMAT, BITS, GROUP, CHANNEL, L, L2)),
-            (_consume, (1, x_ring, words, high_words, out_ring, full, empty, out_desc, out, parts, flags, scale, zero, x_scale, bias, M, N,
-                       stripes, groups, per_group, blocks, whole, streamed, split, group, BM, BN, STAGES, STREAM, EVEN, GROUPS,
-                       FORMAT, BITS, GROUP, CHANNEL, L, L2)),
-            (_consume, (2, x_ring, words, high_words, out_ring, full, empty, out_desc, out, parts, flags, scale, zero, x_scale, bias, M, N,
-                       stripes, groups, per_group, blocks, whole, streamed, split, group, BM, BN, STAGES, STREAM, EVEN, GROUPS,
-                       FORMAT, BITS, GROUP, CHANNEL, L, L2)),
-            (_consume, (3, x_ring, words, high_words, out_ring, full, empty, out_desc, out, parts, flags, scale, zero, x_scale, bias, M, N,
-                       stripes, groups, per_group, blocks, whole, streamed, split, group, BM, BN, STAGES, STREAM, EVEN, GROUPS,
-                       FORMAT, BITS, GROUP, CHANNEL, L, L2)),
+            (_consume, (0, x_ring, words, high_words, out_ring, full, empty, out_desc, parts, flags, scale, zero, x_scale, bias, M, N,
+                       stripes, groups, per_group, blocks, whole, streamed, group, BM, BN, STAGES, STREAM, GROUPS, FORMAT, BITS, GROUP,
+                       CHANNEL, L, L2)),
+            (_consume, (1, x_ring, words, high_words, out_ring, full, empty, out_desc, parts, flags, scale, zero, x_scale, bias, M, N,
+                       stripes, groups, per_group, blocks, whole, streamed, group, BM, BN, STAGES, STREAM, GROUPS, FORMAT, BITS, GROUP,
+                       CHANNEL, L, L2)),
+            (_consume, (2, x_ring, words, high_words, out_ring, full, empty, out_desc, parts, flags, scale, zero, x_scale, bias, M, N,
+                       stripes, groups, per_group, blocks, whole, streamed, group, BM, BN, STAGES, STREAM, GROUPS, FORMAT, BITS, GROUP,
+                       CHANNEL, L, L2)),
+            (_consume, (3, x_ring, words, high_words, out_ring, full, empty, out_desc, parts, flags, scale, zero, x_scale, bias, M, N,
+                       stripes, groups, per_group, blocks, whole, streamed, group, BM, BN, STAGES, STREAM, GROUPS, FORMAT, BITS, GROUP,
+                       CHANNEL, L, L2)),
             (_load, (x_desc, codes_desc, high_desc, x_ring, codes_ring, high_ring, full, empty, M, N, blocks, whole, streamed, group,
                      BM, BN, STAGES, STREAM)),
-        ], [4, 4, 4, 1], [112, 112, 112, 32])
+        ], [4, 4, 4, 1], [112, 112, 112, 40])
 
 
 def choose(p: Problem) -> Config:
@@ -334,14 +277,12 @@ def launches(p: Problem, config: Config) -> list[Launch]:
         "x_desc": Descriptor("x", (bm, 64), gl.NVMMASharedLayout.get_default_for([bm, 64], TYPES[x.dtype])),
         "codes_desc": plane(4 if bits == 6 else bits), "high_desc": plane(2) if bits == 6 else None,
         "out_desc": Descriptor("out", (bm, rows), gl.NVMMASharedLayout.get_default_for([bm, rows], TYPES[out.dtype])),
-        "parts": "parts" if config.STREAM else None, "flags": "flags" if config.STREAM else None, "out": "out",
-        "scale": "scale",
+        "parts": "parts" if config.STREAM else None, "flags": "flags" if config.STREAM else None, "scale": "scale",
         "zero": "zero" if p.get("zero") is not None else None, "x_scale": "x_scale" if p.get("x_scale") is not None else None,
         "bias": bias, "M": m, "N": n, "stripes": stripes, "groups": p["scale"].shape[1], "per_group": per_group, "blocks": blocks,
         "whole": whole, "streamed": streamed, "group": config.GROUP, "BM": bm, "BN": bn, "STAGES": config.STAGES,
-        "STREAM": bool(config.STREAM),
-        "split": split_of(config, p), "EVEN": split_of(config, p) > 1, "GROUPS": config.GROUPS,
-        "FORMAT": FORMATS.index(str(p.option("format"))), "BITS": bits, "GROUP": group,
+        "STREAM": bool(config.STREAM), "GROUPS": config.GROUPS, "FORMAT": FORMATS.index(str(p.option("format"))), "BITS": bits,
+        "GROUP": group,
         "CHANNEL": int(p.option("group")) == k, "L": words_layout(rows // 16, *plane_shape(bits)), "L2": words_layout(rows // 16, 1, 2),
     }
-    return [Launch(kernel=_product, grid=(grid,), args=args, warps=4, cooperative=config.STREAM > 0)]  # blocks wait for each other
+    return [Launch(kernel=_product, grid=(grid,), args=args, warps=4)]
