@@ -19,9 +19,8 @@ START = 5400  # cycles from launch to the first multiply
 WAIT = {2: 610, 4: 555}  # cycles of a step for the latency of its codes and for its mbarriers, by groups of consumers
 EASY, HARD = 26, 40  # instructions of a warp that unpack 16 rows by 16 columns
 BESIDE = 0.355  # share of the shorter that is not hidden where products and unpacking take equally long
-ZERO = 1.8e-6  # seconds of the launch that clears the flags of stream-K
 PARTS, ADDED = 1.54e12, 3.1e10  # bytes a second: at which parts are written by all, and read by one
-LATE = 2600  # cycles of latency from a part's stores to its loads
+ZERO, LATE = 1.8e-6, 2600  # seconds of the launch that clears the flags of stream-K; cycles from a part's stores to its loads
 LEAST = 4  # blocks of 128 columns that a multiprocessor has at least
 TILES = ((128, 256, 2), (256, 128, 2), (128, 128, 2), (256, 64, 4), (256, 64, 2), (128, 64, 2), (256, 32, 4), (128, 32, 2))
 
@@ -135,8 +134,7 @@ def seconds(config: Config, f: Facts) -> float:
     unpack = WAIT[config.GROUPS] + bn / 16 * 8 * (HARD if f.hard else EASY) / 4
     longer, shorter = (products, unpack) if products > unpack else (unpack, products)
     step = max(longer + BESIDE * shorter * shorter / longer, _stage(bn, bm, f.bits) / FROM_L2 + 150)
-    epilogue = bm * bn * 2 / 64
-    turns = -(-whole // grid)
+    epilogue, turns = bm * bn * 2 / 64, -(-whole // grid)
     made = turns * (f.blocks * step + epilogue)
     memory = f.bytes_of_weight / min(MEMORY, grid * ONE)
     if not streamed:
@@ -155,8 +153,7 @@ def ranked(p: Problem) -> tuple[tuple[float, Config], ...]:
         free = SHARED - BARRIERS - 2 * bn * bm
         stages = min(6, free // _stage(bn, bm, f.bits))
         side = (f.sms * bn * bm) ** 0.5
-        # scales of groups of 32, and zero points, do not fit the registers
-        crowded = bn == 256 and ((bm == 128 and zero) or (small and (bm == 128 or groups == 4 or zero)))
+        crowded = bn == 256 and ((bm == 128 and zero) or (small and (bm == 128 or groups == 4 or zero)))  # no registers left
         if stages < 2 or crowded:
             continue
         streams = set() if bm == 256 and small and zero else _streams(-(-f.m // bm) * -(-f.n // bn), f.blocks, f.sms)
