@@ -90,9 +90,8 @@ def divided(config: Config, p: Problem) -> tuple[int, int, int]:
 def _divided(config: Config, tiles: int, sms: int) -> tuple[int, int, int]:
     if not config.STREAM:
         return tiles, 0, min(tiles, sms)
-    grid = config.STREAM
-    streamed = tiles % grid + (grid if tiles > grid else 0)
-    return tiles - streamed, streamed, grid
+    streamed = tiles % config.STREAM + (config.STREAM if tiles > config.STREAM else 0)
+    return tiles - streamed, streamed, config.STREAM
 
 
 def _streams(tiles: int, blocks: int, sms: int) -> set[int]:
@@ -107,8 +106,7 @@ def _stage(bn: int, bm: int, bits: int) -> int:
 
 @dataclass(frozen=True)
 class Facts:
-    """What the model sees of a product of x [m, k] with packed codes of n rows: blocks of 128 columns, bits of a code, whether it takes
-    longer to unpack, bytes of codes and scales."""
+    """What the model sees: x [m, k], codes of n rows and `blocks` of 128 columns, whether they are hard to unpack, their bytes with scales."""
 
     m: int
     n: int
@@ -149,6 +147,7 @@ def seconds(config: Config, f: Facts) -> float:
 def ranked(p: Problem) -> tuple[tuple[float, Config], ...]:
     """Configs with their predicted times, the fastest first."""
     f, small, zero, found = facts(p), grouping(p)[0] == 32, p.get("zero") is not None, []
+    grouped = int(p.option("group")) != p["x"].shape[1]
     for bn, bm, groups in TILES:
         free = SHARED - BARRIERS - 2 * bn * bm
         stages = min(6, free // _stage(bn, bm, f.bits))
@@ -156,7 +155,8 @@ def ranked(p: Problem) -> tuple[tuple[float, Config], ...]:
         crowded = bn == 256 and ((bm == 128 and zero) or (small and (bm == 128 or groups == 4 or zero)))  # no registers left
         if stages < 2 or crowded:
             continue
-        streams = set() if bm == 256 and small and zero else _streams(-(-f.m // bm) * -(-f.n // bn), f.blocks, f.sms)
+        full = (bm == 256 and small and zero) or (groups == 4 and bm == 64 and f.bits == 8 and grouped)  # of registers, with parts
+        streams = set() if full else _streams(-(-f.m // bm) * -(-f.n // bn), f.blocks, f.sms)
         for grid in (0, *streams):
             config = Config(bn, bm, stages, max(1, round(side / bn)), grid, groups)
             found.append((seconds(config, f), config))
