@@ -106,7 +106,7 @@ def _stage(bn: int, bm: int, bits: int) -> int:
 
 @dataclass(frozen=True)
 class Facts:
-    """What the model sees: x [m, k], codes of n rows and `blocks` of 128 columns, whether they are hard to unpack, their bytes with scales."""
+    """What the model sees: x [m, k], codes of n rows and `blocks` of 128 columns, if they are hard to unpack, bytes with scales."""
 
     m: int
     n: int
