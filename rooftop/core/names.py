@@ -10,7 +10,8 @@ from difflib import get_close_matches
 RENAMED = {
     "cross_entropy__rows__cuda_sm80": "cross_entropy__cuda_sm80", "cumsum__chain__cuda_sm90": "cumsum__look_back__cuda_sm90",
     "kthvalue__bracket__cuda_sm80": "kthvalue__splitters__cuda_sm80", "topk_mask__bracket__cuda_sm80": "topk_mask__splitters__cuda_sm80",
-    "swiglu__cuda_sm80": "swiglu__rows__cuda_sm80",
+    "swiglu__cuda_sm80": "swiglu__rows__cuda_sm80", "compress_planes__cuda_sm80": "compress_planes__bytes__cuda_sm80",
+    "decompress_planes__cuda_sm80": "decompress_planes__ring__cuda_sm80",
 }
 
 

@@ -49,3 +49,15 @@ def test_codecs_of_other_packages() -> None:
     for make in (codec_peers.zfp_way, codec_peers.sz3_way):
         row = codec_peers.measured("a", make(x, 0.01), x, 0.01)
         assert 0 < row["share"] <= 1 and 1 < row["ratio"] < 100
+
+
+def test_what_a_crashed_process_has_measured_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(codec_peers, "FIELDS", ())
+    diary = tmp_path / "diary.jsonl"
+    rows, _ = codec_peers.run(8, "cpu", lambda text: None, diary)
+    kept = diary.read_text().splitlines()[:2]  # of the first codec
+    diary.write_text("\n".join([*kept, '{"begun": "rooftop shuffle"}', ""]))
+    said: list[str] = []
+    again, left = codec_peers.run(8, "cpu", said.append, diary)
+    assert again == rows[:1] and "rooftop shuffle: it ended the process" in left
+    assert codec_peers._read(diary) == (again, {text.partition(":")[0]: text for text in left})

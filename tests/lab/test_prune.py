@@ -62,6 +62,11 @@ def test_the_order_of_files_does_not_matter() -> None:
     assert rewriting.superseded(found, old) == [False, True, True]
 
 
+def test_trials_of_another_seed_stay() -> None:
+    found = [row("trials", at, kind="clock", seed=seed) for at, seed in (("1", 5), ("2", 6), ("3", 5))]
+    assert rewriting.superseded(found, old) == [True, False, False]
+
+
 def test_kinds_that_are_read_otherwise_stay() -> None:
     found = [row("a", str(i), kind=kind, stale=True) for kind in ("tune", "counters", "compared", "build") for i in range(3)]
     assert not any(rewriting.superseded(found, old))

@@ -1,5 +1,5 @@
 /* rooftop
-idea    = """As compress_planes__cuda_sm80: symbols are counted, counts shared out, chunks coded by a warp each. The count here needs no \
+idea    = """Symbols are counted, counts shared out, chunks coded by a warp each (as rung 3 of planes_cuda). The count here needs no \
   atomics in its loop: every lane has a byte a symbol in shared memory, in a bank of its own, and a warp adds its lanes' up before one \
   could overflow. The coder's table holds what a step needs without arithmetic (the limit, the reciprocal with its shift, 4096 less the \
   frequency, the start: 16 bytes), the room of the stream is looked at once a group, and four values are one access."""

@@ -1,5 +1,5 @@
 /* rooftop
-idea    = """As decompress_planes__cuda_sm80: a warp decodes a chunk, 32 interleaved states, a table of 4096 slots in shared memory. Here no \
+idea    = """A warp decodes a chunk, 32 interleaved states, a table of 4096 slots in shared memory. Here no \
   step waits for global memory: the stream passes through a ring of 512 bytes a warp in shared memory, filled by whole lines a group of \
   steps ahead, and the kept bits of a group are loaded while the group before is decoded. Each word is read once: the checksum is of the \
   words as they pass, so the values of a damaged chunk are written and then taken back. Four values are one store."""

@@ -37,10 +37,11 @@ class Pruned:
 
 def _key(r: Record) -> tuple[str, ...]:
     """What a newer record must have in common. Of a language there are two: what compiling costs, and the first call. A record of models
-    has rows of its own: which model, and how it ran."""
+    has rows of its own: which model, and how it ran. Of what was tried, each seed is a trial of its own."""
     rows = [(row.get("what"), row.get("of"), row.get("variant")) for row in r.get("rows", ())] if r.subject == "models" else ""
     of = r.card, r.kind, r.op, r.subject, r.case, r.backend
-    return *of, str("first_s" in r), str(rows), str(r.get("cases")), str(r.get("by"))
+    seed = r.get("seed") if r.subject == "trials" else ""
+    return *of, str("first_s" in r), str(rows), str(r.get("cases")), str(r.get("by")), str(seed)
 
 
 def superseded(found: Sequence[Record], stale: Callable[[Record], bool]) -> list[bool]:

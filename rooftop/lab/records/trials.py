@@ -85,27 +85,34 @@ def revision() -> str:
     return found + "+" * bool(found and asked("status", "--porcelain", "--untracked-files=no", "--", "rooftop"))
 
 
-def newest(found: Sequence[Record]) -> dict[str, Record]:
-    """The last record of each thing that was tried."""
-    return {r.case: r for r in of_kind(found, "clock", SUBJECT)}
+def campaigns(found: Sequence[Record]) -> dict[str, list[Record]]:
+    """Of each thing that was tried the last record of each seed, oldest first."""
+    kept: dict[str, dict[int | None, Record]] = {}
+    for r in of_kind(found, "clock", SUBJECT):
+        of_seed = kept.setdefault(r.case, {})
+        of_seed.pop(r.get("seed"), None)
+        of_seed[r.get("seed")] = r
+    return {case: list(of_seed.values()) for case, of_seed in kept.items()}
 
 
-def outcomes(record: Record) -> Counter[str]:
-    """How often each came."""
+def outcomes(records: Sequence[Record]) -> Counter[str]:
+    """How often each came, over all of them."""
     made: Counter[str] = Counter()
-    for row in record["rows"]:
+    for row in (row for r in records for row in r["rows"]):
         made[row["outcome"]] += row["count"]
     return +made
 
 
 def table(found: list[Record], _site: Any) -> str:
-    """What was tried, as a table of docs/trust.md."""
+    """What was tried, as a table of docs/trust.md: the runs of several seeds together, with the commit of the last."""
     lines = ["| tried | how many | seed | came to | seconds | commit |", "|---|---:|---:|---|---:|---|"]
-    for what, record in sorted(newest(found).items()):
-        came = outcomes(record)
-        seed = "" if record.get("seed") is None else record["seed"]
+    for what, records in sorted(campaigns(found).items()):
+        came = outcomes(records)
+        seeds = [r["seed"] for r in records if r.get("seed") is not None]
+        named = f"{len(seeds)} seeds, {min(seeds)} to {max(seeds)}" if len(seeds) > 1 else "".join(map(str, seeds))
         of = ", ".join(f"{n:,} {kind}" for kind, n in sorted(came.items(), key=lambda one: -one[1]))
         lines.append(
-            f"| {what} | {came.total():,} | {seed} | {of}; {came[FINDING]:,} findings | {record['seconds']:,.0f} | {record['revision']} |"
+            f"| {what} | {came.total():,} | {named} | {of}; {came[FINDING]:,} findings | {sum(r['seconds'] for r in records):,.0f} | "
+            f"{records[-1]['revision']} |"
         )
     return "\n".join(lines) if len(lines) > 2 else "Nothing has been measured yet."

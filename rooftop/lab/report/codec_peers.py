@@ -13,12 +13,16 @@ as a share of the bound."""
 
 from __future__ import annotations
 
+import json
 import statistics
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from rooftop.core.spec import Device
@@ -74,7 +78,8 @@ def nvcomp_way(x: Any, eb: float | None, options: dict[str, Any]) -> Way:
     given = nvcomp.as_array(x.reshape(-1).view(torch.uint8))
 
     def decode(made: Any) -> Any:
-        return torch.utils.dlpack.from_dlpack(codec.decode(made, "|u1").to_dlpack()).view(torch.uint8).view(x.dtype)
+        # by its CUDA array interface: with a DLPack capsule the process ended in a double free
+        return torch.as_tensor(codec.decode(made, "|u1"), device=x.device).view(torch.uint8).view(x.dtype)
 
     return Way(lambda: codec.encode(given), decode, lambda made: int(made.buffer_size), "cuda")
 
@@ -140,6 +145,7 @@ def ways(lossy: bool, bits: int, to: str) -> dict[str, Made]:
     return found
 
 
+@lru_cache(maxsize=1)
 def values_of(name: str, size: int, to: str) -> Any:
     """A field of codec_fields, float32, size^3 values; or `weights`: as many bfloat16, normal, sigma 0.02. On a GPU eight of it, one after
     the other."""
@@ -201,39 +207,73 @@ def cases() -> Iterator[tuple[str, float | None]]:
         yield from ((name, rel) for rel in RELATIVE)
 
 
-def run(size: int, to: str, say: Callable[[str], None] = print) -> tuple[list[Table], list[str]]:
-    """The rows, and what was left out."""
+def run(size: int, to: str, say: Callable[[str], None] = print, diary: Path | None = None) -> tuple[list[Table], list[str]]:
+    """The rows, and what was left out. `diary`: a file of a line of JSON for each codec begun, and each row, as they come; what it holds
+    already is not measured again, and a codec that it has as begun alone ended the process that wrote it."""
     import torch
 
     # a stream of its own: 0 would let nvCOMP make one that no event waits for
     with torch.cuda.stream(torch.cuda.Stream(to)) if to.startswith("cuda") else nullcontext():
-        return _run(size, to, say)
+        return _run(size, to, say, diary)
 
 
-def _run(size: int, to: str, say: Callable[[str], None]) -> tuple[list[Table], list[str]]:
-    rows: list[Table] = []
-    left: dict[str, str] = {}
+def _run(size: int, to: str, say: Callable[[str], None], diary: Path | None) -> tuple[list[Table], list[str]]:
+    rows, left = _read(diary)
+
+    def note(**line: Any) -> None:
+        if diary is not None:
+            with diary.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(line) + "\n")
+
     for name, rel in cases():
         x = values_of(name, size, to)
         eb = None if rel is None else float(x.max() - x.min()) * rel
         for codec, make in ways(rel is not None, 8 * x.element_size(), to).items():
+            if codec in left or any((r["values"], r["rel"], r["codec"]) == (name, rel or 0.0, codec) for r in rows):
+                continue
+            note(begun=codec)
             try:
-                row = measured(codec, make(x, eb), x, eb)
+                row = {"values": name, "rel": rel or 0.0, "bytes": x.numel() * x.element_size(), **measured(codec, make(x, eb), x, eb)}
             except ImportError as error:
                 left[codec] = f"{codec}: not installed, or not here ({error})"
-                continue
             except Exception as error:  # of a peer: the others go on
                 if codec.startswith("rooftop"):
                     raise
                 left[codec] = f"{codec}: {type(error).__name__}: {str(error).splitlines()[0][:120] if str(error) else ''}"
+            else:
+                rows.append(row)
+                note(row=row)
+                say(
+                    f"{name:10s} {rel or 'lossless':>8} {codec:22s} ratio {row['ratio']:7.2f}  error {row['share']:.3f} of the bound  "
+                    f"in {_speed(row, 'in') or '-'}  out {_speed(row, 'out') or '-'} GB/s"
+                )
                 continue
-            rows.append({"values": name, "rel": rel or 0.0, "bytes": x.numel() * x.element_size(), **row})
-            say(
-                f"{name:10s} {rel or 'lossless':>8} {codec:22s} ratio {row['ratio']:7.2f}  error {row['share']:.3f} of the bound  "
-                f"in {_speed(row, 'in') or '-'}  out {_speed(row, 'out') or '-'} GB/s"
-            )
+            note(left=left[codec], codec=codec)
     for text in left.values():
         say(f"left out: {text}")
+    return rows, list(left.values())
+
+
+def _read(diary: Path | None) -> tuple[list[Table], dict[str, str]]:
+    """The rows, and why codecs were left out: among them the one that was begun last, if nothing came of it."""
+    lines = [json.loads(line) for line in diary.read_text(encoding="utf-8").splitlines()] if diary is not None and diary.exists() else []
+    left = {line["codec"]: str(line["left"]) for line in lines if "left" in line}
+    for line, after in zip(lines, [*lines[1:], {}], strict=False):
+        if "begun" in line and not {"row", "left"} & set(after):
+            left[line["begun"]] = f"{line['begun']}: it ended the process"
+    return [line["row"] for line in lines if "row" in line], left
+
+
+def apart(size: int, to: str) -> tuple[list[Table], list[str]]:
+    """As `run`, in processes of their own, as many as libraries of others crash, and one more."""
+    with TemporaryDirectory() as folder:
+        diary = Path(folder) / "diary.jsonl"
+        command = [sys.executable, "-m", "rooftop.lab.report.codec_peers", "--size", str(size), "--to", to, "--diary", str(diary)]
+        while (code := subprocess.run(command, check=False).returncode) < 0:
+            pass
+        if code:
+            raise RuntimeError(f"the process that measures ended with {code}")
+        rows, left = _read(diary)
     return rows, list(left.values())
 
 
@@ -275,8 +315,10 @@ def main() -> None:
     parser.add_argument("--size", type=positive, default=256, help="values along each of three dimensions")
     parser.add_argument("--to", type=device, default="cpu", help="where ours and nvCOMP run: cpu, cuda")
     parser.add_argument("--records", type=Path, help="a folder: what was measured becomes a record")
+    parser.add_argument("--diary", type=Path, help="a file: what has been measured, for a process that goes on where one crashed")
     given = parser.parse_args()
-    rows, left = run(given.size, given.to)
+    alone = given.diary is None and given.to.startswith("cuda")  # nvCOMP may crash
+    rows, left = apart(given.size, given.to) if alone else run(given.size, given.to, diary=given.diary)
     if given.records is not None:
         print(f"written: {keep(given.records, rows, left, given.to)}")
 
