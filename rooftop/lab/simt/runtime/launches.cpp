@@ -90,6 +90,20 @@ static std::string raw(const LaunchArgument* list, unsigned count) {     // of a
     return text + "]";
 }
 
+/// What launches have in common that are made again: numbers, and pointers to places in allocations of one line and size, as a loop makes them anew.
+static std::string alike(const LaunchArgument* list, unsigned count) {
+    std::string text;
+    for (unsigned i = 0; i < count; ++i) {
+        u64 v = 0;
+        if (list[i].kind == POINTER && list[i].at) std::memcpy(&v, list[i].at, std::min(8u, list[i].bytes));
+        const char* p = reinterpret_cast<const char*>(v);
+        const Allocation* held = v ? allocation_of(p) : nullptr;
+        if (held) put(text, "%llu:%llu:%lld/", static_cast<unsigned long long>(held->pc), static_cast<unsigned long long>(held->bytes), static_cast<long long>(p - arena - static_cast<i64>(held->at)));
+        else if (list[i].at) text.append(static_cast<const char*>(list[i].at), list[i].bytes);
+    }
+    return text;
+}
+
 static cudaError_t refused(u64 pc, cudaError_t e, const char* format, ...) {
     if (Finding* f = found_on_host(LAUNCH, pc)) {
         va_list list;
@@ -173,9 +187,11 @@ cudaError_t launch(Given& given, void (*entry)(void**), void* closure, size_t by
     Open open;
     ++program.done_launches;
     std::string key;
-    put(key, "%llu/%u,%u,%u/%u,%u,%u/%zu/", address, given.grid.x, given.grid.y, given.grid.z, given.block.x, given.block.y, given.block.z, given.shared);
-    key.append(static_cast<const char*>(closure), bytes);
+    put(key, "%llu/%p/%p/%u,%u,%u/%u,%u,%u/%zu/", address, reinterpret_cast<void*>(entry), given.pointer ? *given.pointer : nullptr, given.grid.x, given.grid.y, given.grid.z, given.block.x, given.block.y, given.block.z, given.shared);
+    const std::string raw_arguments(static_cast<const char*>(closure), bytes);
+    key += count ? alike(arguments, count) : raw_arguments;
     Repeated& r = program.repeated[key];
+    if (r.arguments != raw_arguments) r.arguments = raw_arguments, r.plain = 0, r.settled = false;
     if (!r.seen++ || program.listed) {
         r.record = program.records++;
         std::string& j = program.journal;

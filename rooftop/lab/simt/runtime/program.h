@@ -28,6 +28,7 @@ struct Pair { u64 plain, watched; };                             // a function i
 struct Repeated {                                                // launches that are the same in all they say
     u32 seen = 0, watched = 0, plain = 0, skipped = 0, record = 0;
     u64 before = 0, after = 0;                                   // digests of memory around the last one
+    std::string arguments;                                       // the bytes of those of the last one
     bool settled = false;                                        // it changes nothing more
     bool late = false;                                           // it was not watched for want of time
 };

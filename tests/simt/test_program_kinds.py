@@ -1,0 +1,76 @@
+"""Kinds of programs that public repositories hold: a number that chooses a kernel, memory made anew in each turn of a timing loop, types that a macro decides."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from rooftop.lab import simt
+from rooftop.lab.cli import commands
+from rooftop.lab.cli.app import app
+from rooftop.lab.simt import kernel_caller, ordinary, program
+
+pytestmark = pytest.mark.skipif(simt.unavailable() is not None, reason=str(simt.unavailable()))
+
+
+def simulated(folder: Path, text: str, *options: str) -> tuple[int, str]:
+    commands()
+    path = folder / "own.cu"
+    path.write_text(text, encoding="utf-8")
+    done = CliRunner().invoke(app, ["simt", str(path), *options])
+    return done.exit_code, done.output
+
+
+def test_a_program_that_says_which_kernels_it_has_is_called_with_the_first(tmp_path: Path) -> None:
+    code, said = simulated(tmp_path, (
+        "#include <cstdio>\n#include <cstdlib>\n__global__ void k(int* x, int n) { x[threadIdx.x] = n; }\n"
+        'int main(int argc, char** argv) {\n    if (argc != 2) { printf("Please select a kernel (range 0 - 7, 0 is the library)\\n"); exit(1); }\n'
+        "    int *x, which = atoi(argv[1]);\n    cudaMalloc(&x, 128);\n    if (which > 0 && which < 7) k<<<1, 32>>>(x, which);\n"
+        "    cudaFree(x);\n    return which > 7;\n}\n"
+    ))
+    assert code == 0 and "--args '1', for argv[1]" in said and "k<<<1, 32>>>(x, 1)" in said, said
+
+
+TIMED = (
+    "#include <vector>\n__global__ void k(float* x, const float* y, int n) { if (threadIdx.x < n) x[threadIdx.x] = y[threadIdx.x] + 1; }\n"
+    "int main() {\n    for (int i = 0; i < 50; ++i) {\n        float *x, *y;\n        cudaMalloc(&x, 128);\n        cudaMalloc(&y, 128);\n"
+    "        std::vector<float> h(32, float(i)), back(32);\n        cudaMemcpy(y, h.data(), 128, cudaMemcpyHostToDevice);\n"
+    "        k<<<1, 32>>>(x, y, 32);\n        k<<<1, 32>>>(x, y, 32);\n        k<<<1, 32>>>(x, y, 32);\n"
+    "        cudaMemcpy(back.data(), x, 128, cudaMemcpyDeviceToHost);\n        if (back[31] != float(i) + 1) return 1;\n"
+    "        cudaFree(x);\n        cudaFree(y);\n    }\n    return 0;\n}\n"
+)
+
+
+def test_launches_on_memory_that_a_loop_makes_anew_are_the_same_launch_and_each_is_made(tmp_path: Path) -> None:
+    path = tmp_path / "own.cu"
+    path.write_text(TIMED, encoding="utf-8")
+    run = program.run(program.source_of(path)[0])
+    assert (run.ended, run.status) == ("returned", 0), "each turn's launch must write its own memory"
+    assert [(x.times, x.watched) for x in run.launches] == [(50, 1)] * 3
+    other = TIMED.replace("cudaMalloc(&x, 128)", "cudaMalloc(&x, i < 40 ? 128 : 64)").replace("k<<<1, 32>>>(x, y, 32);\n        ", "", 2)
+    path.write_text(other.replace("if (back[31] != float(i) + 1) return 1;", "").replace("back.data(), x, 128", "back.data(), x, 64"), encoding="utf-8")
+    run = program.run(program.source_of(path)[0])
+    assert [(x.times, x.watched) for x in run.launches] == [(40, 1), (10, 1)], "memory of another size is another launch"
+    assert [f.kind for f in run.report.faults] == ["out-of-bounds"]
+
+
+def test_a_program_whose_time_ends_between_launches_is_judged_by_those_that_were_watched(tmp_path: Path) -> None:
+    text = (
+        "__global__ void k(int* x) { for (int i = 0; i < 20000; ++i) x[threadIdx.x] += i; }\n"
+        "int main() { for (int n = 1; ; ++n) { int* x; cudaMalloc(&x, 128); cudaMemset(x, 0, 128); k<<<n, 32>>>(x); cudaFree(x); } }\n"
+    )
+    code, said = simulated(tmp_path, text.replace("<<<n,", "<<<1,"), "--budget", "0.2")
+    assert code == 0 and "its time was over, and it was ended" in said and "no fault as far as it came" in said, said
+    code, said = simulated(tmp_path, text.replace("x[threadIdx.x] +=", "x[threadIdx.x + 1] +="), "--budget", "0.2")
+    assert code == 1 and "out-of-bounds" in said, said
+
+
+def test_a_kernel_alone_takes_a_type_that_a_macro_decides() -> None:
+    text = (
+        "#ifdef SMALL\ntypedef __half own_t;\n#else\ntypedef float own_t;\n#endif\ntypedef int number_t;\n"
+        "__global__ void k(own_t* x, number_t* y, int n) { if (threadIdx.x < n) x[threadIdx.x] = y[threadIdx.x]; }\n"
+    )
+    code, assumed = kernel_caller.call_of_kernels(text, [(k, k.name) for k in ordinary.kernels(text)], {})
+    assert "x=own_t:4096, y=i32:4096" in assumed and "own_t* x;" in code, assumed
