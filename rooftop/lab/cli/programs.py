@@ -114,13 +114,15 @@ def _simulated(
     checked, counted = ran(words)
     wanted = [] if given_words is not None else _wanted(checked or counted, source)  # type: ignore[arg-type]
     own = "__global__" in source.whole
-    equal = [[n] * len(wanted) for n in (ASSUMED if own else ASSUMED[:1])]
+    equal = [[n] * len(wanted) for n in ASSUMED]
     rising = [[ASSUMED[0] * (i + 1) for i in range(len(wanted))]] if len(wanted) > 1 else []
     chosen = RANGE.search((checked or counted).report.printed) if len(wanted) == 1 else None  # type: ignore[union-attr]
     first_kernel = [[max(int(chosen[1]), 1)]] if chosen is not None else []  # 0 is the library's, as a rule
     refused = ""  # what is wrong at sizes that it may not be made for, where it is right at others
     begun = False
-    for numbers in [*first_kernel, *equal, *rising] if wanted else ():
+    for numbers in [*first_kernel, *equal, *rising, [1] * len(wanted)] if wanted else ():
+        if begun and numbers[0] == 1:  # which is a choice, no size
+            break
         others = ran(tried := list(map(str, numbers)))
         if any(r is not None and (r.launches or not (own or r.status or r.over)) for r in others):
             said = f"--args '{' '.join(tried)}'"

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import subprocess
@@ -11,7 +12,7 @@ import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
+from itertools import islice, pairwise
 from pathlib import Path
 
 from rooftop.core import head_text, settings, whole_file
@@ -53,6 +54,7 @@ HOSTS = re.compile(  # of C, of C++, of the system, and of CUDA what NVRTC has b
 )
 HEADERS = (".h", ".hh", ".hpp", ".hxx", ".h++", ".cuh", ".cu", ".c", ".cc", ".cpp", ".cxx", ".inl", ".inc", ".ipp", ".tpp")
 _NEAR = ("", "include", "inc", "common", "Common", "src", "utils", "util", "headers")  # folders, here and above, in which a header may lie
+BESIDE = 200  # of the folders beside a file's and those above it: as many are looked into
 _BY_NAME = ("T", "t", "W", "w", "V", "v", "u")
 
 
@@ -128,6 +130,12 @@ def _header(name: str, quoted: bool, here: Path, top: Path, folders: Sequence[Pa
         for near in _NEAR:
             if (found := above / near / name).is_file() and _may_be_read(found.resolve(), (top, *folders)):
                 return found.resolve()
+    for above in list(top.parents)[:3]:  # in another folder of the same repository
+        with contextlib.suppress(OSError):
+            for beside in islice(sorted(p for p in above.iterdir() if p.is_dir() and not p.name.startswith(".")), BESIDE):
+                for near in _NEAR[:3]:
+                    if (found := beside / near / name).is_file() and _may_be_read(found.resolve(), (top, *folders)):
+                        return found.resolve()
     return None
 
 
@@ -197,10 +205,12 @@ def _units(path: Path) -> list[Path]:
     return sorted(p for p in path.parent.iterdir() if p.suffix in (".cu", ".cpp", ".cc") and p.is_file())
 
 
-def _units_near(path: Path) -> list[Path]:
-    """In folders of the program's: below the file's, and beside it."""
+def _units_near(path: Path, headers: Iterable[Path] = ()) -> list[Path]:
+    """In folders of the program's: below the file's, and beside it or one of the headers that it includes."""
     below, beside = ([p for p in sorted(f.iterdir()) if p.is_dir()] for f in (path.parent, path.resolve().parent.parent))
     folders = below + [p for p in beside if p.name in UNITS_IN]
+    for of in dict.fromkeys(h.resolve().parent for h in headers):
+        folders += [p for p in (of, *(of.parent / name for name in UNITS_IN)) if p.is_dir() and p not in folders and p != path.resolve().parent]
     return [unit for folder in folders for unit in _units(folder / path.name)]
 
 
@@ -208,7 +218,7 @@ def together(source: Source, folders: Sequence[Path], wanted: Collection[str] | 
     """A program with the files beside it that have no main() of their own; `wanted`: of each of these functions with the first that defines
     it."""
     made, open_ = source, None if wanted is None else set(wanted)
-    for path in [*_units(source.path), *(() if wanted is None else _units_near(source.path))]:
+    for path in [*_units(source.path), *(() if wanted is None else _units_near(source.path, map(Path, list(source.texts)[1:])))]:
         if open_ is not None:
             if not (of := open_ & set(_defined(_beside(path)))):
                 continue
