@@ -24,9 +24,9 @@ from rooftop.lab.simt.report import KINDS, Report
 
 ENDED = ("returned", "exit", "abort", "crash", "not simulated", "time")
 BY_HAND = "launch a kernel of it by --kernel, --grid, --block and --arg"
-COUNTED = 15.0  # seconds of the counted run of a program that did not end in its time
-MOST = 3  # times the budget of one launch: what all of a program's launches may take
-LONGEST = 2.5  # times that: what the program may take with its host code
+COUNTED = 8.0  # seconds of the counted run of a program that did not end in its time
+MOST = 2  # times the budget of one launch: what all of a program's launches may take
+LONGEST = 3.0  # times that: what the program may take with its host code
 ROUNDS = 8  # times that declarations are left out that do not compile, of a file whose kernels are launched without its host code
 NAMED = 4  # of these that are shown
 ARENA = 32 << 30  # bytes: as runtime/program.cpp has them
