@@ -74,3 +74,28 @@ def test_a_kernel_alone_takes_a_type_that_a_macro_decides() -> None:
     )
     code, assumed = kernel_caller.call_of_kernels(text, [(k, k.name) for k in ordinary.kernels(text)], {})
     assert "x=own_t:4096, y=i32:4096" in assumed and "own_t* x;" in code, assumed
+
+
+def test_a_header_of_another_folder_of_the_repository_is_found_and_what_defines_its_functions(tmp_path: Path) -> None:
+    for name, text in {
+        "README.md": "", "src/cpp/include/own.hpp": "#pragma once\nvoid launched(int* x);\n", "old/own.txt": "",
+        "src/cuda/one.cuh": "__global__ void k(int* x) { x[threadIdx.x] = 1; }\n",
+        "src/cpp/include/one.cpp": '#include "own.hpp"\n#include "one.cuh"\nvoid launched(int* x) { k<<<1, 32>>>(x); }\n',
+        "bench/run/own.cu": '#include "own.hpp"\nint main() { int* x; cudaMalloc(&x, 128); launched(x); cudaFree(x); }\n',
+    }.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    path = tmp_path / "bench" / "run" / "own.cu"
+    source, _ = program.source_of(path)
+    assert not source.missing
+    assert [x.kernel for x in program.run(source).launches] == ["k"]
+    (tmp_path / "README.md").unlink()
+    assert program.source_of(path)[0].missing, "nothing says where a repository begins"
+
+
+def test_a_file_that_a_program_has_written_may_be_read_again_by_it_alone(tmp_path: Path) -> None:
+    code, said = simulated(tmp_path, (
+        '#include <cstdio>\nint main() {\n    int kept[4] = {1, 2, 3, 4}, got[4] = {};\n    FILE* f = fopen("own.bin", "wb");\n    fwrite(kept, 4, 4, f);\n    fclose(f);\n'
+        '    f = fopen("own.bin", "rb");\n    printf("read %zu", fread(got, 4, 4, f));\n    fclose(f);\n    printf(" last %d\\n", got[3]);\n}\n'
+    ))
+    assert code == 0 and "read 4 last 4" in said and not (tmp_path / "own.bin").exists(), said

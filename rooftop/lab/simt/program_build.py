@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import subprocess
@@ -12,7 +11,7 @@ import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from itertools import islice, pairwise
+from itertools import pairwise
 from pathlib import Path
 
 from rooftop.core import head_text, settings, whole_file
@@ -54,7 +53,9 @@ HOSTS = re.compile(  # of C, of C++, of the system, and of CUDA what NVRTC has b
 )
 HEADERS = (".h", ".hh", ".hpp", ".hxx", ".h++", ".cuh", ".cu", ".c", ".cc", ".cpp", ".cxx", ".inl", ".inc", ".ipp", ".tpp")
 _NEAR = ("", "include", "inc", "common", "Common", "src", "utils", "util", "headers")  # folders, here and above, in which a header may lie
-BESIDE = 200  # of the folders beside a file's and those above it: as many are looked into
+ROOT = (".git", "Makefile", "makefile", "CMakeLists.txt", "README.md", "readme.md")  # what a repository's outermost folder holds
+LEVELS = 4  # above a file's folder in which that is looked for
+WALKED = 5000  # files and folders that are looked at in search of a header
 _BY_NAME = ("T", "t", "W", "w", "V", "v", "u")
 
 
@@ -130,13 +131,25 @@ def _header(name: str, quoted: bool, here: Path, top: Path, folders: Sequence[Pa
         for near in _NEAR:
             if (found := above / near / name).is_file() and _may_be_read(found.resolve(), (top, *folders)):
                 return found.resolve()
-    for above in list(top.parents)[:3]:  # in another folder of the same repository
-        with contextlib.suppress(OSError):
-            for beside in islice(sorted(p for p in above.iterdir() if p.is_dir() and not p.name.startswith(".")), BESIDE):
-                for near in _NEAR[:3]:
-                    if (found := beside / near / name).is_file() and _may_be_read(found.resolve(), (top, *folders)):
-                        return found.resolve()
-    return None
+    return _elsewhere(name, top)
+
+
+def _elsewhere(name: str, top: Path) -> Path | None:
+    """A header in another folder of the repository, as its makefile may name it: of several the one that lies nearest."""
+    roots = [p for p in (top, *list(top.parents)[:LEVELS]) if any((p / mark).exists() for mark in ROOT)]
+    if not roots or ".." in Path(name).parts:
+        return None
+    found: list[Path] = []
+    seen = 0
+    for folder, folders, files in os.walk(roots[-1]):
+        folders[:] = sorted(d for d in folders if not d.startswith("."))
+        seen += len(files) + len(folders)
+        if Path(name).name in files and (one := Path(folder) / Path(name).name).parts[-len(Path(name).parts) :] == Path(name).parts:
+            found.append(one)
+        if seen > WALKED:
+            break
+    found = [p for p in found if _may_be_read(p.resolve(), (top,))]
+    return max(found, key=lambda p: len(os.path.commonpath([p, top])), default=None)
 
 
 def _may_be_read(found: Path, folders: Iterable[Path]) -> bool:
