@@ -99,3 +99,15 @@ def test_a_file_that_a_program_has_written_may_be_read_again_by_it_alone(tmp_pat
         '    f = fopen("own.bin", "rb");\n    printf("read %zu", fread(got, 4, 4, f));\n    fclose(f);\n    printf(" last %d\\n", got[3]);\n}\n'
     ))
     assert code == 0 and "read 4 last 4" in said and not (tmp_path / "own.bin").exists(), said
+
+
+def test_a_product_of_a_library_that_takes_too_long_is_left_out_and_kernels_are_watched_all_the_same(tmp_path: Path) -> None:
+    code, said = simulated(tmp_path, (
+        "#include <cublas_v2.h>\n#include <helper_cuda.h>\n#include <helper_timer.h>\n__global__ void k(float* c, half* h) { c[threadIdx.x] += 1; h[0] = __float2half(1); }\n"
+        "int main(int argc, char** argv) {\n    const int n = checkCmdLineFlag(argc, (const char**)argv, \"n\") ? 1 : 20000;\n    float *a, *b, *c, one = 1, zero = 0;\n    half* h;\n"
+        "    StopWatchInterface* timer;\n    sdkCreateTimer(&timer);\n    sdkStartTimer(&timer);\n    checkCudaErrors(cudaMalloc(&h, 2));\n"
+        "    for (float** p : {&a, &b, &c}) checkCudaErrors(cudaMalloc(p, 4096));\n    cudaMemset(c, 0, 4096);\n    cublasHandle_t handle;\n    cublasCreate(&handle);\n"
+        "    cublasSgemm(handle, CUBLAS_OP_N, CUBLAS_OP_N, n, n, n, &one, a, n, b, n, &zero, c, n);\n    k<<<1, 32>>>(c, h);\n    sdkStopTimer(&timer);\n    sdkDeleteTimer(&timer);\n"
+        "    for (float* p : {a, b, c}) cudaFree(p);\n    cudaFree(h);\n    cublasDestroy(handle);\n}\n"
+    ))
+    assert code == 0 and "a library's product of 20000x20000x20000" in said and "k<<<1, 32>>>(" in said, said

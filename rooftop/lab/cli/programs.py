@@ -215,6 +215,8 @@ def _show(first: Run, source: Source, report: Any, remarks: Sequence[Any], why: 
         echo(f"{'; '.join(first.beside)}: there is one, which stands in for it too")
     if first.unkept:
         echo(f"{'; '.join(first.unkept)}: nothing of it is kept")
+    if first.left:
+        echo(f"a library's product of {first.left}, and larger or later ones: too large for a CPU, left out; what it calculates from them is not its result")
     if not first.launches and not why:
         echo("it has no kernel of its own, so that its host code alone was watched")
     faults = len(report.faults)

@@ -219,7 +219,7 @@ cudaError_t launch(Given& given, void (*entry)(void**), void* closure, size_t by
         ++r.skipped;
         return cudaSuccess;
     };
-    const double spent = now_seconds() - program.started;
+    const double spent = now_seconds() - program.started - program.library;
     const bool fresh = !program.known.count(reinterpret_cast<u64>(entry));
     r.late |= spent > program.most / 2;
     if (spent > program.most && (!fresh || spent > 1.5 * program.most)) return over(spent);
@@ -238,7 +238,7 @@ cudaError_t launch(Given& given, void (*entry)(void**), void* closure, size_t by
     const bool watch = l.call && r.watched < program.repeat && (fresh || spent <= program.most / 2);
     if (!watch) l.call = nullptr;
     l.budget = spent > program.most ? program.budget / 4 : program.budget;
-    l.deadline = std::max(program.started + program.most, now_seconds() + (fresh ? program.budget / 2 : 0));
+    l.deadline = std::max(program.started + program.library + program.most, now_seconds() + (fresh ? program.budget / 2 : 0));
     l.sample = program.sample;
     alignas(128) static char held[1 << 16];                      // of arguments: what lies in the library itself is not watched
     if (bytes > sizeof held) return failed(cudaErrorLaunchOutOfResources);
@@ -266,7 +266,7 @@ cudaError_t launch(Given& given, void (*entry)(void**), void* closure, size_t by
     if (l.call || status) put(program.journal, ",\n{\"ran\":%u,\"watched\":%u,\"blocks\":%llu,\"status\":%d,\"seconds\":%.3f,\"findings\":[%zu,%zu]}", r.record, l.watched.load(), static_cast<unsigned long long>(blocks), status, now_seconds() - before, first, all_findings.size());
     if (!status) return run_those_by_kernels(), cudaSuccess;
     by_kernels.clear();
-    if (status == static_cast<int>(OVER)) return over(now_seconds() - program.started);
+    if (status == static_cast<int>(OVER)) return over(now_seconds() - program.started - program.library);
     if (status == 2) not_on_the_host("no memory for the threads of a launch");
     for (size_t i = first; i < all_findings.size(); ++i)
         if (all_findings[i].kind == NOT_SIMULATED) leave_program(4, 0);

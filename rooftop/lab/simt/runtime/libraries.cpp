@@ -75,11 +75,13 @@ void gemm(int ta, int tb, int m, int n, int k, double alpha, const void* a, cuda
     put(call, "%d %d %d %d %d %d %lld %lld %lld %d", at, lda, bt, ldb, ct, ldc, sa, sb, sc, batches);
     const bool devices = allocation_of(a) && allocation_of(b) && allocation_of(c) && !program.shared_at;     // which the host cannot write unseen
     if (!beta && devices && call == last && program.changes == done) return;
-    if (!program.cut && now_seconds() - program.started > program.most) {
-        put(program.journal, "%s{\"cut\":%llu}", program.journal.empty() ? "" : ",\n", static_cast<unsigned long long>(program.done_launches));
-        program.cut = true;
+    // Of all products together half of the program's time; those that would take longer are left out, and said.
+    const double began = now_seconds(), needs = 2.0 * m * n * k * batches / 4e9;
+    if (program.cut || program.library + needs > program.most / 2) {
+        if (!program.left_out) put(program.journal, "%s{\"left\":\"%dx%dx%d\"}", program.journal.empty() ? "" : ",\n", m, n, k);
+        program.left_out = true;
+        return;
     }
-    if (program.cut) return;
     Library here;
     for (int i = 0; i < batches; ++i) {
         const void *x = static_cast<const char*>(a) + i * sa * static_cast<long long>(size_of(at)), *y = static_cast<const char*>(b) + i * sb * static_cast<long long>(size_of(bt));
@@ -88,7 +90,7 @@ void gemm(int ta, int tb, int m, int n, int k, double alpha, const void* a, cuda
         else gemm_of<float>(ta, tb, m, n, k, alpha, x, at, lda, y, bt, ldb, beta, z, ct, ldc);
         here.wrote(z, (static_cast<size_t>(n - 1) * ldc + m) * size_of(ct));
     }
-    last = call, done = program.changes;
+    last = call, done = program.changes, program.library += now_seconds() - began;
 }
 void epilogue(void* c, cudaDataType t, bool by_rows, long long m, long long n, long long ld, long long stride, long long batches, const void* bias, int function) {
     Library here;

@@ -54,6 +54,8 @@ extern struct ProgramState {
     int opted_in = 48 << 10, device = 0;
     bool listed = false;                                         // launches are listed and not run
     bool protects = false, running = false, cut = false;         // cut: its time was over, and launches were left out
+    bool left_out = false;                                       // a library's product, which would have taken too long
+    double library = 0;                                          // seconds that libraries' functions took
     jmp_buf leave;
     int status = 0;
     int ended = 0;                                               // 0 returned, 1 exit, 2 abort, 3 crash, 4 not simulated, 5 time is over

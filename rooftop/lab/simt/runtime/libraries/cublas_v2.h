@@ -1,5 +1,7 @@
 // cuBLAS on the CPU (libraries.cpp): the products and sums that programs compare their own with.
 #pragma once
+#include "../include/cuda_bf16.h"
+#include "../include/cuda_fp16.h"
 #include "library_types.h"
 enum cublasStatus_t {
     CUBLAS_STATUS_SUCCESS = 0, CUBLAS_STATUS_NOT_INITIALIZED = 1, CUBLAS_STATUS_ALLOC_FAILED = 3, CUBLAS_STATUS_INVALID_VALUE = 7, CUBLAS_STATUS_ARCH_MISMATCH = 8,
