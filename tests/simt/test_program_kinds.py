@@ -1,4 +1,5 @@
-"""Kinds of programs that public repositories hold: a number that chooses a kernel, memory made anew in each turn of a timing loop, types that a macro decides."""
+"""Kinds of programs that public repositories hold: a number that chooses a kernel, memory made anew in each turn of a timing loop, types that
+a macro decides, headers of other folders, libraries on the host."""
 
 from __future__ import annotations
 
@@ -94,20 +95,45 @@ def test_a_header_of_another_folder_of_the_repository_is_found_and_what_defines_
 
 
 def test_a_file_that_a_program_has_written_may_be_read_again_by_it_alone(tmp_path: Path) -> None:
-    code, said = simulated(tmp_path, (
-        '#include <cstdio>\nint main() {\n    int kept[4] = {1, 2, 3, 4}, got[4] = {};\n    FILE* f = fopen("own.bin", "wb");\n    fwrite(kept, 4, 4, f);\n    fclose(f);\n'
-        '    f = fopen("own.bin", "rb");\n    printf("read %zu", fread(got, 4, 4, f));\n    fclose(f);\n    printf(" last %d\\n", got[3]);\n}\n'
-    ))
+    code, said = simulated(tmp_path, """#include <cstdio>
+int main() {
+    int kept[4] = {1, 2, 3, 4}, got[4] = {};
+    FILE* f = fopen("own.bin", "wb");
+    fwrite(kept, 4, 4, f);
+    fclose(f);
+    f = fopen("own.bin", "rb");
+    printf("read %zu", fread(got, 4, 4, f));
+    fclose(f);
+    printf(" last %d\\n", got[3]);
+}
+""")
     assert code == 0 and "read 4 last 4" in said and not (tmp_path / "own.bin").exists(), said
 
 
 def test_a_product_of_a_library_that_takes_too_long_is_left_out_and_kernels_are_watched_all_the_same(tmp_path: Path) -> None:
-    code, said = simulated(tmp_path, (
-        "#include <cublas_v2.h>\n#include <helper_cuda.h>\n#include <helper_timer.h>\n__global__ void k(float* c, half* h) { c[threadIdx.x] += 1; h[0] = __float2half(1); }\n"
-        "int main(int argc, char** argv) {\n    const int n = checkCmdLineFlag(argc, (const char**)argv, \"n\") ? 1 : 20000;\n    float *a, *b, *c, one = 1, zero = 0;\n    half* h;\n"
-        "    StopWatchInterface* timer;\n    sdkCreateTimer(&timer);\n    sdkStartTimer(&timer);\n    checkCudaErrors(cudaMalloc(&h, 2));\n"
-        "    for (float** p : {&a, &b, &c}) checkCudaErrors(cudaMalloc(p, 4096));\n    cudaMemset(c, 0, 4096);\n    cublasHandle_t handle;\n    cublasCreate(&handle);\n"
-        "    cublasSgemm(handle, CUBLAS_OP_N, CUBLAS_OP_N, n, n, n, &one, a, n, b, n, &zero, c, n);\n    k<<<1, 32>>>(c, h);\n    sdkStopTimer(&timer);\n    sdkDeleteTimer(&timer);\n"
-        "    for (float* p : {a, b, c}) cudaFree(p);\n    cudaFree(h);\n    cublasDestroy(handle);\n}\n"
-    ))
+    code, said = simulated(tmp_path, """#include <cublas_v2.h>
+#include <helper_cuda.h>
+#include <helper_timer.h>
+__global__ void k(float* c, half* h) { c[threadIdx.x] += 1; h[0] = __float2half(1); }
+int main(int argc, char** argv) {
+    const int n = checkCmdLineFlag(argc, (const char**)argv, "n") ? 1 : 20000;
+    float *a, *b, *c, one = 1, zero = 0;
+    half* h;
+    StopWatchInterface* timer;
+    sdkCreateTimer(&timer);
+    sdkStartTimer(&timer);
+    checkCudaErrors(cudaMalloc(&h, 2));
+    for (float** p : {&a, &b, &c}) checkCudaErrors(cudaMalloc(p, 4096));
+    cudaMemset(c, 0, 4096);
+    cublasHandle_t handle;
+    cublasCreate(&handle);
+    cublasSgemm(handle, CUBLAS_OP_N, CUBLAS_OP_N, n, n, n, &one, a, n, b, n, &zero, c, n);
+    k<<<1, 32>>>(c, h);
+    sdkStopTimer(&timer);
+    sdkDeleteTimer(&timer);
+    for (float* p : {a, b, c}) cudaFree(p);
+    cudaFree(h);
+    cublasDestroy(handle);
+}
+""")
     assert code == 0 and "a library's product of 20000x20000x20000" in said and "k<<<1, 32>>>(" in said, said

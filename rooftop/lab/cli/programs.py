@@ -216,7 +216,10 @@ def _show(first: Run, source: Source, report: Any, remarks: Sequence[Any], why: 
     if first.unkept:
         echo(f"{'; '.join(first.unkept)}: nothing of it is kept")
     if first.left:
-        echo(f"a library's product of {first.left}, and larger or later ones: too large for a CPU, left out; what it calculates from them is not its result")
+        echo(
+            f"a library's product of {first.left}, and larger or later ones: too large for a CPU, left out; what it calculates from them is"
+            " not its result"
+        )
     if not first.launches and not why:
         echo("it has no kernel of its own, so that its host code alone was watched")
     faults = len(report.faults)
@@ -224,7 +227,10 @@ def _show(first: Run, source: Source, report: Any, remarks: Sequence[Any], why: 
     if why:
         echo(why)
     if first.over and not why:
-        echo("its time was over, and it was ended: what it would have launched after is not judged; smaller sizes (--args, where it takes them) or a longer --budget let it come to its end")
+        echo(
+            "its time was over, and it was ended: what it would have launched after is not judged; smaller sizes (--args, where it takes"
+            " them) or a longer --budget let it come to its end"
+        )
     elif first.cut and not first.over:
         times = sum(x.times for x in first.launches)
         echo(f"its time was over after {first.cut:,} of its {times:,} launches: the others were left out, and what it calculates from them is not its result")

@@ -17,7 +17,7 @@ from rooftop.core.helpers import SHARED
 from rooftop.core.spec import Device
 from rooftop.lab.inspect.inspector import Facts, cached_facts, symbols
 from rooftop.lab.inspect.occupancy import occupancy
-from rooftop.lab.simt import build, host, program_build, program_text
+from rooftop.lab.simt import build, host, program_build, program_headers, program_text
 from rooftop.lab.simt.instances import Instance, Templates
 from rooftop.lab.simt.program_build import Source
 from rooftop.lab.simt.tokens import Token, tokenise
@@ -178,7 +178,7 @@ class Code:
             return CUB + f'#line {token.line} "{shown}"\n'
         if (_GIVEN.fullmatch(name) and _cudas(name)) or (SHARED / name).is_file():
             return token.text
-        if not program_build.HOSTS.fullmatch(name) or _GIVEN.fullmatch(name):
+        if not program_headers.HOSTS.fullmatch(name) or _GIVEN.fullmatch(name):
             self.absent.append(f"{shown}:{token.line}: <{name}>")
         return ""
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from rooftop.core import head_text, settings, whole_file
 from rooftop.core.compile import CompileError
 from rooftop.core.digests import without_comments
-from rooftop.lab.simt import build, host, link, ordinary, precompiled, program_text
+from rooftop.lab.simt import build, host, link, ordinary, precompiled, program_headers, program_text
 from rooftop.lab.simt.precompiled import sum_of
 from rooftop.lab.simt.tokens import tokenise
 from rooftop.lab.simt.translate import MARK, cluster_dims, constants, translate
@@ -46,16 +46,6 @@ UNDEFINED = re.compile(r"undefined reference to [`‘'](?:[\w:*& ]+ )?(?:\w+::)*
 _TWENTY = re.compile(r"^[ \t]*#[ \t]*include[ \t]*<(?:concepts|span|numbers|ranges|bit|compare)>|\bconcept\s+\w+\s*=", re.M)  # what only C++20 has
 _MAIN = re.compile(r"\bmain\s*\(")
 _INCLUDE = re.compile(r"[ \t]*#[ \t]*include[ \t]*([<\"])([^>\"\n]+)[>\"]")
-HOSTS = re.compile(  # of C, of C++, of the system, and of CUDA what NVRTC has by itself
-    r"\w+|\w+/\w+_t|(?:sys|bits|arpa|netinet)/\w+\.h|(?:std\w+|strings?|math|assert|time|float|limits|unistd|errno|ctype|memory|signal|pthread|omp|windows|malloc"
-    r"|getopt|dirent|inttypes|wchar|glob|direct|io|fcntl|device_launch_parameters|(?:cuda(?:_\w+)?|driver_types|vector_\w+|host_defines|builtin_types|math_\w+"
-    r"|device_\w+|curand|cublas\w*|sm_\d+_\w+|texture_\w+|surface_\w+|common_functions))\.h"
-)
-HEADERS = (".h", ".hh", ".hpp", ".hxx", ".h++", ".cuh", ".cu", ".c", ".cc", ".cpp", ".cxx", ".inl", ".inc", ".ipp", ".tpp")
-_NEAR = ("", "include", "inc", "common", "Common", "src", "utils", "util", "headers")  # folders, here and above, in which a header may lie
-ROOT = (".git", "Makefile", "makefile", "CMakeLists.txt", "README.md", "readme.md")  # what a repository's outermost folder holds
-LEVELS = 4  # above a file's folder in which that is looked for
-WALKED = 5000  # files and folders that are looked at in search of a header
 _BY_NAME = ("T", "t", "W", "w", "V", "v", "u")
 
 
@@ -97,9 +87,9 @@ def read(path: Path, folders: Sequence[Path] = (), text: str | None = None) -> S
         for token in tokenise(texts[shown]):
             if token.kind != "directive" or (match := _INCLUDE.match(token.text)) is None:
                 continue
-            found = _header(match[2], match[1] == '"', places[shown].parent, path.resolve().parent, folders)
+            found = program_headers.found(match[2], match[1] == '"', places[shown].parent, path.resolve().parent, folders)
             if found is None:
-                if not _known(match[2]) and (match[1] == '"' or not HOSTS.fullmatch(match[2])):
+                if not program_headers.known(match[2]) and (match[1] == '"' or not program_headers.HOSTS.fullmatch(match[2])):
                     missing.append(f"{shown}:{token.line}: " + (f'"{match[2]}"' if match[1] == '"' else f"<{match[2]}>"))
                 continue
             name = next((n for n, p in places.items() if p == found), None)
@@ -114,49 +104,6 @@ def read(path: Path, folders: Sequence[Path] = (), text: str | None = None) -> S
 def _beside(path: Path) -> str:
     """The text of a file that nobody named: what of it is not UTF-8, in a comment say, is no reason to refuse the one that was named."""
     return whole_file.regular(path, head_text.SOURCE).decode("utf-8", "replace").replace("\r\n", "\n").replace("\r", "\n")
-
-
-def _known(name: str) -> bool:
-    inside = not Path(name).is_absolute() and ".." not in Path(name).parts
-    return inside and any((build.RUNTIME / folder / name).is_file() for folder in ("include", "libraries"))
-
-
-def _header(name: str, quoted: bool, here: Path, top: Path, folders: Sequence[Path]) -> Path | None:
-    for folder in (*([here] if quoted else []), *folders):
-        if (found := folder / name).is_file() and _may_be_read(found.resolve(), (top, *folders)):
-            return found.resolve()
-    own = _known(name) and not Path(name).name.startswith("helper_")  # which the samples themselves have
-    if own or (not quoted and HOSTS.fullmatch(name)):
-        return None
-    for above in (top, *list(top.parents)[:4]):
-        for near in _NEAR:
-            if (found := above / near / name).is_file() and _may_be_read(found.resolve(), (top, *folders)):
-                return found.resolve()
-    return _elsewhere(name, top)
-
-
-def _elsewhere(name: str, top: Path) -> Path | None:
-    """A header in another folder of the repository, as its makefile may name it: of several the one that lies nearest."""
-    roots = [p for p in (top, *list(top.parents)[:LEVELS]) if any((p / mark).exists() for mark in ROOT)]
-    if not roots or ".." in Path(name).parts:
-        return None
-    found: list[Path] = []
-    seen = 0
-    for folder, folders, files in os.walk(roots[-1]):
-        folders[:] = sorted(d for d in folders if not d.startswith("."))
-        seen += len(files) + len(folders)
-        if Path(name).name in files and (one := Path(folder) / Path(name).name).parts[-len(Path(name).parts) :] == Path(name).parts:
-            found.append(one)
-        if seen > WALKED:
-            break
-    found = [p for p in found if _may_be_read(p.resolve(), (top,))]
-    return max(found, key=lambda p: len(os.path.commonpath([p, top])), default=None)
-
-
-def _may_be_read(found: Path, folders: Iterable[Path]) -> bool:
-    """A header: by its name, links followed, or since it lies in one of these folders. No other file of the user's is one, whatever an
-    include says."""
-    return found.suffix in HEADERS or any(found.is_relative_to(f.resolve()) for f in folders)
 
 
 def has_main(source: Source) -> bool:
