@@ -137,3 +137,20 @@ int main(int argc, char** argv) {
 }
 """)
     assert code == 0 and "a library's product of 20000x20000x20000" in said and "k<<<1, 32>>>(" in said, said
+
+
+def test_a_race_at_any_size_is_a_fault_where_sizes_are_assumed_and_one_past_the_end_may_come_of_them(tmp_path: Path) -> None:
+    text = """__global__ void k(const float* x, float* y, int n) {
+    __shared__ float t[128];
+    int i = blockIdx.x * 128 + threadIdx.x;
+    t[threadIdx.x] = i < n ? x[i] : 0;
+    __syncthreads();
+    if (i < n) y[i] = t[127 - threadIdx.x];
+}
+extern "C" void solve(const float* x, float* y, int n) { k<<<(n + 127) / 128, 128>>>(x, y, n); }
+"""
+    assert simulated(tmp_path, text)[0] == 0
+    code, said = simulated(tmp_path, text.replace("    __syncthreads();\n", ""))
+    assert code == 1 and "shared-race" in said and "may come of that" not in said, said
+    code, said = simulated(tmp_path, text.replace("if (i < n) y[i]", "y[i + 1000]"))
+    assert code == 3 and "its inputs are assumed, and what is found may come of that" in said, said
