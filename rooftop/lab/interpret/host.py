@@ -356,6 +356,8 @@ def finding(path: Path, error: BaseException, watch: Watch) -> Finding | None:
         return Finding("fault", str(error), outside=isinstance(error, interpreter.OutOfBounds))
     if isinstance(error, ModuleNotFoundError) and error.name:
         return Finding("absent", f"{place(path, error)}: the module {error.name} is not installed")
+    if isinstance(error, ImportError) and error.name:  # of another version than the one that is here
+        return Finding("absent", f"{place(path, error)}: {error}")
     if isinstance(error, Over) or (isinstance(error, SystemExit) and error.code in (None, 0)):
         return None
     if watch.cut and watch.launches and not isinstance(error, HostError):
