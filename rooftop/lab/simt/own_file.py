@@ -40,7 +40,7 @@ _LIMITS = {
 _WHOLE = "int", "unsigned", "long", "unsigned long", "long long", "unsigned long long"
 _OF_WHOLE = "ceil", "floor", "round", "sqrt", "cbrt", "exp", "exp2", "log", "log2", "log10", "sin", "cos", "tan", "atan", "sinh", "cosh", "tanh", "erf"
 SHIM = "".join((
-    '#line 1 "what rooftop declares"\n', host.INTEGERS, *(f"typedef unsigned {t} u{t}; " for t in ("int", "short", "char", "long")),
+    '#line 1 "what rooftop declares"\n#define register\n', host.INTEGERS, *(f"typedef unsigned {t} u{t}; " for t in ("int", "short", "char", "long")),
     "typedef unsigned long long uint64_t; typedef long long int64_t; typedef uint64_t uintptr_t; typedef int64_t intptr_t; "
     "typedef unsigned long size_t; "
     "typedef struct _IO_FILE FILE; typedef unsigned long long CUtexObject; typedef unsigned long long CUsurfObject;\n",
