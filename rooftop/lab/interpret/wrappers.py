@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import prod
 from typing import Any
 
-from rooftop.lab.simt.program_caller import MOST, SMALL
-from rooftop.lab.simt.program_caller import SIZES as EXTENTS
-
+EXTENTS = {1: (1000,), 2: (48, 40), 3: (48, 40, 56), 4: (12, 20, 16, 24)}  # of whole numbers that are sizes, by how many there are
+SMALL = re.compile(r"kernel|radius|window|stride|pad|^k$|iter|steps|head|class|group|dim|axis|rank", re.I)  # names of whole numbers that are none
+MOST = 1 << 20  # elements of a tensor of assumed size
 POINTER = re.compile(r"(?:^|_)ptr(?:$|_)", re.I)  # what a tensor is called that older sources hand over by its address, as an int
 OUTPUT = re.compile(r"(?:out|output|result|res|dst|y|z|c|o)(?:_\w+|ptr)?", re.I)  # what a parameter is called that a function writes into
 USUAL = (  # values of numbers by the names that they go by
