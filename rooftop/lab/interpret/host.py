@@ -242,11 +242,16 @@ def _kind(value: Any) -> Any:
     return shown(value)
 
 
+class _NoCode(dict[str, str]):
+    def __missing__(self, kind: str) -> str:
+        raise interpreter.NotSimulated(f"not simulated: the {kind} of a compiled kernel, which is not compiled here")
+
+
 class _Compiled:
     """What a launch returns: a kernel that can be launched again, with figures that nobody has measured."""
 
     n_regs, n_spills = 32, 0
-    asm: Mapping[str, str] = {}
+    asm: Mapping[str, str] = _NoCode()
 
     def __init__(self, watch: Watch, kernel: Any, values: dict[str, Any], options: dict[str, Any]) -> None:
         self.metadata = SimpleNamespace(shared=0, num_warps=options.get("num_warps", 4), name=kernel.__name__)
@@ -351,6 +356,8 @@ def finding(path: Path, error: BaseException, watch: Watch) -> Finding | None:
         return Finding("fault", str(error), outside=isinstance(error, interpreter.OutOfBounds))
     if isinstance(error, ModuleNotFoundError) and error.name:
         return Finding("absent", f"{place(path, error)}: the module {error.name} is not installed")
+    if isinstance(error, ImportError) and error.name:  # of another version than the one that is here
+        return Finding("absent", f"{place(path, error)}: {error}")
     if isinstance(error, Over) or (isinstance(error, SystemExit) and error.code in (None, 0)):
         return None
     if watch.cut and watch.launches and not isinstance(error, HostError):

@@ -121,14 +121,16 @@ def _assumed(
         kind = types.get(kind, kind)
         own_name = re.escape(kind)
         ways = rf"\busing\s+{own_name}\s*=\s*([\w ]+);|\btypedef\s+([\w ]+?)\s+{own_name}\s*;|#[ \t]*define[ \t]+{own_name}[ \t]+([\w ]+)"
-        if alias := re.search(ways, source_text):
-            kind = (alias[1] or alias[2] or alias[3]).strip()
+        meant = {(alias[1] or alias[2] or alias[3]).strip() for alias in re.finditer(ways, source_text)}
+        kind = next(iter(meant)) if len(meant) == 1 else kind
         if p.name in own:
             given[p.name] = own[p.name]
         elif p.pointer and p.text.count("*") < 2 and kind in names:
             given[p.name] = f"{names[kind]}:{max(SIDE * SIDE * (SIDE if len(large) > 2 else 1), 16 * SIDE)}"
         elif p.pointer and p.text.count("*") < 2 and (VECTOR.fullmatch(kind) or ZEROS.fullmatch(kind) or _numbers_alone(kind, source_text)):
             given[p.name] = f"{kind}:{SIDE * SIDE}" + ":zeros" * (VECTOR.fullmatch(kind) is None)
+        elif p.pointer and p.text.count("*") < 2 and meant and meant <= {*names, *CTYPES.values()}:  # a type that a macro decides
+            given[p.name] = f"{kind}:{SIDE * SIDE}"
         elif not p.pointer and (vector := VECTOR.fullmatch(kind)):
             given[p.name] = f"{kind}{{{', '.join(['1'] * int(vector[2]))}}}"
         elif p.name in sizes:

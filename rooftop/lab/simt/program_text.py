@@ -242,7 +242,13 @@ def _plain(tokens: Sequence[Token]) -> str:
 _DEFINE = re.compile(r"([ \t]*#[ \t]*define[ \t]+\w+(?:\(([^)]*)\))?)(.*)", re.S)
 
 
+_TEXT = re.compile(r'("(?:\\.|[^"\\\n])*")(?=([A-Za-z_]\w*))')  # with a word right behind it
+
+
 def _directive(token: Token, kernels: Collection[str]) -> tuple[Token, bool]:
+    if (match := _DEFINE.match(token.text)) and match[2]:  # since C++11 "..."name is a literal of its own; older code means a parameter
+        own = [*(p.strip() for p in match[2].split(",")), "__VA_ARGS__"]
+        token = replace(token, text=match[1] + _TEXT.sub(lambda m: m[1] + " " * (m[2] in own), match[3]))
     if not re.search(r"<\s*<\s*<", token.text) or (match := _DEFINE.match(token.text)) is None:
         return token, False
     body = tokenise(match[3].replace("\\\n", " "))

@@ -90,6 +90,20 @@ static std::string raw(const LaunchArgument* list, unsigned count) {     // of a
     return text + "]";
 }
 
+/// What launches have in common that are made again: numbers, and pointers to places in allocations of one line and size, as a loop makes them anew.
+static std::string alike(const LaunchArgument* list, unsigned count) {
+    std::string text;
+    for (unsigned i = 0; i < count; ++i) {
+        u64 v = 0;
+        if (list[i].kind == POINTER && list[i].at) std::memcpy(&v, list[i].at, std::min(8u, list[i].bytes));
+        const char* p = reinterpret_cast<const char*>(v);
+        const Allocation* held = v ? allocation_of(p) : nullptr;
+        if (held) put(text, "%llu:%llu:%lld/", static_cast<unsigned long long>(held->pc), static_cast<unsigned long long>(held->bytes), static_cast<long long>(p - arena - static_cast<i64>(held->at)));
+        else if (list[i].at) text.append(static_cast<const char*>(list[i].at), list[i].bytes);
+    }
+    return text;
+}
+
 static cudaError_t refused(u64 pc, cudaError_t e, const char* format, ...) {
     if (Finding* f = found_on_host(LAUNCH, pc)) {
         va_list list;
@@ -173,9 +187,11 @@ cudaError_t launch(Given& given, void (*entry)(void**), void* closure, size_t by
     Open open;
     ++program.done_launches;
     std::string key;
-    put(key, "%llu/%u,%u,%u/%u,%u,%u/%zu/", address, given.grid.x, given.grid.y, given.grid.z, given.block.x, given.block.y, given.block.z, given.shared);
-    key.append(static_cast<const char*>(closure), bytes);
+    put(key, "%llu/%p/%p/%u,%u,%u/%u,%u,%u/%zu/", address, reinterpret_cast<void*>(entry), given.pointer ? *given.pointer : nullptr, given.grid.x, given.grid.y, given.grid.z, given.block.x, given.block.y, given.block.z, given.shared);
+    const std::string raw_arguments(static_cast<const char*>(closure), bytes);
+    key += count ? alike(arguments, count) : raw_arguments;
     Repeated& r = program.repeated[key];
+    if (r.arguments != raw_arguments) r.arguments = raw_arguments, r.plain = 0, r.settled = false;
     if (!r.seen++ || program.listed) {
         r.record = program.records++;
         std::string& j = program.journal;
@@ -203,7 +219,7 @@ cudaError_t launch(Given& given, void (*entry)(void**), void* closure, size_t by
         ++r.skipped;
         return cudaSuccess;
     };
-    const double spent = now_seconds() - program.started;
+    const double spent = now_seconds() - program.started - program.library;
     const bool fresh = !program.known.count(reinterpret_cast<u64>(entry));
     r.late |= spent > program.most / 2;
     if (spent > program.most && (!fresh || spent > 1.5 * program.most)) return over(spent);
@@ -222,7 +238,7 @@ cudaError_t launch(Given& given, void (*entry)(void**), void* closure, size_t by
     const bool watch = l.call && r.watched < program.repeat && (fresh || spent <= program.most / 2);
     if (!watch) l.call = nullptr;
     l.budget = spent > program.most ? program.budget / 4 : program.budget;
-    l.deadline = std::max(program.started + program.most, now_seconds() + (fresh ? program.budget / 2 : 0));
+    l.deadline = std::max(program.started + program.library + program.most, now_seconds() + (fresh ? program.budget / 2 : 0));
     l.sample = program.sample;
     alignas(128) static char held[1 << 16];                      // of arguments: what lies in the library itself is not watched
     if (bytes > sizeof held) return failed(cudaErrorLaunchOutOfResources);
@@ -250,7 +266,7 @@ cudaError_t launch(Given& given, void (*entry)(void**), void* closure, size_t by
     if (l.call || status) put(program.journal, ",\n{\"ran\":%u,\"watched\":%u,\"blocks\":%llu,\"status\":%d,\"seconds\":%.3f,\"findings\":[%zu,%zu]}", r.record, l.watched.load(), static_cast<unsigned long long>(blocks), status, now_seconds() - before, first, all_findings.size());
     if (!status) return run_those_by_kernels(), cudaSuccess;
     by_kernels.clear();
-    if (status == static_cast<int>(OVER)) return over(now_seconds() - program.started);
+    if (status == static_cast<int>(OVER)) return over(now_seconds() - program.started - program.library);
     if (status == 2) not_on_the_host("no memory for the threads of a launch");
     for (size_t i = first; i < all_findings.size(); ++i)
         if (all_findings[i].kind == NOT_SIMULATED) leave_program(4, 0);

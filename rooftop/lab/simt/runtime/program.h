@@ -28,6 +28,7 @@ struct Pair { u64 plain, watched; };                             // a function i
 struct Repeated {                                                // launches that are the same in all they say
     u32 seen = 0, watched = 0, plain = 0, skipped = 0, record = 0;
     u64 before = 0, after = 0;                                   // digests of memory around the last one
+    std::string arguments;                                       // the bytes of those of the last one
     bool settled = false;                                        // it changes nothing more
     bool late = false;                                           // it was not watched for want of time
 };
@@ -53,6 +54,8 @@ extern struct ProgramState {
     int opted_in = 48 << 10, device = 0;
     bool listed = false;                                         // launches are listed and not run
     bool protects = false, running = false, cut = false;         // cut: its time was over, and launches were left out
+    bool left_out = false;                                       // a library's product, which would have taken too long
+    double library = 0;                                          // seconds that libraries' functions took
     jmp_buf leave;
     int status = 0;
     int ended = 0;                                               // 0 returned, 1 exit, 2 abort, 3 crash, 4 not simulated, 5 time is over

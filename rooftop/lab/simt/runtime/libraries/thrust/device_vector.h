@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <functional>
 #include <numeric>
+#include <random>
 #include "../library_types.h"
 namespace thrust {
 template <class T> struct device_ptr;
@@ -118,6 +119,11 @@ template <class I, class T> void fill(I a, I b, const T& v) { details::Wrote her
 template <class I> void sequence(I a, I b) { details::Wrote here; std::iota(raw(a), raw(b), 0); here.range(raw(a), raw(b)); }
 template <class I, class T> void sequence(I a, I b, T v) { details::Wrote here; std::iota(raw(a), raw(b), v); here.range(raw(a), raw(b)); }
 template <class I> void sort(I a, I b) { details::Wrote here; std::sort(raw(a), raw(b)); }
+template <class I> void stable_sort(I a, I b) { details::Wrote here; std::stable_sort(raw(a), raw(b)); }
+template <class I, class F> void stable_sort(I a, I b, F f) { details::Wrote here; std::stable_sort(raw(a), raw(b), f); }
+template <class I> bool is_sorted(I a, I b) { details::Wrote here; return std::is_sorted(raw(a), raw(b)); }
+template <class I, class T> bool binary_search(I a, I b, const T& v) { details::Wrote here; return std::binary_search(raw(a), raw(b), v); }
+template <class I, class T> I lower_bound(I a, I b, const T& v) { details::Wrote here; return a + (std::lower_bound(raw(a), raw(b), v) - raw(a)); }
 template <class I, class F> void sort(I a, I b, F f) { details::Wrote here; std::sort(raw(a), raw(b), f); }
 template <class I> auto reduce(I a, I b) { details::Wrote here; return std::accumulate(raw(a), raw(b), typename std::iterator_traits<I>::value_type()); }
 template <class I, class T> T reduce(I a, I b, T v) { details::Wrote here; return std::accumulate(raw(a), raw(b), v); }
@@ -148,8 +154,16 @@ template <class K, class V> void sort_by_key(K a, K b, V values) {
     v = raw(values);
     for (const P& p : all) *k++ = p.first, *v++ = p.second;
 }
+template <class K, class V> void stable_sort_by_key(K a, K b, V values) { sort_by_key(a, b, values); }
+typedef std::minstd_rand default_random_engine;
+typedef std::minstd_rand minstd_rand;
+template <class T> struct uniform_real_distribution : std::uniform_real_distribution<T> { using std::uniform_real_distribution<T>::uniform_real_distribution; };
+template <class T> struct uniform_int_distribution : std::uniform_int_distribution<T> { using std::uniform_int_distribution<T>::uniform_int_distribution; };
+template <class T> struct normal_distribution : std::normal_distribution<T> { using std::normal_distribution<T>::normal_distribution; };
+namespace random { using thrust::default_random_engine; using thrust::uniform_real_distribution; using thrust::uniform_int_distribution; using thrust::normal_distribution; }
 #define SIMT_WITH_POLICY(name) template <class... A> auto name(const execution&, A&&... a) { return name(std::forward<A>(a)...); }
 SIMT_WITH_POLICY(copy) SIMT_WITH_POLICY(fill) SIMT_WITH_POLICY(sequence) SIMT_WITH_POLICY(sort) SIMT_WITH_POLICY(reduce) SIMT_WITH_POLICY(transform) SIMT_WITH_POLICY(inclusive_scan)
 SIMT_WITH_POLICY(exclusive_scan) SIMT_WITH_POLICY(transform_reduce) SIMT_WITH_POLICY(for_each) SIMT_WITH_POLICY(sort_by_key)
+SIMT_WITH_POLICY(stable_sort) SIMT_WITH_POLICY(stable_sort_by_key) SIMT_WITH_POLICY(inner_product) SIMT_WITH_POLICY(generate) SIMT_WITH_POLICY(count_if)
 #undef SIMT_WITH_POLICY
 }  // namespace thrust
