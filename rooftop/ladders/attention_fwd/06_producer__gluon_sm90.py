@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
@@ -14,12 +13,18 @@ from rooftop.core.tensor_maps import not_copied
 from rooftop.kernels.attention._fwd_sm90 import flat, range_of, store_tile
 
 IDEA = (
-    "Warp specialisation: one producer warp loads the queries, then tiles of keys and values by TMA into a ring of two. Each slot has two mbarriers, full (its "
-    "bytes have arrived) and empty (both groups have released it). Two consumer groups of four warps have 64 queries each and do nothing but multiply (wgmma, "
-    "whose operands stay in shared memory) and compute exponentials. Tiles of 128 keys, from the last back, so that the masked ones come first."
+    "Warp specialisation: one producer warp loads the queries, then tiles of keys and values by TMA into a ring of two. Each slot has two "
+    "mbarriers, full (its "
+    "bytes have arrived) and empty (both groups have released it). Two consumer groups of four warps have 64 queries each and do nothing "
+    "but multiply (wgmma, "
+    "whose operands stay in shared memory) and compute exponentials. Tiles of 128 keys, from the last back, so that the masked ones come "
+    "first."
 )
 PREDICT = {"speedup": 1.1}
-LIMIT = "A group waits for its scores, computes exponentials, then waits for the product with the values: its tensor core work and its exponentials never overlap."
+LIMIT = (
+    "A group waits for its scores, computes exponentials, then waits for the product with the values: its products and "
+    "exponentials never overlap."
+)
 
 
 @gluon.jit
@@ -30,7 +35,8 @@ def tile_here(SQ, BM: gl.constexpr, CAUSAL: gl.constexpr):
 
 
 @gluon.jit
-def load(q_desc, k_desc, v_desc, q_tiles, k_ring, v_ring, q_full, k_full, v_full, empty, SQ, SK, GROUP, STAGES: gl.constexpr, BM: gl.constexpr,
+def load(q_desc, k_desc, v_desc, q_tiles, k_ring, v_ring, q_full, k_full, v_full, empty, SQ, SK, GROUP, STAGES: gl.constexpr,
+         BM: gl.constexpr,
          BN: gl.constexpr, CAUSAL: gl.constexpr):
     """The producer warp."""
     row, b, h = tile_here(SQ, BM, CAUSAL)
@@ -50,7 +56,8 @@ def load(q_desc, k_desc, v_desc, q_tiles, k_ring, v_ring, q_full, k_full, v_full
 
 @gluon.jit
 def weights(z, top, total, factor, rows, column, position, SK, CAUSAL: gl.constexpr, MASKED: gl.constexpr):
-    """Of the scores of a tile of keys, which starts at `column`: the weights, the new maximum and sum, and what the old ones shrink by; in base 2."""
+    """Of the scores of a tile of keys, which starts at `column`: the weights, the new maximum and sum, and what the old ones shrink by; in
+    base 2."""
     if MASKED:
         columns = column + gl.arange(0, z.shape[1], gl.SliceLayout(0, z.type.layout))
         limit = gl.zeros_like(rows) + SK
@@ -65,7 +72,8 @@ def weights(z, top, total, factor, rows, column, position, SK, CAUSAL: gl.conste
 
 
 @gluon.jit
-def walk(acc, top, total, q, k_ring, v_ring, k_full, v_full, empty, end, first, last, factor, rows, position, SK, STAGES: gl.constexpr, BN: gl.constexpr,
+def walk(acc, top, total, q, k_ring, v_ring, k_full, v_full, empty, end, first, last, factor, rows, position, SK, STAGES: gl.constexpr,
+         BN: gl.constexpr,
           CAUSAL: gl.constexpr, MASKED: gl.constexpr):
     """Tiles of keys from before `first` down to `last`, of those before `end`. MASKED: not every query sees every key of them."""
     SCORES: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, BN, 16])
@@ -89,7 +97,8 @@ def walk(acc, top, total, q, k_ring, v_ring, k_full, v_full, empty, end, first, 
 
 
 @gluon.jit
-def consume(INDEX: gl.constexpr, q_tiles, k_ring, v_ring, o_tiles, q_full, k_full, v_full, empty, out_desc, lse, SQ, SK, H, scale, STAGES: gl.constexpr,
+def consume(INDEX: gl.constexpr, q_tiles, k_ring, v_ring, o_tiles, q_full, k_full, v_full, empty, out_desc, lse, SQ, SK, H, scale,
+            STAGES: gl.constexpr,
             BM: gl.constexpr, BN: gl.constexpr, CAUSAL: gl.constexpr):
     """One group of four warps: the 64 queries from INDEX · 64 on."""
     DV: gl.constexpr = v_ring.shape[4]
@@ -106,8 +115,10 @@ def consume(INDEX: gl.constexpr, q_tiles, k_ring, v_ring, o_tiles, q_full, k_ful
     q = flat(q_tiles.index(INDEX))
     mbarrier.wait(q_full.index(INDEX), 0)
     edge = gl.minimum(edge, end)
-    acc, top, total = walk(acc, top, total, q, k_ring, v_ring, k_full, v_full, empty, end, end, edge, factor, rows, SK - SQ, SK, STAGES, BN, CAUSAL, True)
-    acc, top, total = walk(acc, top, total, q, k_ring, v_ring, k_full, v_full, empty, end, edge, begin, factor, rows, SK - SQ, SK, STAGES, BN, CAUSAL, False)
+    acc, top, total = walk(acc, top, total, q, k_ring, v_ring, k_full, v_full, empty, end, end, edge, factor, rows, SK - SQ, SK, STAGES, BN,
+                           CAUSAL, True)
+    acc, top, total = walk(acc, top, total, q, k_ring, v_ring, k_full, v_full, empty, end, edge, begin, factor, rows, SK - SQ, SK, STAGES,
+                           BN, CAUSAL, False)
     share = gl.convert_layout(1.0 / gl.where(total == 0, 1.0, total), gl.SliceLayout(1, RESULT), assert_trivial=True)
     store_tile(o_tiles.index(INDEX), (acc * share[:, None]).to(out_desc.dtype), out_desc, b, h, row + INDEX * 64)
     gl.store(lse + (b * H + h).to(gl.int64) * SQ + rows, (top + gl.log2(total)) / 1.4426950408889634, mask=rows < SQ)
@@ -134,8 +145,10 @@ def forward(q_desc, k_desc, v_desc, out_desc, lse, SQ, SK, H, GROUP, scale, STAG
         mbarrier.init(empty.index(2 * i + 1), count=2)
     fence_async_shared()
     gl.warp_specialize([
-        (consume, (0, q_tiles, k_ring, v_ring, o_tiles, q_full, k_full, v_full, empty, out_desc, lse, SQ, SK, H, scale, STAGES, BM, BN, CAUSAL)),
-        (consume, (1, q_tiles, k_ring, v_ring, o_tiles, q_full, k_full, v_full, empty, out_desc, lse, SQ, SK, H, scale, STAGES, BM, BN, CAUSAL)),
+        (consume, (0, q_tiles, k_ring, v_ring, o_tiles, q_full, k_full, v_full, empty, out_desc, lse, SQ, SK, H, scale, STAGES, BM, BN,
+                   CAUSAL)),
+        (consume, (1, q_tiles, k_ring, v_ring, o_tiles, q_full, k_full, v_full, empty, out_desc, lse, SQ, SK, H, scale, STAGES, BM, BN,
+                   CAUSAL)),
         (load, (q_desc, k_desc, v_desc, q_tiles, k_ring, v_ring, q_full, k_full, v_full, empty, SQ, SK, GROUP, STAGES, BM, BN, CAUSAL)),
     ], [4, 1], [240, 24])
 
@@ -156,17 +169,18 @@ def supports(p: Problem) -> str | None:
         return "there is nothing to compute"
     if max(p["q"].shape[3], p["v"].shape[3]) > 128:
         return "this rung takes heads of at most 128 columns"
-    return next((f"TMA does not copy {n}: {reason}" for n in ("q", "k", "v", "out") if (reason := not_copied(*_by_heads(p, n)))), None)
+    reasons = {name: not_copied(p[name], *_by_heads(p, name)) for name in ("q", "k", "v", "out")}
+    return next((f"TMA does not copy {name}: {reason}" for name, reason in reasons.items() if reason), None)
 
 
 def choose(p: Problem) -> Config:
     return Config(STAGES=2 if max(p["q"].shape[3], p["v"].shape[3]) > 64 else 4)
 
 
-def _by_heads(p: Problem, name: str) -> tuple[Any, tuple[int, ...], tuple[int, ...]]:
-    """A tensor, its shape and its strides as [batch, head, token, column]."""
+def _by_heads(p: Problem, name: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Shape and strides of a tensor as [batch, head, token, column]."""
     order = (0, 2, 1, 3)
-    return p[name], tuple(p[name].shape[i] for i in order), tuple(p[name].strides[i] for i in order)
+    return tuple(p[name].shape[i] for i in order), tuple(p[name].strides[i] for i in order)
 
 
 def launches(p: Problem, config: Config) -> list[Launch]:
@@ -174,12 +188,13 @@ def launches(p: Problem, config: Config) -> list[Launch]:
     kind = gl.bfloat16 if p["q"].dtype == "bf16" else gl.float16
 
     def boxes(name: str, rows: int) -> Descriptor:
-        meta, shape, strides = _by_heads(p, name)
+        shape, strides = _by_heads(p, name)
         block = (1, 1, rows, 64 if shape[3] <= 64 else 128)
         return Descriptor(name, block, gl.NVMMASharedLayout.get_default_for(list(block), kind), shape=shape, strides=strides)
 
     args = {
-        "q_desc": boxes("q", 64), "k_desc": boxes("k", config.BN), "v_desc": boxes("v", config.BN), "out_desc": boxes("out", 64), "lse": "lse", "SQ": queries,
+        "q_desc": boxes("q", 64), "k_desc": boxes("k", config.BN), "v_desc": boxes("v", config.BN), "out_desc": boxes("out", 64),
+        "lse": "lse", "SQ": queries,
         "SK": p["k"].shape[1], "H": heads, "GROUP": heads // p["k"].shape[2], "scale": "scale", "STAGES": config.STAGES, "BN": config.BN,
         "CAUSAL": p.option("right") == 0,
     }

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
@@ -14,11 +13,16 @@ from rooftop.core.tensor_maps import not_copied
 from rooftop.kernels.attention._fwd_sm90 import flat, range_of, store_tile
 
 IDEA = (
-    "A group issues the scores of the next tile of keys together with the product of this tile's weights and values, and waits for the scores alone. So the "
-    "exponentials of one tile are computed while the tensor cores multiply the other. The result is rescaled after the product, by what the new maximum says."
+    "A group issues the scores of the next tile of keys together with the product of this tile's weights and values, and waits for the "
+    "scores alone. So the "
+    "exponentials of one tile are computed while the tensor cores multiply the other. The result is rescaled after the product, by what "
+    "the new maximum says."
 )
 PREDICT = {"speedup": 1.2}
-LIMIT = "Nothing keeps the two groups apart: where both compute exponentials at once, the tensor cores have one product to run and nothing after it."
+LIMIT = (
+    "Nothing keeps the two groups apart: where both compute exponentials at once, the tensor cores have one product to run and "
+    "nothing after it."
+)
 
 
 @gluon.jit
@@ -29,7 +33,8 @@ def tile_here(SQ, BM: gl.constexpr, CAUSAL: gl.constexpr):
 
 
 @gluon.jit
-def load(q_desc, k_desc, v_desc, q_tiles, k_ring, v_ring, q_full, k_full, v_full, empty, SQ, SK, GROUP, STAGES: gl.constexpr, BM: gl.constexpr,
+def load(q_desc, k_desc, v_desc, q_tiles, k_ring, v_ring, q_full, k_full, v_full, empty, SQ, SK, GROUP, STAGES: gl.constexpr,
+         BM: gl.constexpr,
          BN: gl.constexpr, CAUSAL: gl.constexpr):
     """The producer warp."""
     row, b, h = tile_here(SQ, BM, CAUSAL)
@@ -49,7 +54,8 @@ def load(q_desc, k_desc, v_desc, q_tiles, k_ring, v_ring, q_full, k_full, v_full
 
 @gluon.jit
 def weights(z, top, total, factor, rows, column, position, SK, CAUSAL: gl.constexpr, MASKED: gl.constexpr):
-    """Of the scores of a tile of keys, which starts at `column`: the weights, the new maximum and sum, and what the old ones shrink by; in base 2."""
+    """Of the scores of a tile of keys, which starts at `column`: the weights, the new maximum and sum, and what the old ones shrink by; in
+    base 2."""
     if MASKED:
         columns = column + gl.arange(0, z.shape[1], gl.SliceLayout(0, z.type.layout))
         limit = gl.zeros_like(rows) + SK
@@ -64,9 +70,11 @@ def weights(z, top, total, factor, rows, column, position, SK, CAUSAL: gl.conste
 
 
 @gluon.jit
-def walk(acc, w, top, total, q, k_ring, v_ring, k_full, v_full, empty, end, first, last, factor, rows, position, SK, STAGES: gl.constexpr, BN: gl.constexpr,
+def walk(acc, w, top, total, q, k_ring, v_ring, k_full, v_full, empty, end, first, last, factor, rows, position, SK, STAGES: gl.constexpr,
+         BN: gl.constexpr,
           CAUSAL: gl.constexpr, MASKED: gl.constexpr):
-    """Tiles of keys from before `first` down to `last`, of those before `end`: the scores of each, and the product of the weights `w` of the one before. MASKED: not every query sees every key of them."""
+    """Tiles of keys from before `first` down to `last`, of those before `end`: the scores of each, and the product of the weights `w` of
+    the one before. MASKED: not every query sees every key of them."""
     SCORES: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, BN, 16])
     WEIGHTS: gl.constexpr = gl.DotOperandLayout(operand_index=0, parent=acc.type.layout, k_width=2)
     for i in range(first - last):
@@ -91,7 +99,8 @@ def walk(acc, w, top, total, q, k_ring, v_ring, k_full, v_full, empty, end, firs
 
 
 @gluon.jit
-def consume(INDEX: gl.constexpr, q_tiles, k_ring, v_ring, o_tiles, q_full, k_full, v_full, empty, out_desc, lse, SQ, SK, H, scale, STAGES: gl.constexpr,
+def consume(INDEX: gl.constexpr, q_tiles, k_ring, v_ring, o_tiles, q_full, k_full, v_full, empty, out_desc, lse, SQ, SK, H, scale,
+            STAGES: gl.constexpr,
             BM: gl.constexpr, BN: gl.constexpr, CAUSAL: gl.constexpr):
     """One group of four warps: the 64 queries from INDEX · 64 on."""
     DV: gl.constexpr = v_ring.shape[4]
@@ -116,9 +125,11 @@ def consume(INDEX: gl.constexpr, q_tiles, k_ring, v_ring, o_tiles, q_full, k_ful
         w, top, total, _shrink = weights(z, top, total, factor, rows, (end - 1) * BN, SK - SQ, SK, CAUSAL, True)
         edge = gl.maximum(gl.minimum(edge, end - 1), begin)
         if CAUSAL:  # without, only the last tile needs a mask: the one above
-            acc, w, top, total = walk(acc, w, top, total, q, k_ring, v_ring, k_full, v_full, empty, end, end - 1, edge, factor, rows, SK - SQ, SK, STAGES, BN,
+            acc, w, top, total = walk(acc, w, top, total, q, k_ring, v_ring, k_full, v_full, empty, end, end - 1, edge, factor, rows,
+                                      SK - SQ, SK, STAGES, BN,
                                       CAUSAL, True)
-        acc, w, top, total = walk(acc, w, top, total, q, k_ring, v_ring, k_full, v_full, empty, end, edge, begin, factor, rows, SK - SQ, SK, STAGES, BN,
+        acc, w, top, total = walk(acc, w, top, total, q, k_ring, v_ring, k_full, v_full, empty, end, edge, begin, factor, rows, SK - SQ, SK,
+                                  STAGES, BN,
                                   CAUSAL, False)
         last = (end - begin - 1) % STAGES
         mbarrier.wait(v_full.index(last), (end - begin - 1) // STAGES & 1)
@@ -151,8 +162,10 @@ def forward(q_desc, k_desc, v_desc, out_desc, lse, SQ, SK, H, GROUP, scale, STAG
         mbarrier.init(empty.index(2 * i + 1), count=2)
     fence_async_shared()
     gl.warp_specialize([
-        (consume, (0, q_tiles, k_ring, v_ring, o_tiles, q_full, k_full, v_full, empty, out_desc, lse, SQ, SK, H, scale, STAGES, BM, BN, CAUSAL)),
-        (consume, (1, q_tiles, k_ring, v_ring, o_tiles, q_full, k_full, v_full, empty, out_desc, lse, SQ, SK, H, scale, STAGES, BM, BN, CAUSAL)),
+        (consume, (0, q_tiles, k_ring, v_ring, o_tiles, q_full, k_full, v_full, empty, out_desc, lse, SQ, SK, H, scale, STAGES, BM, BN,
+                   CAUSAL)),
+        (consume, (1, q_tiles, k_ring, v_ring, o_tiles, q_full, k_full, v_full, empty, out_desc, lse, SQ, SK, H, scale, STAGES, BM, BN,
+                   CAUSAL)),
         (load, (q_desc, k_desc, v_desc, q_tiles, k_ring, v_ring, q_full, k_full, v_full, empty, SQ, SK, GROUP, STAGES, BM, BN, CAUSAL)),
     ], [4, 1], [240, 24])
 
@@ -173,17 +186,18 @@ def supports(p: Problem) -> str | None:
         return "there is nothing to compute"
     if max(p["q"].shape[3], p["v"].shape[3]) > 128:
         return "this rung takes heads of at most 128 columns"
-    return next((f"TMA does not copy {n}: {reason}" for n in ("q", "k", "v", "out") if (reason := not_copied(*_by_heads(p, n)))), None)
+    reasons = {name: not_copied(p[name], *_by_heads(p, name)) for name in ("q", "k", "v", "out")}
+    return next((f"TMA does not copy {name}: {reason}" for name, reason in reasons.items() if reason), None)
 
 
 def choose(p: Problem) -> Config:
     return Config(STAGES=2 if max(p["q"].shape[3], p["v"].shape[3]) > 64 else 4)
 
 
-def _by_heads(p: Problem, name: str) -> tuple[Any, tuple[int, ...], tuple[int, ...]]:
-    """A tensor, its shape and its strides as [batch, head, token, column]."""
+def _by_heads(p: Problem, name: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Shape and strides of a tensor as [batch, head, token, column]."""
     order = (0, 2, 1, 3)
-    return p[name], tuple(p[name].shape[i] for i in order), tuple(p[name].strides[i] for i in order)
+    return tuple(p[name].shape[i] for i in order), tuple(p[name].strides[i] for i in order)
 
 
 def launches(p: Problem, config: Config) -> list[Launch]:
@@ -191,12 +205,13 @@ def launches(p: Problem, config: Config) -> list[Launch]:
     kind = gl.bfloat16 if p["q"].dtype == "bf16" else gl.float16
 
     def boxes(name: str, rows: int) -> Descriptor:
-        meta, shape, strides = _by_heads(p, name)
+        shape, strides = _by_heads(p, name)
         block = (1, 1, rows, 64 if shape[3] <= 64 else 128)
         return Descriptor(name, block, gl.NVMMASharedLayout.get_default_for(list(block), kind), shape=shape, strides=strides)
 
     args = {
-        "q_desc": boxes("q", 64), "k_desc": boxes("k", config.BN), "v_desc": boxes("v", config.BN), "out_desc": boxes("out", 64), "lse": "lse", "SQ": queries,
+        "q_desc": boxes("q", 64), "k_desc": boxes("k", config.BN), "v_desc": boxes("v", config.BN), "out_desc": boxes("out", 64),
+        "lse": "lse", "SQ": queries,
         "SK": p["k"].shape[1], "H": heads, "GROUP": heads // p["k"].shape[2], "scale": "scale", "STAGES": config.STAGES, "BN": config.BN,
         "CAUSAL": p.option("right") == 0,
     }

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
@@ -14,8 +13,9 @@ from rooftop.core.tensor_maps import not_copied
 from rooftop.kernels.attention._fwd_sm90 import flat, place, range_of, store_tile
 
 IDEA = (
-    "Persistent: a block for each multiprocessor computes tile after tile of queries, so that the producer loads the next tile's queries and keys while this one "
-    "is stored. The tiles of as many heads as L2 holds are scheduled together, the longest first, in turns that go forwards and backwards: a block that had the "
+    "Persistent: a block for each multiprocessor computes tile after tile of queries, so that the producer loads the next tile's queries "
+    "and keys while this one is stored. The tiles of as many heads as L2 holds are scheduled together, the longest first, in turns that go forwards and backwards: "
+    "a block that had the "
     "longest tile of one turn has the shortest of the next."
 )
 PREDICT = {"speedup": 1.05}
@@ -24,7 +24,8 @@ DEMANDS = {"has": ["HGMMA", "UTMALDG", "UTMASTG"], "spills": 16}  # addresses th
 
 
 @gluon.jit
-def load(q_desc, k_desc, v_desc, q_tiles, k_ring, v_ring, q_full, q_empty, k_full, v_full, empty, SQ, SK, H, heads, section, GROUP, STAGES: gl.constexpr,
+def load(q_desc, k_desc, v_desc, q_tiles, k_ring, v_ring, q_full, q_empty, k_full, v_full, empty, SQ, SK, H, heads, section, GROUP,
+         STAGES: gl.constexpr,
          BM: gl.constexpr, BN: gl.constexpr, CAUSAL: gl.constexpr):
     """The producer warp."""
     n = 0
@@ -45,16 +46,19 @@ def load(q_desc, k_desc, v_desc, q_tiles, k_ring, v_ring, q_full, q_empty, k_ful
                     stage = n % STAGES
                     mbarrier.wait(empty.index(2 * stage), (n // STAGES & 1) ^ 1)
                     mbarrier.expect(k_full.index(stage), k_desc.block_type.nbytes)
-                    tma.async_copy_global_to_shared(k_desc, [b, h // GROUP, (end - 1 - i) * BN, 0], k_full.index(stage), k_ring.index(stage))
+                    tma.async_copy_global_to_shared(k_desc, [b, h // GROUP, (end - 1 - i) * BN, 0], k_full.index(stage),
+                                                    k_ring.index(stage))
                     mbarrier.wait(empty.index(2 * stage + 1), (n // STAGES & 1) ^ 1)
                     mbarrier.expect(v_full.index(stage), v_desc.block_type.nbytes)
-                    tma.async_copy_global_to_shared(v_desc, [b, h // GROUP, (end - 1 - i) * BN, 0], v_full.index(stage), v_ring.index(stage))
+                    tma.async_copy_global_to_shared(v_desc, [b, h // GROUP, (end - 1 - i) * BN, 0], v_full.index(stage),
+                                                    v_ring.index(stage))
                     n += 1
 
 
 @gluon.jit
 def weights(z, top, total, factor, rows, column, position, SK, CAUSAL: gl.constexpr, MASKED: gl.constexpr):
-    """Of the scores of a tile of keys, which starts at `column`: the weights, the new maximum and sum, and what the old ones shrink by; in base 2."""
+    """Of the scores of a tile of keys, which starts at `column`: the weights, the new maximum and sum, and what the old ones shrink by; in
+    base 2."""
     if MASKED:
         columns = column + gl.arange(0, z.shape[1], gl.SliceLayout(0, z.type.layout))
         limit = gl.zeros_like(rows) + SK
@@ -69,9 +73,11 @@ def weights(z, top, total, factor, rows, column, position, SK, CAUSAL: gl.conste
 
 
 @gluon.jit
-def walk(acc, w, top, total, q, k_ring, v_ring, k_full, v_full, empty, turns, INDEX: gl.constexpr, n, first, last, factor, rows, position, SK, STAGES: gl.constexpr, BN: gl.constexpr,
+def walk(acc, w, top, total, q, k_ring, v_ring, k_full, v_full, empty, turns, INDEX: gl.constexpr, n, first, last, factor, rows, position,
+         SK, STAGES: gl.constexpr, BN: gl.constexpr,
           CAUSAL: gl.constexpr, MASKED: gl.constexpr):
-    """Tiles of keys from before `first` down to `last`, n of this block's before them: the scores of each, and the product of the weights `w` of the one before. MASKED: not every query sees every key of them."""
+    """Tiles of keys from before `first` down to `last`, n of this block's before them: the scores of each, and the product of the weights
+    `w` of the one before. MASKED: not every query sees every key of them."""
     SCORES: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, BN, 16])
     WEIGHTS: gl.constexpr = gl.DotOperandLayout(operand_index=0, parent=acc.type.layout, k_width=2)
     for i in range(first - last):
@@ -98,7 +104,8 @@ def walk(acc, w, top, total, q, k_ring, v_ring, k_full, v_full, empty, turns, IN
 
 
 @gluon.jit
-def consume(INDEX: gl.constexpr, q_tiles, k_ring, v_ring, o_tiles, q_full, q_empty, k_full, v_full, empty, turns, out_desc, lse, SQ, SK, H, heads, section,
+def consume(INDEX: gl.constexpr, q_tiles, k_ring, v_ring, o_tiles, q_full, q_empty, k_full, v_full, empty, turns, out_desc, lse, SQ, SK, H,
+            heads, section,
             scale, STAGES: gl.constexpr, BM: gl.constexpr, BN: gl.constexpr, CAUSAL: gl.constexpr):
     """One group of four warps: the 64 queries from INDEX · 64 on of each tile."""
     DV: gl.constexpr = v_ring.shape[4]
@@ -133,14 +140,17 @@ def consume(INDEX: gl.constexpr, q_tiles, k_ring, v_ring, o_tiles, q_full, q_emp
                 n += 1
                 edge = gl.maximum(gl.minimum(edge, end - 1), begin)
                 if CAUSAL:  # without, only the last tile needs a mask: the one above
-                    acc, w, top, total, n = walk(acc, w, top, total, q, k_ring, v_ring, k_full, v_full, empty, turns, INDEX, n, end - 1, edge, factor, rows,
+                    acc, w, top, total, n = walk(acc, w, top, total, q, k_ring, v_ring, k_full, v_full, empty, turns, INDEX, n, end - 1,
+                                                 edge, factor, rows,
                                                  SK - SQ, SK, STAGES, BN, CAUSAL, True)
-                acc, w, top, total, n = walk(acc, w, top, total, q, k_ring, v_ring, k_full, v_full, empty, turns, INDEX, n, edge, begin, factor, rows,
+                acc, w, top, total, n = walk(acc, w, top, total, q, k_ring, v_ring, k_full, v_full, empty, turns, INDEX, n, edge, begin,
+                                             factor, rows,
                                              SK - SQ, SK, STAGES, BN, CAUSAL, False)
                 mbarrier.arrive(q_empty.index(INDEX), count=1)
                 last = (n - 1) % STAGES
                 mbarrier.wait(v_full.index(last), (n - 1) // STAGES & 1)
-                p = gl.convert_layout(w.to(v_ring.dtype), gl.DotOperandLayout(operand_index=0, parent=RESULT, k_width=2), assert_trivial=True)
+                p = gl.convert_layout(w.to(v_ring.dtype), gl.DotOperandLayout(operand_index=0, parent=RESULT, k_width=2),
+                                      assert_trivial=True)
                 acc = warpgroup_mma(p, flat(v_ring.index(last)), acc, is_async=True)
                 acc = warpgroup_mma_wait(num_outstanding=0, deps=(acc,))
                 mbarrier.arrive(empty.index(2 * last + 1), count=1)
@@ -152,7 +162,8 @@ def consume(INDEX: gl.constexpr, q_tiles, k_ring, v_ring, o_tiles, q_full, q_emp
 
 
 @gluon.jit(do_not_specialize=("SQ", "SK", "H", "heads", "section", "GROUP"))
-def forward(q_desc, k_desc, v_desc, out_desc, lse, SQ, SK, H, heads, section, GROUP, scale, STAGES: gl.constexpr, BN: gl.constexpr, CAUSAL: gl.constexpr):
+def forward(q_desc, k_desc, v_desc, out_desc, lse, SQ, SK, H, heads, section, GROUP, scale, STAGES: gl.constexpr, BN: gl.constexpr,
+            CAUSAL: gl.constexpr):
     BM: gl.constexpr = 128
     q_tiles = gl.allocate_shared_memory(q_desc.dtype, [2] + q_desc.block_type.shape, q_desc.layout)
     k_ring = gl.allocate_shared_memory(k_desc.dtype, [STAGES] + k_desc.block_type.shape, k_desc.layout)
@@ -176,11 +187,14 @@ def forward(q_desc, k_desc, v_desc, out_desc, lse, SQ, SK, H, heads, section, GR
     fence_async_shared()
     mbarrier.arrive(turns.index(0), count=1)  # the first group begins
     gl.warp_specialize([
-        (consume, (0, q_tiles, k_ring, v_ring, o_tiles, q_full, q_empty, k_full, v_full, empty, turns, out_desc, lse, SQ, SK, H, heads, section, scale, STAGES,
+        (consume, (0, q_tiles, k_ring, v_ring, o_tiles, q_full, q_empty, k_full, v_full, empty, turns, out_desc, lse, SQ, SK, H, heads,
+                   section, scale, STAGES,
                      BM, BN, CAUSAL)),
-        (consume, (1, q_tiles, k_ring, v_ring, o_tiles, q_full, q_empty, k_full, v_full, empty, turns, out_desc, lse, SQ, SK, H, heads, section, scale, STAGES,
+        (consume, (1, q_tiles, k_ring, v_ring, o_tiles, q_full, q_empty, k_full, v_full, empty, turns, out_desc, lse, SQ, SK, H, heads,
+                   section, scale, STAGES,
                      BM, BN, CAUSAL)),
-        (load, (q_desc, k_desc, v_desc, q_tiles, k_ring, v_ring, q_full, q_empty, k_full, v_full, empty, SQ, SK, H, heads, section, GROUP, STAGES, BM, BN,
+        (load, (q_desc, k_desc, v_desc, q_tiles, k_ring, v_ring, q_full, q_empty, k_full, v_full, empty, SQ, SK, H, heads, section, GROUP,
+                STAGES, BM, BN,
                 CAUSAL)),
     ], [4, 1], [240, 24])
 
@@ -201,33 +215,37 @@ def supports(p: Problem) -> str | None:
         return "there is nothing to compute"
     if max(p["q"].shape[3], p["v"].shape[3]) > 128:
         return "this rung takes heads of at most 128 columns"
-    return next((f"TMA does not copy {n}: {reason}" for n in ("q", "k", "v", "out") if (reason := not_copied(*_by_heads(p, n)))), None)
+    reasons = {name: not_copied(p[name], *_by_heads(p, name)) for name in ("q", "k", "v", "out")}
+    return next((f"TMA does not copy {name}: {reason}" for name, reason in reasons.items() if reason), None)
 
 
 def choose(p: Problem) -> Config:
     return Config(STAGES=2 if max(p["q"].shape[3], p["v"].shape[3]) > 64 else 4)
 
 
-def _by_heads(p: Problem, name: str) -> tuple[Any, tuple[int, ...], tuple[int, ...]]:
-    """A tensor, its shape and its strides as [batch, head, token, column]."""
+def _by_heads(p: Problem, name: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Shape and strides of a tensor as [batch, head, token, column]."""
     order = (0, 2, 1, 3)
-    return p[name], tuple(p[name].shape[i] for i in order), tuple(p[name].strides[i] for i in order)
+    return tuple(p[name].shape[i] for i in order), tuple(p[name].strides[i] for i in order)
 
 
 def launches(p: Problem, config: Config) -> list[Launch]:
     batch, queries, heads, size = p["q"].shape
     keys, key_heads, size_v = *p["k"].shape[1:3], p["v"].shape[3]
-    held = max(1, p.device.l2_bytes // 2 // (keys * (size + size_v) * 2)) * (heads // key_heads)  # heads whose keys and values are in L2 together
+    # heads whose keys and values are in L2 together
+    held = max(1, p.device.l2_bytes // 2 // (keys * (size + size_v) * 2)) * (heads // key_heads)
     kind = gl.bfloat16 if p["q"].dtype == "bf16" else gl.float16
 
     def boxes(name: str, rows: int) -> Descriptor:
-        meta, shape, strides = _by_heads(p, name)
+        shape, strides = _by_heads(p, name)
         block = (1, 1, rows, 64 if shape[3] <= 64 else 128)
         return Descriptor(name, block, gl.NVMMASharedLayout.get_default_for(list(block), kind), shape=shape, strides=strides)
 
     args = {
-        "q_desc": boxes("q", 64), "k_desc": boxes("k", config.BN), "v_desc": boxes("v", config.BN), "out_desc": boxes("out", 64), "lse": "lse", "SQ": queries,
-        "SK": keys, "H": heads, "heads": batch * heads, "section": min(held, batch * heads), "GROUP": heads // key_heads, "scale": "scale", "STAGES": config.STAGES, "BN": config.BN,
+        "q_desc": boxes("q", 64), "k_desc": boxes("k", config.BN), "v_desc": boxes("v", config.BN), "out_desc": boxes("out", 64),
+        "lse": "lse", "SQ": queries,
+        "SK": keys, "H": heads, "heads": batch * heads, "section": min(held, batch * heads), "GROUP": heads // key_heads, "scale": "scale",
+        "STAGES": config.STAGES, "BN": config.BN,
         "CAUSAL": p.option("right") == 0,
     }
     return [Launch(forward, (min(-(-queries // 128) * batch * heads, p.device.sms),), args, warps=4)]

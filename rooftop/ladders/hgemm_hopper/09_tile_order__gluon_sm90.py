@@ -11,11 +11,15 @@ from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared,
 from rooftop.core.spec import Descriptor, Launch, Meta, Problem
 
 IDEA = (
-    "Tiles are processed in squares: 16 rows of tiles column by column, so that concurrent tiles share slices in L2 and each slice is read from memory "
+    "Tiles are processed in squares: 16 rows of tiles column by column, so that concurrent tiles share slices in L2 and each slice is read "
+    "from memory "
     "fewer times."
 )
 PREDICT = {"speedup": 1.0}
-LIMIT = "One tile for every product: of 128 x 256 there are 128 at 2048 cubed, for 132 multiprocessors, and a product of 64 rows computes 128."
+LIMIT = (
+    "One tile for every product: of 128 x 256 there are 128 at 2048 cubed, for 132 multiprocessors, and a product of 64 rows "
+    "computes 128."
+)
 
 
 @gluon.jit
@@ -55,7 +59,8 @@ def load(a_desc, b_desc, a_ring, b_ring, full, empty, M, N, K, STAGES: gl.conste
 
 
 @gluon.jit
-def consume(INDEX: gl.constexpr, a_desc, b_desc, a_ring, b_ring, c_ring, full, empty, out_desc, M, N, K, STAGES: gl.constexpr, GROUP: gl.constexpr):
+def consume(INDEX: gl.constexpr, a_desc, b_desc, a_ring, b_ring, c_ring, full, empty, out_desc, M, N, K, STAGES: gl.constexpr,
+            GROUP: gl.constexpr):
     """One group of four warps: half of the rows of each tile. It stores 64 columns at a time through two buffers of its own, by TMA."""
     RM: gl.constexpr = a_desc.block_type.shape[0]
     BM: gl.constexpr = 2 * RM

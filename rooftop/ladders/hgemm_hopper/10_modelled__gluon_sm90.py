@@ -10,12 +10,17 @@ from rooftop.core.spec import Descriptor, Launch, Meta, Problem
 from rooftop.kernels.gemm._model import Config, Facts, piece, ranked
 
 IDEA = (
-    "The sizes are not constants: tiles of 64 to 256 rows and 64 to 256 columns, one group of warps or two, as many stages as fit. A performance model of "
-    "a multiprocessor (products, wgmma's reads of shared memory, loads from L2, waves of tiles, the epilogue) predicts the time of each, and the shortest is "
+    "The sizes are not constants: tiles of 64 to 256 rows and 64 to 256 columns, one group of warps or two, as many stages as fit. A "
+    "performance model of "
+    "a multiprocessor (products, wgmma's reads of shared memory, loads from L2, waves of tiles, the epilogue) predicts the time of each, "
+    "and the shortest is "
     "chosen: a few dozen numbers of arithmetic for a new size."
 )
 PREDICT = {"speedup": 1.0}
-LIMIT = "Power at large sizes, then wgmma's own rate. If the last wave has few tiles, most multiprocessors are idle in it. One order of each operand; nothing after the product."
+LIMIT = (
+    "Power at large sizes, then wgmma's own rate. If the last wave has few tiles, most multiprocessors are idle in it. One order "
+    "of each operand; nothing after the product."
+)
 
 
 @gluon.jit
@@ -55,7 +60,8 @@ def load(a_desc, b_desc, a_ring, b_ring, full, empty, M, N, K, GROUPS: gl.conste
 
 
 @gluon.jit
-def consume(INDEX: gl.constexpr, a_desc, b_desc, a_ring, b_ring, c_ring, full, empty, out_desc, M, N, K, GROUPS: gl.constexpr, STAGES: gl.constexpr, GROUP: gl.constexpr):
+def consume(INDEX: gl.constexpr, a_desc, b_desc, a_ring, b_ring, c_ring, full, empty, out_desc, M, N, K, GROUPS: gl.constexpr,
+            STAGES: gl.constexpr, GROUP: gl.constexpr):
     """One group of four warps: its rows of each tile. It stores 64 columns at a time through two buffers of its own, by TMA."""
     RM: gl.constexpr = a_desc.block_type.shape[0]
     BM: gl.constexpr = GROUPS * RM
@@ -72,7 +78,8 @@ def consume(INDEX: gl.constexpr, a_desc, b_desc, a_ring, b_ring, c_ring, full, e
         for i in range(gl.cdiv(K, BK)):
             stage = n % STAGES
             mbarrier.wait(full.index(stage), n // STAGES & 1)
-            acc = warpgroup_mma(a_ring.index(stage * GROUPS + INDEX), b_ring.index(stage).permute((1, 0)), acc, use_acc=i > 0, is_async=True)
+            acc = warpgroup_mma(a_ring.index(stage * GROUPS + INDEX), b_ring.index(stage).permute((1, 0)), acc, use_acc=i > 0,
+                                is_async=True)
             acc = warpgroup_mma_wait(num_outstanding=1, deps=(acc,))
             mbarrier.arrive(empty.index((n + STAGES - 1) % STAGES), count=1, pred=i > 0)
             n += 1
@@ -151,7 +158,9 @@ def launches(p: Problem, config: Config) -> list[Launch]:
     (m, k), n = a.shape, b.shape[1]
     tiles = -(-m // config.BM) * -(-n // config.BN)
     args = {
-        "a_desc": _boxes("a", a, config.BM // config.GROUPS, config.BK), "b_desc": _boxes("b", b, config.BN, config.BK), "M": m, "N": n, "K": k,
-        "out_desc": _boxes("out", out, config.BM // config.GROUPS, piece(config)), "GROUPS": config.GROUPS, "STAGES": config.STAGES, "GROUP": config.GROUP,
+        "a_desc": _boxes("a", a, config.BM // config.GROUPS, config.BK), "b_desc": _boxes("b", b, config.BN, config.BK), "M": m, "N": n,
+        "K": k,
+        "out_desc": _boxes("out", out, config.BM // config.GROUPS, piece(config)), "GROUPS": config.GROUPS, "STAGES": config.STAGES,
+        "GROUP": config.GROUP,
     }
     return [Launch(kernel=hgemm, grid=(min(p.device.sms, tiles),), args=args, warps=4)]
