@@ -195,11 +195,17 @@ def _candidates(r: Rows) -> tuple[dict[str, Any], ...]:
     joint = r.centre and r.slices.itemsize == 2
     found = []
     for size, pieces in product((1, 2, 4, 8, 16), (1, 2, 3, 4)):
+        if size > 1 and r.bytes <= 4096 * size:
+            continue
         one = _complete(r, share(size, pieces, 1, 3, joint=joint))
         room = THREADS // (3 * one["threads"])  # blocks
-        for blocks, stages in product(range(1, min(room, 4) + 1), (3, 4)):
-            c = {**one, "blocks": blocks, "stages": stages}
-            if runs(r, c) and _unspilled(r, c):
+        for blocks in range(-(-256 // one["threads"]), min(room, 4) + 1):
+            if not _unspilled(r, {**one, "blocks": blocks}):
+                continue
+            for stages in (3, 4):
+                c = {**one, "blocks": blocks, "stages": stages}
+                if not runs(r, c):  # nor with a row more
+                    break
                 found.append(c)
     return tuple(found)
 
