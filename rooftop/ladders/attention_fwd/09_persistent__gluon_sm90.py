@@ -14,9 +14,8 @@ from rooftop.kernels.attention._fwd_sm90 import flat, place, range_of, store_til
 
 IDEA = (
     "Persistent: a block for each multiprocessor computes tile after tile of queries, so that the producer loads the next tile's queries "
-    "and keys while this one is stored. The tiles of as many heads as L2 holds are scheduled together, the longest first, in turns that go forwards and backwards: "
-    "a block that had the "
-    "longest tile of one turn has the shortest of the next."
+    "and keys while this one is stored. The tiles of as many heads as L2 holds are scheduled together, the longest first, in turns that go "
+    "forwards and backwards: a block that had the longest tile of one turn has the shortest of the next."
 )
 PREDICT = {"speedup": 1.05}
 LIMIT = "The exponentials: at 64 columns per head they take as long as the products, and no schedule hides all of them."
