@@ -36,8 +36,7 @@ def tile_here(SQ, BM: gl.constexpr, CAUSAL: gl.constexpr):
 
 @gluon.jit
 def load(q_desc, k_desc, v_desc, q_tiles, k_ring, v_ring, q_full, k_full, v_full, empty, SQ, SK, GROUP, STAGES: gl.constexpr,
-         BM: gl.constexpr,
-         BN: gl.constexpr, CAUSAL: gl.constexpr):
+         BM: gl.constexpr, BN: gl.constexpr, CAUSAL: gl.constexpr):
     """The producer warp."""
     row, b, h = tile_here(SQ, BM, CAUSAL)
     begin, end, _, _ = range_of(row, SQ, SK, BM, BN, -1, 0 if CAUSAL else -1)
@@ -98,8 +97,7 @@ def walk(acc, top, total, q, k_ring, v_ring, k_full, v_full, empty, end, first, 
 
 @gluon.jit
 def consume(INDEX: gl.constexpr, q_tiles, k_ring, v_ring, o_tiles, q_full, k_full, v_full, empty, out_desc, lse, SQ, SK, H, scale,
-            STAGES: gl.constexpr,
-            BM: gl.constexpr, BN: gl.constexpr, CAUSAL: gl.constexpr):
+            STAGES: gl.constexpr, BM: gl.constexpr, BN: gl.constexpr, CAUSAL: gl.constexpr):
     """One group of four warps: the 64 queries from INDEX · 64 on."""
     DV: gl.constexpr = v_ring.shape[4]
     RESULT: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, DV, 16])

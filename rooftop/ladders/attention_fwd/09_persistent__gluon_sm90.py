@@ -24,8 +24,7 @@ DEMANDS = {"has": ["HGMMA", "UTMALDG", "UTMASTG"], "spills": 16}  # addresses th
 
 @gluon.jit
 def load(q_desc, k_desc, v_desc, q_tiles, k_ring, v_ring, q_full, q_empty, k_full, v_full, empty, SQ, SK, H, heads, section, GROUP,
-         STAGES: gl.constexpr,
-         BM: gl.constexpr, BN: gl.constexpr, CAUSAL: gl.constexpr):
+         STAGES: gl.constexpr, BM: gl.constexpr, BN: gl.constexpr, CAUSAL: gl.constexpr):
     """The producer warp."""
     n = 0
     used = 0
@@ -104,8 +103,7 @@ def walk(acc, w, top, total, q, k_ring, v_ring, k_full, v_full, empty, turns, IN
 
 @gluon.jit
 def consume(INDEX: gl.constexpr, q_tiles, k_ring, v_ring, o_tiles, q_full, q_empty, k_full, v_full, empty, turns, out_desc, lse, SQ, SK, H,
-            heads, section,
-            scale, STAGES: gl.constexpr, BM: gl.constexpr, BN: gl.constexpr, CAUSAL: gl.constexpr):
+            heads, section, scale, STAGES: gl.constexpr, BM: gl.constexpr, BN: gl.constexpr, CAUSAL: gl.constexpr):
     """One group of four warps: the 64 queries from INDEX · 64 on of each tile."""
     DV: gl.constexpr = v_ring.shape[4]
     RESULT: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, DV, 16])
@@ -140,11 +138,9 @@ def consume(INDEX: gl.constexpr, q_tiles, k_ring, v_ring, o_tiles, q_full, q_emp
                 edge = gl.maximum(gl.minimum(edge, end - 1), begin)
                 if CAUSAL:  # without, only the last tile needs a mask: the one above
                     acc, w, top, total, n = walk(acc, w, top, total, q, k_ring, v_ring, k_full, v_full, empty, turns, INDEX, n, end - 1,
-                                                 edge, factor, rows,
-                                                 SK - SQ, SK, STAGES, BN, CAUSAL, True)
+                                                 edge, factor, rows, SK - SQ, SK, STAGES, BN, CAUSAL, True)
                 acc, w, top, total, n = walk(acc, w, top, total, q, k_ring, v_ring, k_full, v_full, empty, turns, INDEX, n, edge, begin,
-                                             factor, rows,
-                                             SK - SQ, SK, STAGES, BN, CAUSAL, False)
+                                             factor, rows, SK - SQ, SK, STAGES, BN, CAUSAL, False)
                 mbarrier.arrive(q_empty.index(INDEX), count=1)
                 last = (n - 1) % STAGES
                 mbarrier.wait(v_full.index(last), (n - 1) // STAGES & 1)
@@ -193,8 +189,7 @@ def forward(q_desc, k_desc, v_desc, out_desc, lse, SQ, SK, H, heads, section, GR
                    section, scale, STAGES,
                      BM, BN, CAUSAL)),
         (load, (q_desc, k_desc, v_desc, q_tiles, k_ring, v_ring, q_full, q_empty, k_full, v_full, empty, SQ, SK, H, heads, section, GROUP,
-                STAGES, BM, BN,
-                CAUSAL)),
+                STAGES, BM, BN, CAUSAL)),
     ], [4, 1], [240, 24])
 
 
