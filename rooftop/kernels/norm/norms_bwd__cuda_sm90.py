@@ -194,7 +194,7 @@ def _candidates(r: Rows) -> tuple[dict[str, Any], ...]:
     """Of rows of which `count` is 0: what fits does not depend on it."""
     joint = r.centre and r.slices.itemsize == 2
     found = []
-    for size, pieces in product((1, 2, 4, 8, 16), (1, 2, 3, 4)):
+    for size, pieces in product([n for n in (1, 2, 4, 8, 16) if n == 1 or r.bytes > 4096 * n], (1, 2, 3, 4)):
         one = _complete(r, share(size, pieces, 1, 3, joint=joint))
         room = THREADS // (3 * one["threads"])  # blocks
         for blocks in range(-(-256 // one["threads"]), min(room, 4) + 1):

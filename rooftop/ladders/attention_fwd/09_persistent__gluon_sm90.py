@@ -183,11 +183,9 @@ def forward(q_desc, k_desc, v_desc, out_desc, lse, SQ, SK, H, heads, section, GR
     mbarrier.arrive(turns.index(0), count=1)  # the first group begins
     gl.warp_specialize([
         (consume, (0, q_tiles, k_ring, v_ring, o_tiles, q_full, q_empty, k_full, v_full, empty, turns, out_desc, lse, SQ, SK, H, heads,
-                   section, scale, STAGES,
-                     BM, BN, CAUSAL)),
+                   section, scale, STAGES, BM, BN, CAUSAL)),
         (consume, (1, q_tiles, k_ring, v_ring, o_tiles, q_full, q_empty, k_full, v_full, empty, turns, out_desc, lse, SQ, SK, H, heads,
-                   section, scale, STAGES,
-                     BM, BN, CAUSAL)),
+                   section, scale, STAGES, BM, BN, CAUSAL)),
         (load, (q_desc, k_desc, v_desc, q_tiles, k_ring, v_ring, q_full, q_empty, k_full, v_full, empty, SQ, SK, H, heads, section, GROUP,
                 STAGES, BM, BN, CAUSAL)),
     ], [4, 1], [240, 24])
