@@ -7,6 +7,7 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma, warpgroup_mma, warpgroup_mma_wait
 
 from rooftop.core.spec import Descriptor, Launch, Meta, Problem
+from rooftop.kernels._device.gluon_tiles import halves
 from rooftop.kernels.gemm._model import Config, Facts, piece, ranked
 
 IDEA = (
@@ -21,13 +22,6 @@ LIMIT = (
     "Power at large sizes, then wgmma's own rate. If the last wave has few tiles, most multiprocessors are idle in it. One order "
     "of each operand; nothing after the product."
 )
-
-
-@gluon.jit
-def halves(x, LAYOUT: gl.constexpr):
-    """The left and the right half of the columns: no data moves."""
-    left, right = x.reshape([x.shape[0], 2, x.shape[1] // 2]).permute(0, 2, 1).split()
-    return gl.convert_layout(left, LAYOUT, assert_trivial=True), gl.convert_layout(right, LAYOUT, assert_trivial=True)
 
 
 @gluon.jit
