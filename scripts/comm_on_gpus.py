@@ -30,12 +30,14 @@ import torch
 import torch.distributed as dist
 from _comm_checks import BF16, F16, F32, FORMATS, PUBLIC, Here
 from _comm_faults import FAULTS, gaps, sampling, stragglers
+from _comm_hooks import HOOKS
 
 from rooftop.ranks import symmetric
 
+CALLS = {**PUBLIC, **HOOKS}
 CHECKS: dict[str, dict[str, Callable[..., Any]]] = {
-    "public": PUBLIC, "faults": FAULTS, "stragglers": {"stragglers": stragglers}, "sampling": {"sampling": sampling, "gaps": gaps},
-    "some": {**PUBLIC, "gaps": gaps, **{name: check for name, check in FAULTS.items() if name != "killed"}},
+    "public": CALLS, "faults": FAULTS, "stragglers": {"stragglers": stragglers}, "sampling": {"sampling": sampling, "gaps": gaps},
+    "some": {**CALLS, "gaps": gaps, **{name: check for name, check in FAULTS.items() if name != "killed"}},
 }
 # what the checks run beside FORMATS
 MORE = (

@@ -21,7 +21,7 @@ MOST = 400
 # A model predicts the times of many tiles (products, attention); of many divisions of a row among blocks (norms), once for each number of columns.
 MORE = {
     **dict.fromkeys(("matmul", "int_matmul", "scaled_matmul", "quantized_matmul", "attention", "rope_"), 800),
-    **dict.fromkeys(("rms_norm", "layer_norm", "rms_norm_bwd", "layer_norm_bwd"), 1200),
+    **dict.fromkeys(("rms_norm", "layer_norm", "rms_norm_bwd", "layer_norm_bwd"), 900),
 }
 
 

@@ -83,6 +83,8 @@ BROKEN = {
     "within a record": '{"kind":"clock","subject":"a","rows":{"of":2,"each":{"t":[1]}}}',
     "seconds without a start": '{"kind":"run","device":{"name":"H100"},"form":2}\n{"kind":"clock","subject":"a","at":3}',
     "before the start": '{"kind":"clock","subject":"a","at":-3}',
+    "a form to come": '{"kind":"run","device":{"name":"H100"},"form":3}',
+    "a form that had no head": '{"kind":"run","device":{"name":"H100"},"form":1}',
     "a head without a form": '{"kind":"run","device":{"name":"H100"}}',
     "one of several is none": '{"kind":"bench","case":"c","op":"add","of":2,"each":{"subject":["a",5]}}',
 }

@@ -28,8 +28,8 @@ def test_a_rung_shows_the_difference_from_the_one_before_without_the_words_of_it
 
 
 def test_what_does_not_exist_is_named() -> None:
-    with pytest.raises(ValueError, match="has rungs 1 to 8; given 9"):
-        list(ladder_text.rung(ladder_text.page_of("softmax_cuda", []), 9))
+    with pytest.raises(ValueError, match="has rungs 1 to 10; given 11"):
+        list(ladder_text.rung(ladder_text.page_of("softmax_cuda", []), 11))
     with pytest.raises(RegistryError, match="no ladder 'nix'"):
         ladder_text.page_of("nix", [])
 

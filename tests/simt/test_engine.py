@@ -271,7 +271,7 @@ def test_rooftop_check_finds_the_planted_faults_without_a_gpu(name: str, kind: s
         ("sgemm_cuda/03_shared_tile", "odd 7x3x5 f32"),
         ("sgemm_cuda/08_conflict_free", "odd leading dimensions f32"), ("sgemm_cuda/11_async_copies", "K of zero f32"),
         ("sgemm_cuda/16_tuned", "K of zero with addend f32"), ("softmax_cuda/06_registers", "odd 3x7 bf16"),
-        ("softmax_cuda/07_async_copies", "odd 3x7 bf16"), ("softmax_cuda/08_cluster", "odd 3x7 f32"),
+        ("softmax_cuda/07_async_copies", "odd 3x7 bf16"), ("softmax_cuda/08_cluster", "odd 3x7 f32"), ("softmax_cuda/09_words", "odd 3x7 bf16"),
     ],
 )
 def test_rungs_are_right_and_clean(rung: str, case: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -128,7 +128,7 @@ class Rows:
         """Of a row."""
         return self.slices.row_bytes
 
-    @property
+    @cached_property
     def parameters(self) -> int:
         """How many of weight and bias there are."""
         return self.weight + self.bias

@@ -230,13 +230,20 @@ def _rings(r: Rows) -> tuple[tuple[tuple[float, ...], dict[str, Any]], ...]:
     found = []
     for size, pieces in product((1, 2, 4, 8, 16), (2, 4, 8)):
         one = _complete(r, persistent(size, pieces, 1, 3))
-        if one["threads"] > 1024:
+        threads, static = one["threads"], _static(one)
+        if threads > 1024:
             continue
+        slot = 16 * (pieces * threads + (0 if r.slices.aligned else _cluster_slices.EDGE))
         for blocks in (1, 2, 3, 4):
-            clusters = r.slices.clusters(r.count, _cluster_slices.resident(r.card, size, blocks))
+            clusters = 0
             for stages in (3, 4):
+                # most do not fit: asked here, before the rest, since this runs for each new number of columns
+                needed = slot * (stages * (2 if r.second else 1) + r.parameters) + _cluster_slices.SYSTEM + static
+                if blocks * needed > _cluster_slices.SHARED or not 256 <= blocks * threads <= 2048:
+                    break
                 c = {**one, "blocks": blocks, "stages": stages}
                 if runs(r, c):
+                    clusters = clusters or _clusters(r, c, r.count)
                     found.append(((round(_in_the_ring(r, c, clusters), 2), size, pieces, blocks, stages, len(found)), c))
     return tuple(found)
 

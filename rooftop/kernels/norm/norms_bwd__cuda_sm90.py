@@ -20,8 +20,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import lru_cache
-from itertools import product
+from functools import lru_cache, partial
+from itertools import product, takewhile
 from typing import Any
 
 from rooftop.core.head import Head
@@ -194,13 +194,12 @@ def _candidates(r: Rows) -> tuple[dict[str, Any], ...]:
     """Of rows of which `count` is 0: what fits does not depend on it."""
     joint = r.centre and r.slices.itemsize == 2
     found = []
-    for size, pieces in product((1, 2, 4, 8, 16), (1, 2, 3, 4)):
+    for size, pieces in product([n for n in (1, 2, 4, 8, 16) if n == 1 or r.bytes > 4096 * n], (1, 2, 3, 4)):
         one = _complete(r, share(size, pieces, 1, 3, joint=joint))
         room = THREADS // (3 * one["threads"])  # blocks
-        for blocks, stages in product(range(1, min(room, 4) + 1), (3, 4)):
-            c = {**one, "blocks": blocks, "stages": stages}
-            if runs(r, c) and _unspilled(r, c):
-                found.append(c)
+        for blocks in range(-(-256 // one["threads"]), min(room, 4) + 1):
+            if _unspilled(r, c := {**one, "blocks": blocks}):  # a row more in the ring needs more shared memory
+                found += takewhile(partial(runs, r), [{**c, "stages": stages} for stages in (3, 4)])
     return tuple(found)
 
 
