@@ -32,7 +32,7 @@ class Product:
     scale_b: str = ""  # float32 [N]
     activation: str = "none"
     raw: bool = False  # no epilogue
-    promote: bool = False
+    promote: int = 0  # accumulators of a slice each, which are added to a sum in float32; 0: the instruction adds to the sum
     scales: str = "rows"  # what the scales are: one of gemm_epilogue.SCALES
 
     def there(self, name: str) -> Meta | None:

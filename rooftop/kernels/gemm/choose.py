@@ -28,7 +28,7 @@ def _narrow(p: Problem) -> list[tuple[str, str]]:
     little slower: the latency of those loads is hard to predict."""
     order = [
         ("matmul__gluon_sm90", "TMA and wgmma"), ("matmul__triton", "any stride, address and size"),
-        ("matmul__multicast__cuda_sm90", "clusters share tiles"),
+        ("matmul__few__cuda_sm90", "few tiles, in one launch"), ("matmul__multicast__cuda_sm90", "clusters share tiles"),
         ("matmul__copied__gluon_sm90", "an operand is copied, for TMA to read it"), CUBLAS,
     ]
     if p.device.arch >= 90 and (_product_launches.readable(p["a"]) is not None or _product_launches.readable(p["b"]) is not None):

@@ -1,0 +1,258 @@
+"""The config of matmul__few__cuda_sm90.cu: products of few tiles, whose time is mostly latency.
+
+The model: what every launch takes with its first bytes (START), the slices of K of a block, each the larger of its products and of what its
+operands take to shared memory, at least the latency that the stages do not hide, and what a cluster takes to add its parts (EXCHANGE)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from math import gcd
+from typing import Any
+
+from rooftop.core import tensor_maps
+from rooftop.core.head import Head
+from rooftop.core.spec import DTYPES, Launch, Meta, Problem, TensorMap, instance
+from rooftop.kernels.gemm import _model
+from rooftop.ops.matmul import ACTIVATIONS
+
+BK, LINE = 64, 128  # k of a slice, and its bytes
+ANY, ACROSS = 1, 2  # modes of an operand, as in the kernel
+WIDTHS = (8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 192, 256)
+MOST_FETCHED = 128  # of WIDTHS where threads load an operand: they hold two slices in registers
+SPLITS = (1, 2, 4, 8)  # blocks of a cluster; 8 are portable
+DEPTHS = (12, 8, 6, 4, 3, 2)  # stages
+ROOM = _model.SHARED - 2048  # bytes for stages and sums
+TYPES = {"f32": 0, "f16": 1, "bf16": 2}
+START, EXCHANGE, LATENCY = 3.0e-6, 1.0e-6, 0.8e-6  # seconds
+FETCHED = 36.0  # bytes a cycle that producer warps load and shift
+STEP = 60.0  # cycles of a slice besides
+PUSHED = 32.0  # bytes a cycle that a block sends to others
+
+
+@dataclass(frozen=True)
+class Config:
+    """WIDE rows of one operand and 64 · GROUPS of the other a tile, STAGES slices of K in shared memory, SPLIT blocks that divide K. SWAP: the
+    64 · GROUPS rows are columns of b."""
+
+    WIDE: int
+    GROUPS: int
+    STAGES: int
+    SPLIT: int
+    SWAP: int
+
+    @property
+    def fields(self) -> dict[str, int]:
+        return {"WIDE": self.WIDE, "GROUPS": self.GROUPS, "STAGES": self.STAGES, "SPLIT": self.SPLIT, "SWAP": self.SWAP}
+
+
+@dataclass(frozen=True)
+class Facts:
+    """out [m, n]; modes of a and b; straddles: rows are no multiple of 128 bytes apart; resident: clusters of 1, 2, 4 and 8 blocks."""
+
+    m: int
+    n: int
+    k: int
+    modes: tuple[int, int]
+    straddles: tuple[bool, bool]
+    resident: tuple[int, ...]
+
+
+def _across(name: str, meta: Meta) -> bool:
+    """Whether the operand lies along M or N, not along K."""
+    near, far = (-1, -2) if name == "a" else (-2, -1)
+    return meta.strides[near] != 1 and meta.shape[near] > 1 or (meta.strides[far] == 1 and meta.shape[far] > 1 and meta.shape[near] == 1)
+
+
+def _map(name: str, meta: Meta, rows: int) -> TensorMap:
+    """Boxes of `rows` by 64 of K, or ACROSS of 64 of K by 64."""
+    across = _across(name, meta)
+    order = (0, 1) if (name == "a") != across else (1, 0)
+    shape, strides = tuple(meta.shape[i] for i in order), (meta.strides[order[0]], 1)
+    if shape[0] == 1:
+        strides = (-(-shape[1] // 8) * 8, 1)
+    return TensorMap(name, (BK if across else rows, 64), swizzle=128, shape=shape, strides=strides)
+
+
+def _mode(name: str, meta: Meta) -> int:
+    return ACROSS * _across(name, meta) + ANY * (tensor_maps.refused(_map(name, meta, 64), meta) is not None)
+
+
+def _line(name: str, meta: Meta) -> int:
+    """Elements from a line to the next: from a row of k to the next where the operand lies across, else along M or N."""
+    return meta.strides[-2 if (name == "a") != _across(name, meta) else -1]
+
+
+def _facts(p: Problem) -> Facts:
+    a, b = p["a"], p["b"]
+    return Facts(
+        a.shape[0], b.shape[1], a.shape[1], (_mode("a", a), _mode("b", b)),
+        (_line("a", a) * a.itemsize % LINE != 0, _line("b", b) * b.itemsize % LINE != 0), tuple(p.device.resident(s) for s in SPLITS),
+    )
+
+
+def supports(p: Problem, head: Head) -> str | None:
+    a, b, out = p["a"], p["b"], p["out"]
+    if a.dtype not in ("bf16", "f16"):
+        return f"takes bf16 and f16; given {a.dtype}"
+    if len(a.shape) != 2:
+        return "takes one product, not a batch"
+    if out.numel * a.shape[-1] == 0:
+        return "M, N and K must be at least 1"
+    if max(*a.shape, *b.shape) >= 2**31 - 512 or -(-out.shape[-2] // 64) * -(-out.shape[-1] // 8) >= 2**27:
+        return "takes fewer than 2^31 rows and columns, and products of few tiles"
+    for name in ("a", "b"):
+        meta = p[name]
+        if all(meta.strides[i] != 1 and meta.shape[i] > 1 for i in (-1, -2)):
+            return f"rows or columns of {name} must be neighbours in memory"
+    for name in ("c", "gate", "residual", "out"):
+        found = p.get(name)
+        if found is not None and found.strides[-1] != 1 and found.shape[-1] > 1:
+            return f"the elements of a row of {name} must be neighbours"
+    return None
+
+
+def _slice_bytes(wide: int, groups: int, y_mode: int) -> int:
+    return (64 * groups + (-(-wide // 64) * 64 if y_mode & ACROSS else wide)) * LINE
+
+
+def _sums(wide: int, groups: int, swap: int) -> int:
+    """Bytes of the sums of a tile: rows of out, with the pitch of the kernel."""
+    high = 64 * groups
+    return 4 * (wide * (high + 4) if swap else high * (wide if wide % 16 == 8 else wide + 8))
+
+
+def _shared(c: Config, y_mode: int) -> int:
+    return c.STAGES * _slice_bytes(c.WIDE, c.GROUPS, y_mode) + (_sums(c.WIDE, c.GROUPS, c.SWAP) if c.SPLIT > 1 else 0)
+
+
+def _deep(wide: int, groups: int, split: int, swap: int, y_mode: int, each: int) -> Config | None:
+    """With as many stages as fit, but no more than it takes to hold all slices of a block."""
+    for stages in DEPTHS:
+        c = Config(wide, groups, stages, split, swap)
+        later = [d for d in DEPTHS if d < stages]
+        enough = bool(later) and later[0] >= each and later[0] * _slice_bytes(wide, groups, y_mode) >= _sums(wide, groups, swap)
+        if not enough and _shared(c, y_mode) <= ROOM:
+            return c if stages * _slice_bytes(wide, groups, y_mode) >= _sums(wide, groups, swap) else None
+    return None
+
+
+def seconds(c: Config, f: Facts) -> float:
+    """Predicted time."""
+    modes, straddles, rows = (
+        (f.modes[::-1], f.straddles[::-1], (f.n, f.m)) if c.SWAP else (f.modes, f.straddles, (f.m, f.n))
+    )
+    high = 64 * c.GROUPS
+    tiles = -(-rows[0] // high) * -(-rows[1] // c.WIDE)
+    each = -(-(-(-f.k // BK)) // c.SPLIT)
+    there = (min(high, rows[0]), min(c.WIDE, rows[1]))
+    rates = [FETCHED if mode & ANY else _model.STRADDLING if cut else _model.FROM_L2 for mode, cut in zip(modes, straddles, strict=True)]
+    brought = sum(LINE * x / r for x, r in zip(there, rates, strict=True))
+    step = max(brought, high * max(c.WIDE, 32) * BK / _model.FMAS) + STEP
+    ahead = 1.5 if (modes[0] | modes[1]) & ANY else c.STAGES
+    alone = max(step / _model.CLOCK, LATENCY / ahead)
+    rounds = -(-tiles // f.resident[SPLITS.index(c.SPLIT)])
+    clusters = min(tiles, f.resident[SPLITS.index(c.SPLIT)]) * c.SPLIT
+    memory = 2.0 * (f.m * f.k + f.k * f.n + f.m * f.n) / min(_model.MEMORY, clusters * _model.ONE)
+    added = 0.0 if c.SPLIT == 1 else EXCHANGE + _sums(c.WIDE, c.GROUPS, c.SWAP) * (1 - 1 / c.SPLIT) / PUSHED / _model.CLOCK
+    return START + rounds * (max(each * alone, memory / rounds) + added)
+
+
+@lru_cache(maxsize=1024)
+def _ranked(f: Facts) -> tuple[tuple[float, Config], ...]:
+    slices = -(-f.k // BK)
+    found: list[tuple[float, Config]] = []
+    for swap in (0, 1):
+        y_mode, y_rows = (f.modes[0], f.m) if swap else (f.modes[1], f.n)
+        x_rows = f.n if swap else f.m
+        most = MOST_FETCHED if (f.modes[0] | f.modes[1]) & ANY else WIDTHS[-1]
+        widths = [w for w in WIDTHS if w <= most and (not y_mode & ACROSS or w % 64 == 0 or w < 64)]
+        enough = next((w for w in widths if w >= y_rows), widths[-1])  # wider ones pad alone
+        for wide in widths:
+            if wide > enough:
+                continue
+            for groups in (1, 2):
+                if groups == 2 and (x_rows <= 64 or wide > 128):
+                    continue
+                for split in SPLITS:
+                    if split <= slices and wide % split == 0:
+                        c = _deep(wide, groups, split, swap, y_mode, -(-slices // split))
+                        if c is not None:
+                            found.append((seconds(c, f), c))
+    return tuple(sorted(found, key=lambda x: (x[0], x[1].SPLIT, -x[1].WIDE * x[1].GROUPS, x[1].SWAP)))
+
+
+def ranked(p: Problem) -> tuple[tuple[float, Config], ...]:
+    """Predicted time and config, the best first."""
+    return _ranked(_facts(p))
+
+
+def choose(p: Problem, head: Head) -> Mapping[str, Any]:
+    return ranked(p)[0][1].fields
+
+
+def for_any_rows(p: Problem, head: Head) -> str:
+    return "it is for few tiles: how K is divided follows from their number"
+
+
+def every(p: Problem, head: Head) -> list[Mapping[str, Any]]:
+    return [c.fields for _, c in ranked(p)]
+
+
+def configs(p: Problem, head: Head) -> list[Mapping[str, Any]]:
+    return every(p, head)[:12]
+
+
+def _stored(meta: Meta) -> int:
+    """Results of a store: at most 16 bytes, and whatever all rows are a multiple of."""
+    steps = [meta.strides[0]] if meta.shape[0] > 1 else []
+    return gcd(16 // meta.itemsize, meta.align // meta.itemsize, meta.shape[-1], *steps)
+
+
+def launches(p: Problem, config: Mapping[str, Any], head: Head) -> list[Launch]:
+    f = _facts(p)
+    c = Config(*(config[n] for n in ("WIDE", "GROUPS", "STAGES", "SPLIT", "SWAP")))
+    (x, y), (x_mode, y_mode), (r, columns) = (
+        (("b", "a"), f.modes[::-1], (f.n, f.m)) if c.SWAP else (("a", "b"), f.modes, (f.m, f.n))
+    )
+    args: dict[str, tuple[str, Any]] = {"R": ("i32", r), "C": ("i32", columns), "K": ("i32", f.k), "splits": ("i32", c.SPLIT)}
+    for side, name, mode, rows in (("x", x, x_mode, 64 * c.GROUPS), ("y", y, y_mode, c.WIDE)):
+        args[f"{side}_map"] = ("i32", 0) if mode & ANY else ("map", _map(name, p[name], rows))
+    for side, name in (("x", x), ("y", y)):
+        args |= {side: ("ptr", name), f"ld{side}": ("i64", _line(name, p[name]))}
+    args |= {"out": ("ptr", "out"), "ldo": ("i64", p["out"].strides[0])}
+    args |= {"alpha": ("f32", float(p.option("alpha"))), "beta": ("f32", float(p.option("beta")))}
+    for name in ("c", "bias", "gate", "residual"):
+        meta = p.get(name)
+        args |= {name: ("ptr", name if meta is not None else None), f"{name}_type": ("i32", 0 if meta is None else TYPES[meta.dtype])}
+        args |= {"act": ("i32", ACTIVATIONS.index(str(p.option("activation"))))} if name == "bias" else {
+            f"ld_{name}": ("i64", 0 if meta is None else meta.strides[0])
+        }
+    more = args["act"][1] > 0 or any(p.get(n) is not None for n in ("c", "bias", "gate", "residual"))
+    kernel = instance(
+        "few", DTYPES[p["a"].dtype].cuda, DTYPES[p["out"].dtype].cuda, c.WIDE, c.GROUPS, c.STAGES, x_mode, y_mode, bool(c.SWAP), _stored(p["out"]), more
+    )
+    tiles = -(-r // (64 * c.GROUPS)) * -(-columns // c.WIDE)
+    threads = 128 * c.GROUPS + (256 if (x_mode | y_mode) & ANY else 32)
+    return [
+        Launch(
+            kernel, (tiles * c.SPLIT,), {n: v for n, (_, v) in args.items()}, types=tuple(kind for kind, _ in args.values()), block=(threads,),
+            cluster=(c.SPLIT,) if c.SPLIT > 1 else (), shared=_shared(c, y_mode), chained=True,
+        )
+    ]
+
+
+def explains(p: Problem, config: Mapping[str, Any], head: Head) -> str:
+    f = _facts(p)
+    c = Config(*(config[n] for n in ("WIDE", "GROUPS", "STAGES", "SPLIT", "SWAP")))
+    high, rows = 64 * c.GROUPS, (f.n, f.m) if c.SWAP else (f.m, f.n)
+    tile = (c.WIDE, high) if c.SWAP else (high, c.WIDE)
+    tiles = -(-rows[0] // high) * -(-rows[1] // c.WIDE)
+    parts = f", each computed by a cluster of {c.SPLIT} blocks that divide K" if c.SPLIT > 1 else ""
+    fetched = [name for name, mode in zip(("a", "b"), f.modes, strict=True) if mode & ANY]
+    odd = f"; TMA does not read {' and '.join(fetched)}: loaded by threads" if fetched else ""
+    return (
+        f"tile {tile[0]} x {tile[1]}, {c.STAGES} slices of {BK} of K in flight; {tiles} tile{'s'[: tiles - 1]}{parts}{odd}; "
+        f"predicted {seconds(c, f) * 1e6:.1f} µs"
+    )
