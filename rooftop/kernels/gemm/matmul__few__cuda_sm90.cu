@@ -23,6 +23,7 @@ SWAP   = 0
 
 constexpr int BK = 64, LINE = 128;  // k of a slice, and its bytes in a line of shared memory
 constexpr int FETCHERS = 8;         // producer warps of an operand at any address
+constexpr int MOST = 12;            // stages
 
 /// How an operand lies: along K or ACROSS (rows of it are along K), and whether TMA reads it.
 constexpr int ACROSS = 2, ANY = 1;
@@ -137,10 +138,10 @@ struct alignas(N * sizeof(E)) Pack {
 
 /// out = act(alpha · a b + beta · c + bias) · gate + residual. x [R, K]: the operand with 64 · GROUPS rows in a tile, y [C, K]: that with WIDE.
 /// SWAP: x is bᵀ, so that the rows of x are the columns of out. X, Y: modes. Block `part` of cluster `tile` multiplies a part of the slices.
-/// V: results in a store. MORE: the epilogue is more than alpha. x_map, y_map: boxes of a tile's rows by 64 of K, or ACROSS of 64 of K by 64.
-template <typename T, typename O, int WIDE, int GROUPS, int STAGES, int X, int Y, bool SWAP, int V, bool MORE>
+/// The sums of a tile have room in the stages. V: results in a store. MORE: the epilogue is more than alpha. x_map, y_map: boxes of a tile's rows by 64 of K, or ACROSS of 64 of K by 64.
+template <typename T, typename O, int WIDE, int GROUPS, int X, int Y, bool SWAP, int V, bool MORE>
 __global__ void __launch_bounds__(GROUPS * 128 + ((X | Y) & ANY ? FETCHERS * 32 : 32), 1)
-few(int R, int C, int K, int splits, const __grid_constant__ typename Mapped<X>::Map x_map, const __grid_constant__ typename Mapped<Y>::Map y_map,
+few(int R, int C, int K, int splits, int stages, const __grid_constant__ typename Mapped<X>::Map x_map, const __grid_constant__ typename Mapped<Y>::Map y_map,
     const T* __restrict__ x, long long ldx, const T* __restrict__ y, long long ldy, O* __restrict__ out, long long ldo, float alpha, float beta,
     const void* c, int c_type, long long ldc, const void* bias, int bias_type, int act, const void* gate, int gate_type, long long ldg,
     const void* residual, int residual_type, long long ldr) {
@@ -150,20 +151,19 @@ few(int R, int C, int K, int splits, const __grid_constant__ typename Mapped<X>:
     constexpr int COPIED = (X & ANY ? 0 : X_BYTES) + (Y & ANY ? 0 : Y_BYTES);
     // Sums in float32, by rows of out; the pitch keeps the lanes that write them in different banks.
     constexpr int ROWS = SWAP ? WIDE : HIGH, COLUMNS = SWAP ? HIGH : WIDE, PITCH = SWAP ? HIGH + 4 : WIDE % 16 == 8 ? WIDE : WIDE + 8;
-    static_assert(ROWS * PITCH * 4 <= STAGES * STAGE, "the sums have room in the stages");
     extern __shared__ __align__(1024) unsigned char shared[];
-    __shared__ __align__(8) unsigned long long barriers[2 * STAGES + 1];
+    __shared__ __align__(8) unsigned long long barriers[2 * MOST + 1];
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    const unsigned base = shared_address(shared), full = shared_address(barriers), empty = full + 8 * STAGES, arrived = empty + 8 * STAGES;
+    const unsigned base = shared_address(shared), full = shared_address(barriers), empty = full + 8 * MOST, arrived = empty + 8 * MOST;
     float* const sums = reinterpret_cast<float*>(shared);
-    float* const received = reinterpret_cast<float*>(shared + STAGES * STAGE);
+    float* const received = reinterpret_cast<float*>(shared + stages * STAGE);
     const int tile = blockIdx.x / splits, part = blockIdx.x % splits, tall = (R + HIGH - 1) / HIGH;
     const int r0 = tile % tall * HIGH, c0 = tile / tall * WIDE, slices = (K + BK - 1) / BK;
     const int first = slices / splits * part + min(part, slices % splits), end = first + slices / splits + (part < slices % splits);
     const int mine = ROWS / splits;  // rows of sums that this block adds
 
     if (threadIdx.x == 0) {
-        for (int i = 0; i < STAGES; ++i) barrier_init(full + 8 * i, COPY + (FETCH ? FETCHERS : 0)), barrier_init(empty + 8 * i, 4 * GROUPS);
+        for (int i = 0; i < stages; ++i) barrier_init(full + 8 * i, COPY + (FETCH ? FETCHERS : 0)), barrier_init(empty + 8 * i, 4 * GROUPS);
         barrier_init(arrived, 1);
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
         barrier_expect(arrived, splits * mine * PITCH * 4);
@@ -192,7 +192,7 @@ few(int R, int C, int K, int splits, const __grid_constant__ typename Mapped<X>:
                 for (int s = first; s < end; ++s) {
                     barrier_wait(empty + 8 * stage, parity);
                     copy(s);
-                    if (++stage == STAGES) stage = 0, parity ^= 1;
+                    if (++stage == stages) stage = 0, parity ^= 1;
                 }
             }
             __syncwarp();
@@ -216,7 +216,7 @@ few(int R, int C, int K, int splits, const __grid_constant__ typename Mapped<X>:
                 before_async();
                 __syncwarp();
                 if (lane == 0) barrier_arrive(full + 8 * stage);
-                if (++stage == STAGES) stage = 0, parity ^= 1;
+                if (++stage == stages) stage = 0, parity ^= 1;
             };
             load(first, 0);
 #pragma unroll 1
@@ -249,7 +249,7 @@ few(int R, int C, int K, int splits, const __grid_constant__ typename Mapped<X>:
             products_wait<1>();
             if (before >= 0 && lane == 0) barrier_arrive(empty + 8 * before);
             before = stage;
-            if (++stage == STAGES) stage = 0, parity ^= 1;
+            if (++stage == stages) stage = 0, parity ^= 1;
         }
         products_wait<0>();
         asm volatile("bar.sync 1, %0;" ::"n"(GROUPS * 128) : "memory");  // the stages are free

@@ -216,7 +216,7 @@ def launches(p: Problem, config: Mapping[str, Any], head: Head) -> list[Launch]:
     (x, y), (x_mode, y_mode), (r, columns) = (
         (("b", "a"), f.modes[::-1], (f.n, f.m)) if c.SWAP else (("a", "b"), f.modes, (f.m, f.n))
     )
-    args: dict[str, tuple[str, Any]] = {"R": ("i32", r), "C": ("i32", columns), "K": ("i32", f.k), "splits": ("i32", c.SPLIT)}
+    args: dict[str, tuple[str, Any]] = {"R": ("i32", r), "C": ("i32", columns), "K": ("i32", f.k), "splits": ("i32", c.SPLIT), "stages": ("i32", c.STAGES)}
     for side, name, mode, rows in (("x", x, x_mode, 64 * c.GROUPS), ("y", y, y_mode, c.WIDE)):
         args[f"{side}_map"] = ("i32", 0) if mode & ANY else ("map", _map(name, p[name], rows))
     for side, name in (("x", x), ("y", y)):
@@ -231,7 +231,7 @@ def launches(p: Problem, config: Mapping[str, Any], head: Head) -> list[Launch]:
         }
     more = args["act"][1] > 0 or any(p.get(n) is not None for n in ("c", "bias", "gate", "residual"))
     kernel = instance(
-        "few", DTYPES[p["a"].dtype].cuda, DTYPES[p["out"].dtype].cuda, c.WIDE, c.GROUPS, c.STAGES, x_mode, y_mode, bool(c.SWAP), _stored(p["out"]), more
+        "few", DTYPES[p["a"].dtype].cuda, DTYPES[p["out"].dtype].cuda, c.WIDE, c.GROUPS, x_mode, y_mode, bool(c.SWAP), _stored(p["out"]), more
     )
     tiles = -(-r // (64 * c.GROUPS)) * -(-columns // c.WIDE)
     threads = 128 * c.GROUPS + (256 if (x_mode | y_mode) & ANY else 32)
