@@ -162,6 +162,10 @@ few(int R, int C, int K, int splits, int stages, const __grid_constant__ typenam
     const int first = slices / splits * part + min(part, slices % splits), end = first + slices / splits + (part < slices % splits);
     const int mine = ROWS / splits;  // rows of sums that this block adds
 
+    if (COPY && threadIdx.x == GROUPS * 128) {
+        if constexpr (!(X & ANY)) prefetch_map(x_map);
+        if constexpr (!(Y & ANY)) prefetch_map(y_map);
+    }
     if (threadIdx.x == 0) {
         for (int i = 0; i < stages; ++i) barrier_init(full + 8 * i, COPY + (FETCH ? FETCHERS : 0)), barrier_init(empty + 8 * i, 4 * GROUPS);
         barrier_init(arrived, 1);

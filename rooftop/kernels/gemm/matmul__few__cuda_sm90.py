@@ -62,7 +62,7 @@ class Facts:
 def _across(name: str, meta: Meta) -> bool:
     """Whether the operand lies along M or N, not along K."""
     near, far = (-1, -2) if name == "a" else (-2, -1)
-    return meta.strides[near] != 1 and meta.shape[near] > 1 or (meta.strides[far] == 1 and meta.shape[far] > 1 and meta.shape[near] == 1)
+    return (meta.strides[near] != 1 and meta.shape[near] > 1) or (meta.strides[far] == 1 and meta.shape[far] > 1 and meta.shape[near] == 1)
 
 
 def _map(name: str, meta: Meta, rows: int) -> TensorMap:
@@ -145,7 +145,8 @@ def seconds(c: Config, f: Facts) -> float:
     )
     high = 64 * c.GROUPS
     tiles = -(-rows[0] // high) * -(-rows[1] // c.WIDE)
-    each = -(-(-(-f.k // BK)) // c.SPLIT)
+    slices = -(-f.k // BK)
+    each = -(-slices // c.SPLIT)
     there = (min(high, rows[0]), min(c.WIDE, rows[1]))
     rates = [FETCHED if mode & ANY else _model.STRADDLING if cut else _model.FROM_L2 for mode, cut in zip(modes, straddles, strict=True)]
     brought = sum(LINE * x / r for x, r in zip(there, rates, strict=True))

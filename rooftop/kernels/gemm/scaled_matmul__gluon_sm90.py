@@ -25,7 +25,8 @@ def _product(p: Problem) -> Product:
     scales = str(p.option("scales"))
     short = p["a"].shape[-1] <= SHORT  # otherwise accumulation with fewer than 24 bits has a larger error than the result's rounding
     precise = p["a"].dtype != "i8" and (scales == "blocks" or not (p.option("fast") and short))
-    return Product(dict(p.tensors), p.device.sms, scale_a="scale_a", scale_b="scale_b", scales=scales, promote=precise and (1 if scales == "blocks" else ACCUMULATORS))
+    sums = 0 if not precise else 1 if scales == "blocks" else ACCUMULATORS
+    return Product(dict(p.tensors), p.device.sms, scale_a="scale_a", scale_b="scale_b", scales=scales, promote=sums)
 
 
 def supports(p: Problem) -> str | None:
