@@ -350,6 +350,27 @@ def product(a_desc, b_desc, out_desc, out, ldo, zo, parts, M, N, K, whole, strea
                     (a_desc, b_desc, a_ring, b_ring, full, empty, M, N, K, whole, streamed, group, BM, BN, BK, GROUPS, STAGES, A_COLUMNS,
                     B_COLUMNS, BATCHED, STREAM, SPLIT)),
         ], [1], [40])
+    elif GROUPS == 3:
+        gl.warp_specialize([
+            (consume,
+                       (0, a_ring, b_ring, c_ring, vectors, full, empty, out_desc, out, ldo, zo, parts, M, N, K, whole, streamed, group,
+                       alpha, beta, scale_a, scale_b, c, ldc, zc,
+                       bias, gate, ldg, zg, residual, ldr, zr, BM, BN, BK, GROUPS, STAGES, A_COLUMNS, B_COLUMNS, BATCHED, STREAM, SPLIT,
+                       SWAP, RAW, PROMOTE, SCALES, ACT, SHORT, EN)),
+            (consume,
+                       (1, a_ring, b_ring, c_ring, vectors, full, empty, out_desc, out, ldo, zo, parts, M, N, K, whole, streamed, group,
+                       alpha, beta, scale_a, scale_b, c, ldc, zc,
+                       bias, gate, ldg, zg, residual, ldr, zr, BM, BN, BK, GROUPS, STAGES, A_COLUMNS, B_COLUMNS, BATCHED, STREAM, SPLIT,
+                       SWAP, RAW, PROMOTE, SCALES, ACT, SHORT, EN)),
+            (consume,
+                       (2, a_ring, b_ring, c_ring, vectors, full, empty, out_desc, out, ldo, zo, parts, M, N, K, whole, streamed, group,
+                       alpha, beta, scale_a, scale_b, c, ldc, zc,
+                       bias, gate, ldg, zg, residual, ldr, zr, BM, BN, BK, GROUPS, STAGES, A_COLUMNS, B_COLUMNS, BATCHED, STREAM, SPLIT,
+                       SWAP, RAW, PROMOTE, SCALES, ACT, SHORT, EN)),
+            (load,
+                    (a_desc, b_desc, a_ring, b_ring, full, empty, M, N, K, whole, streamed, group, BM, BN, BK, GROUPS, STAGES, A_COLUMNS,
+                    B_COLUMNS, BATCHED, STREAM, SPLIT)),
+        ], [4, 4, 1], [160, 160, 32])
     else:
         gl.warp_specialize([
             (consume,
