@@ -22,10 +22,12 @@ ANY, ACROSS = 1, 2  # modes of an operand, as in the kernel
 WIDTHS = (8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 192, 256)
 MOST_FETCHED = 128  # of WIDTHS where threads load an operand: they hold two slices in registers
 SPLITS = (1, 2, 4, 8)  # blocks of a cluster; 8 are portable
-DEPTHS = (12, 8, 6, 4, 3, 2)  # stages
+MOST_STAGES = 12
+FEW = 3  # tiles of 128 x 128 for each multiprocessor up to which it may be the fastest
 ROOM = _model.SHARED - 2048  # bytes for stages and sums
 TYPES = {"f32": 0, "f16": 1, "bf16": 2}
 START, EXCHANGE, LATENCY = 3.0e-6, 1.0e-6, 0.8e-6  # seconds
+AHEAD = 1.5  # slices that threads have in flight
 FETCHED = 36.0  # bytes a cycle that producer warps load and shift
 STEP = 60.0  # cycles of a slice besides
 PUSHED = 32.0  # bytes a cycle that a block sends to others
@@ -113,75 +115,72 @@ def supports(p: Problem, head: Head) -> str | None:
     return None
 
 
-def _slice_bytes(wide: int, groups: int, y_mode: int) -> int:
-    return (64 * groups + (-(-wide // 64) * 64 if y_mode & ACROSS else wide)) * LINE
-
-
 def _sums(wide: int, groups: int, swap: int) -> int:
     """Bytes of the sums of a tile: rows of out, with the pitch of the kernel."""
     high = 64 * groups
     return 4 * (wide * (high + 4) if swap else high * (wide if wide % 16 == 8 else wide + 8))
 
 
+def _slice_bytes(wide: int, groups: int, y_mode: int) -> int:
+    return (64 * groups + (-(-wide // 64) * 64 if y_mode & ACROSS else wide)) * LINE
+
+
 def _shared(c: Config, y_mode: int) -> int:
     return c.STAGES * _slice_bytes(c.WIDE, c.GROUPS, y_mode) + (_sums(c.WIDE, c.GROUPS, c.SWAP) if c.SPLIT > 1 else 0)
 
 
-def _deep(wide: int, groups: int, split: int, swap: int, y_mode: int, each: int) -> Config | None:
-    """With as many stages as fit, but no more than it takes to hold all slices of a block."""
-    for stages in DEPTHS:
-        c = Config(wide, groups, stages, split, swap)
-        later = [d for d in DEPTHS if d < stages]
-        enough = bool(later) and later[0] >= each and later[0] * _slice_bytes(wide, groups, y_mode) >= _sums(wide, groups, swap)
-        if not enough and _shared(c, y_mode) <= ROOM:
-            return c if stages * _slice_bytes(wide, groups, y_mode) >= _sums(wide, groups, swap) else None
-    return None
-
-
-def seconds(c: Config, f: Facts) -> float:
-    """Predicted time."""
-    modes, straddles, rows = (
-        (f.modes[::-1], f.straddles[::-1], (f.n, f.m)) if c.SWAP else (f.modes, f.straddles, (f.m, f.n))
+def _of_tile(f: Facts, wide: int, groups: int, swap: int) -> list[tuple[float, Config]]:
+    """A tile with every division of K: predicted time and config."""
+    (x_mode, y_mode), (x_cut, y_cut), (x_rows, y_rows) = (
+        (f.modes[::-1], f.straddles[::-1], (f.n, f.m)) if swap else (f.modes, f.straddles, (f.m, f.n))
     )
-    high = 64 * c.GROUPS
-    tiles = -(-rows[0] // high) * -(-rows[1] // c.WIDE)
-    slices = -(-f.k // BK)
-    each = -(-slices // c.SPLIT)
-    there = (min(high, rows[0]), min(c.WIDE, rows[1]))
-    rates = [FETCHED if mode & ANY else _model.STRADDLING if cut else _model.FROM_L2 for mode, cut in zip(modes, straddles, strict=True)]
-    brought = sum(LINE * x / r for x, r in zip(there, rates, strict=True))
-    step = max(brought, high * max(c.WIDE, 32) * BK / _model.FMAS) + STEP
-    ahead = 1.5 if (modes[0] | modes[1]) & ANY else c.STAGES
-    alone = max(step / _model.CLOCK, LATENCY / ahead)
-    rounds = -(-tiles // f.resident[SPLITS.index(c.SPLIT)])
-    clusters = min(tiles, f.resident[SPLITS.index(c.SPLIT)]) * c.SPLIT
-    memory = 2.0 * (f.m * f.k + f.k * f.n + f.m * f.n) / min(_model.MEMORY, clusters * _model.ONE)
-    added = 0.0 if c.SPLIT == 1 else EXCHANGE + _sums(c.WIDE, c.GROUPS, c.SWAP) * (1 - 1 / c.SPLIT) / PUSHED / _model.CLOCK
-    return START + rounds * (max(each * alone, memory / rounds) + added)
+    high, slices, sums, bytes_ = 64 * groups, -(-f.k // BK), _sums(wide, groups, swap), _slice_bytes(wide, groups, y_mode)
+    tiles = -(-x_rows // high) * -(-y_rows // wide)
+    brought = 0.0
+    for rows, mode, cut in ((min(high, x_rows), x_mode, x_cut), (min(wide, y_rows), y_mode, y_cut)):
+        brought += LINE * rows / (FETCHED if mode & ANY else _model.STRADDLING if cut else _model.FROM_L2)
+    step = (max(brought, high * max(wide, 32) * BK / _model.FMAS) + STEP) / _model.CLOCK
+    moved = 2.0 * (f.m * f.k + f.k * f.n + f.m * f.n)
+    found = []
+    for split, resident in zip(SPLITS, f.resident, strict=True):
+        each = -(-slices // split)
+        stages = min(MOST_STAGES, (ROOM - (sums if split > 1 else 0)) // bytes_, max(each, 2, -(-sums // bytes_)))
+        if split > slices or stages < 2 or stages * bytes_ < sums:
+            continue
+        alone = max(step, LATENCY / (AHEAD if (x_mode | y_mode) & ANY else stages))
+        rounds = -(-tiles // resident)
+        memory = moved / min(_model.MEMORY, min(tiles, resident) * split * _model.ONE)
+        added = EXCHANGE + sums * (1 - 1 / split) / PUSHED / _model.CLOCK if split > 1 else 0.0
+        found.append((START + max(rounds * each * alone, memory) + rounds * added, Config(wide, groups, stages, split, swap)))
+    return found
 
 
 @lru_cache(maxsize=1024)
 def _ranked(f: Facts) -> tuple[tuple[float, Config], ...]:
-    slices = -(-f.k // BK)
     found: list[tuple[float, Config]] = []
+    most = MOST_FETCHED if (f.modes[0] | f.modes[1]) & ANY else WIDTHS[-1]
     for swap in (0, 1):
-        y_mode, y_rows = (f.modes[0], f.m) if swap else (f.modes[1], f.n)
-        x_rows = f.n if swap else f.m
-        most = MOST_FETCHED if (f.modes[0] | f.modes[1]) & ANY else WIDTHS[-1]
-        widths = [w for w in WIDTHS if w <= most and (not y_mode & ACROSS or w % 64 == 0 or w < 64)]
-        enough = next((w for w in widths if w >= y_rows), widths[-1])  # wider ones pad alone
-        for wide in widths:
-            if wide > enough:
+        across, y_rows, x_rows = (f.modes[0] & ACROSS, f.m, f.n) if swap else (f.modes[1] & ACROSS, f.n, f.m)
+        enough = next((w for w in WIDTHS if w >= y_rows), most)  # wider ones pad alone
+        for wide in WIDTHS:
+            if wide > min(enough, most) or wide < min(enough, 32) or (across and wide > 64 and wide % 64):
                 continue
             for groups in (1, 2):
-                if groups == 2 and (x_rows <= 64 or wide > 128):
-                    continue
-                for split in SPLITS:
-                    if split <= slices and wide % split == 0:
-                        c = _deep(wide, groups, split, swap, y_mode, -(-slices // split))
-                        if c is not None:
-                            found.append((seconds(c, f), c))
-    return tuple(sorted(found, key=lambda x: (x[0], x[1].SPLIT, -x[1].WIDE * x[1].GROUPS, x[1].SWAP)))
+                if groups == 1 or (x_rows > 64 and wide <= 128):
+                    found += _of_tile(f, wide, groups, swap)
+    return tuple(sorted(found, key=_first))
+
+
+def _first(x: tuple[float, Config]) -> tuple[float, int, int, int]:
+    return x[0], x[1].SPLIT, -x[1].WIDE * x[1].GROUPS, x[1].SWAP
+
+
+def predicted(p: Problem) -> float | None:
+    """Seconds of the config that it chooses; None where the product has too many tiles for it."""
+    a, b = p["a"], p["b"]
+    if len(a.shape) != 2 or -(-a.shape[0] // 128) * -(-b.shape[1] // 128) > FEW * p.device.sms:
+        return None
+    return ranked(p)[0][0]
 
 
 def ranked(p: Problem) -> tuple[tuple[float, Config], ...]:
@@ -255,5 +254,5 @@ def explains(p: Problem, config: Mapping[str, Any], head: Head) -> str:
     odd = f"; TMA does not read {' and '.join(fetched)}: loaded by threads" if fetched else ""
     return (
         f"tile {tile[0]} x {tile[1]}, {c.STAGES} slices of {BK} of K in flight; {tiles} tile{'s'[: tiles - 1]}{parts}{odd}; "
-        f"predicted {seconds(c, f) * 1e6:.1f} µs"
+        f"predicted {next((t for t, other in _of_tile(f, c.WIDE, c.GROUPS, c.SWAP) if other.SPLIT == c.SPLIT), 0.0) * 1e6:.1f} µs"
     )
