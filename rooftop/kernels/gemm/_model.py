@@ -247,6 +247,7 @@ def candidates(facts: Facts, swaps: bool = True) -> Iterable[Config]:
                     yield streaming
 
 
-def ranked(facts: Facts, swaps: bool = True) -> list[Config]:
+@lru_cache(maxsize=256)
+def ranked(facts: Facts, swaps: bool = True) -> tuple[Config, ...]:
     """The candidates, the best predicted first."""
-    return sorted(candidates(facts, swaps), key=lambda c: (seconds(c, facts), c.SPLIT, c.BM, c.BN, c.BK, c.STREAM))
+    return tuple(sorted(candidates(facts, swaps), key=lambda c: (seconds(c, facts), c.SPLIT, c.BM, c.BN, c.BK, c.STREAM)))

@@ -68,7 +68,7 @@ class Product:
 
     def ranked(self) -> list[Config]:
         """Configs, the best predicted first."""
-        found = ranked(self.facts, swaps=self.scales != "blocks")
+        found = list(ranked(self.facts, swaps=self.scales != "blocks"))
         if self.promote:  # two accumulators a thread
             found = [c for c in found if c.BM // c.GROUPS * c.BN <= 64 * 128]
         return [c for c in found if c.BK == 128 and c.BN <= 128] if self.scales == "blocks" else found

@@ -33,6 +33,10 @@ STEP = 60.0  # cycles of a slice besides
 PUSHED = 32.0  # bytes a cycle that a block sends to others
 
 
+# Predicted seconds, SPLIT, the negative tile area, SWAP, WIDE, GROUPS, STAGES: rows sort by time, then by what is simplest.
+Row = tuple[float, int, int, int, int, int, int]
+
+
 @dataclass(frozen=True)
 class Config:
     """WIDE rows of one operand and 64 · GROUPS of the other a tile, STAGES slices of K in shared memory, SPLIT blocks that divide K. SWAP: the
@@ -129,8 +133,8 @@ def _shared(c: Config, y_mode: int) -> int:
     return c.STAGES * _slice_bytes(c.WIDE, c.GROUPS, y_mode) + (_sums(c.WIDE, c.GROUPS, c.SWAP) if c.SPLIT > 1 else 0)
 
 
-def _of_tile(f: Facts, wide: int, groups: int, swap: int) -> list[tuple[float, Config]]:
-    """A tile with every division of K: predicted time and config."""
+def _of_tile(f: Facts, wide: int, groups: int, swap: int) -> list[Row]:
+    """A tile with every division of K."""
     (x_mode, y_mode), (x_cut, y_cut), (x_rows, y_rows) = (
         (f.modes[::-1], f.straddles[::-1], (f.n, f.m)) if swap else (f.modes, f.straddles, (f.m, f.n))
     )
@@ -151,28 +155,28 @@ def _of_tile(f: Facts, wide: int, groups: int, swap: int) -> list[tuple[float, C
         rounds = -(-tiles // resident)
         memory = moved / min(_model.MEMORY, min(tiles, resident) * split * _model.ONE)
         added = EXCHANGE + sums * (1 - 1 / split) / PUSHED / _model.CLOCK if split > 1 else 0.0
-        found.append((START + max(rounds * each * alone, memory) + rounds * added, Config(wide, groups, stages, split, swap)))
+        found.append((START + max(rounds * each * alone, memory) + rounds * added, split, -wide * high, swap, wide, groups, stages))
     return found
 
 
 @lru_cache(maxsize=1024)
-def _ranked(f: Facts) -> tuple[tuple[float, Config], ...]:
-    found: list[tuple[float, Config]] = []
+def _ranked(f: Facts) -> tuple[Row, ...]:
+    found: list[Row] = []
     most = MOST_FETCHED if (f.modes[0] | f.modes[1]) & ANY else WIDTHS[-1]
     for swap in (0, 1):
         across, y_rows, x_rows = (f.modes[0] & ACROSS, f.m, f.n) if swap else (f.modes[1] & ACROSS, f.n, f.m)
-        enough = next((w for w in WIDTHS if w >= y_rows), most)  # wider ones pad alone
+        enough = most
         for wide in WIDTHS:
-            if wide > min(enough, most) or wide < min(enough, 32) or (across and wide > 64 and wide % 64):
+            if wide >= y_rows:
+                enough = min(wide, most)  # wider ones pad alone
+                break
+        for wide in WIDTHS:
+            if wide > enough or wide < min(enough, 32) or (across and wide > 64 and wide % 64):
                 continue
             for groups in (1, 2):
                 if groups == 1 or (x_rows > 64 and wide <= 128):
                     found += _of_tile(f, wide, groups, swap)
-    return tuple(sorted(found, key=_first))
-
-
-def _first(x: tuple[float, Config]) -> tuple[float, int, int, int]:
-    return x[0], x[1].SPLIT, -x[1].WIDE * x[1].GROUPS, x[1].SWAP
+    return tuple(sorted(found))
 
 
 def predicted(p: Problem) -> float | None:
@@ -180,16 +184,21 @@ def predicted(p: Problem) -> float | None:
     a, b = p["a"], p["b"]
     if len(a.shape) != 2 or -(-a.shape[0] // 128) * -(-b.shape[1] // 128) > FEW * p.device.sms:
         return None
-    return ranked(p)[0][0]
+    return _ranked(_facts(p))[0][0]
 
 
-def ranked(p: Problem) -> tuple[tuple[float, Config], ...]:
+def _config(row: Row) -> Config:
+    _, split, _, swap, wide, groups, stages = row
+    return Config(wide, groups, stages, split, swap)
+
+
+def ranked(p: Problem) -> list[tuple[float, Config]]:
     """Predicted time and config, the best first."""
-    return _ranked(_facts(p))
+    return [(row[0], _config(row)) for row in _ranked(_facts(p))]
 
 
 def choose(p: Problem, head: Head) -> Mapping[str, Any]:
-    return ranked(p)[0][1].fields
+    return _config(_ranked(_facts(p))[0]).fields
 
 
 def for_any_rows(p: Problem, head: Head) -> str:
@@ -254,5 +263,5 @@ def explains(p: Problem, config: Mapping[str, Any], head: Head) -> str:
     odd = f"; TMA does not read {' and '.join(fetched)}: loaded by threads" if fetched else ""
     return (
         f"tile {tile[0]} x {tile[1]}, {c.STAGES} slices of {BK} of K in flight; {tiles} tile{'s'[: tiles - 1]}{parts}{odd}; "
-        f"predicted {next((t for t, other in _of_tile(f, c.WIDE, c.GROUPS, c.SWAP) if other.SPLIT == c.SPLIT), 0.0) * 1e6:.1f} µs"
+        f"predicted {next((row[0] for row in _of_tile(f, c.WIDE, c.GROUPS, c.SWAP) if row[1] == c.SPLIT), 0.0) * 1e6:.1f} µs"
     )
