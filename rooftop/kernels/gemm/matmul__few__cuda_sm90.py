@@ -21,36 +21,41 @@ BK, LINE = 64, 128  # k of a slice, and its bytes
 ANY, ACROSS = 1, 2  # modes of an operand, as in the kernel
 WIDTHS = (8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 192, 256)
 MOST_FETCHED = 128  # of WIDTHS where threads load an operand: they hold two slices in registers
-SPLITS = (1, 2, 4, 8)  # blocks of a cluster; 8 are portable
+# Blocks of a cluster (8 are portable) that divide K, or that have the same rows of the operand with 64 · GROUPS.
+WAYS = ((1, 1), (2, 1), (4, 1), (8, 1), (1, 2), (1, 3), (1, 4), (1, 5), (1, 6), (1, 8))
 MOST_STAGES = 12
 FEW = 3  # tiles of 128 x 128 for each multiprocessor up to which it may be the fastest
 ROOM = _model.SHARED - 2048  # bytes for stages and sums
 TYPES = {"f32": 0, "f16": 1, "bf16": 2}
-START, EXCHANGE, LATENCY = 3.0e-6, 1.0e-6, 0.8e-6  # seconds
+START, EXCHANGE, SHARING, LATENCY = 3.0e-6, 1.0e-6, 0.3e-6, 0.8e-6  # seconds
 AHEAD = 1.5  # slices that threads have in flight
 FETCHED = 36.0  # bytes a cycle that producer warps load and shift
 STEP = 60.0  # cycles of a slice besides
 PUSHED = 32.0  # bytes a cycle that a block sends to others
 
 
-# Predicted seconds, SPLIT, the negative tile area, SWAP, WIDE, GROUPS, STAGES: rows sort by time, then by what is simplest.
-Row = tuple[float, int, int, int, int, int, int]
+# Predicted seconds, blocks of a cluster, the negative tile area, SWAP, WIDE, GROUPS, STAGES, SPLIT: rows sort by time, then by what is simplest.
+Row = tuple[float, int, int, int, int, int, int, int]
+
+
+FIELDS = ("WIDE", "GROUPS", "STAGES", "SPLIT", "SHARE", "SWAP")
 
 
 @dataclass(frozen=True)
 class Config:
-    """WIDE rows of one operand and 64 · GROUPS of the other a tile, STAGES slices of K in shared memory, SPLIT blocks that divide K. SWAP: the
-    64 · GROUPS rows are columns of b."""
+    """WIDE rows of one operand and 64 · GROUPS of the other a tile, STAGES slices of K in shared memory, SPLIT blocks that divide K or SHARE
+    that load the 64 · GROUPS rows for each other. SWAP: these rows are columns of b."""
 
     WIDE: int
     GROUPS: int
     STAGES: int
     SPLIT: int
+    SHARE: int
     SWAP: int
 
     @property
     def fields(self) -> dict[str, int]:
-        return {"WIDE": self.WIDE, "GROUPS": self.GROUPS, "STAGES": self.STAGES, "SPLIT": self.SPLIT, "SWAP": self.SWAP}
+        return {name: getattr(self, name) for name in FIELDS}
 
 
 @dataclass(frozen=True)
@@ -71,14 +76,14 @@ def _across(name: str, meta: Meta) -> bool:
     return (meta.strides[near] != 1 and meta.shape[near] > 1) or (meta.strides[far] == 1 and meta.shape[far] > 1 and meta.shape[near] == 1)
 
 
-def _map(name: str, meta: Meta, rows: int) -> TensorMap:
-    """Boxes of `rows` by 64 of K, or ACROSS of 64 of K by 64."""
+def _map(name: str, meta: Meta, lines: int) -> TensorMap:
+    """Boxes of `lines` rows by 64 of K, or ACROSS of `lines` of K by 64 rows."""
     across = _across(name, meta)
     order = (0, 1) if (name == "a") != across else (1, 0)
     shape, strides = tuple(meta.shape[i] for i in order), (meta.strides[order[0]], 1)
     if shape[0] == 1:
         strides = (-(-shape[1] // 8) * 8, 1)
-    return TensorMap(name, (BK if across else rows, 64), swizzle=128, shape=shape, strides=strides)
+    return TensorMap(name, (lines, 64), swizzle=128, shape=shape, strides=strides)
 
 
 def _mode(name: str, meta: Meta) -> int:
@@ -94,7 +99,7 @@ def _facts(p: Problem) -> Facts:
     a, b = p["a"], p["b"]
     return Facts(
         a.shape[0], b.shape[1], a.shape[1], (_mode("a", a), _mode("b", b)),
-        (_line("a", a) * a.itemsize % LINE != 0, _line("b", b) * b.itemsize % LINE != 0), tuple(p.device.resident(s) for s in SPLITS),
+        (_line("a", a) * a.itemsize % LINE != 0, _line("b", b) * b.itemsize % LINE != 0), tuple(p.device.resident(s) for s in (1, 2, 4, 8)),
     )
 
 
@@ -139,23 +144,29 @@ def _of_tile(f: Facts, wide: int, groups: int, swap: int) -> list[Row]:
         (f.modes[::-1], f.straddles[::-1], (f.n, f.m)) if swap else (f.modes, f.straddles, (f.m, f.n))
     )
     high, slices, sums, bytes_ = 64 * groups, -(-f.k // BK), _sums(wide, groups, swap), _slice_bytes(wide, groups, y_mode)
-    tiles = -(-x_rows // high) * -(-y_rows // wide)
-    brought = 0.0
-    for rows, mode, cut in ((min(high, x_rows), x_mode, x_cut), (min(wide, y_rows), y_mode, y_cut)):
-        brought += LINE * rows / (FETCHED if mode & ANY else _model.STRADDLING if cut else _model.FROM_L2)
-    step = (max(brought, high * max(wide, 32) * BK / _model.FMAS) + STEP) / _model.CLOCK
+    tall, across = -(-x_rows // high), -(-y_rows // wide)
+    fetched = (x_mode | y_mode) & ANY
+    x_line, y_line = (
+        LINE * rows / (FETCHED if mode & ANY else _model.STRADDLING if cut else _model.FROM_L2)
+        for rows, mode, cut in ((min(high, x_rows), x_mode, x_cut), (min(wide, y_rows), y_mode, y_cut))
+    )
+    products = high * max(wide, 32) * BK / _model.FMAS
     moved = 2.0 * (f.m * f.k + f.k * f.n + f.m * f.n)
     found = []
-    for split, resident in zip(SPLITS, f.resident, strict=True):
+    for split, share in WAYS:
         each = -(-slices // split)
         stages = min(MOST_STAGES, (ROOM - (sums if split > 1 else 0)) // bytes_, max(each, 2, -(-sums // bytes_)))
-        if split > slices or stages < 2 or stages * bytes_ < sums:
+        if split > slices or wide % split or stages < 2 or stages * bytes_ < sums or (share > 1 and (fetched or across % share)):
             continue
-        alone = max(step, LATENCY / (AHEAD if (x_mode | y_mode) & ANY else stages))
-        rounds = -(-tiles // resident)
-        memory = moved / min(_model.MEMORY, min(tiles, resident) * split * _model.ONE)
-        added = EXCHANGE + sums * (1 - 1 / split) / PUSHED / _model.CLOCK if split > 1 else 0.0
-        found.append((START + max(rounds * each * alone, memory) + rounds * added, split, -wide * high, swap, wide, groups, stages))
+        cluster = split * share
+        resident = f.resident[(cluster - 1).bit_length()]
+        clusters = tall * across // share
+        step = (max(x_line / share + y_line, bytes_ / _model.FROM_L2, products) + STEP) / _model.CLOCK
+        alone = max(step, LATENCY / (AHEAD if fetched else stages))
+        rounds = -(-clusters // resident)
+        memory = moved / min(_model.MEMORY, min(clusters, resident) * cluster * _model.ONE)
+        added = EXCHANGE + sums * (1 - 1 / split) / PUSHED / _model.CLOCK if split > 1 else SHARING if share > 1 else 0.0
+        found.append((START + max(rounds * each * alone, memory) + rounds * added, cluster, -wide * high, swap, wide, groups, stages, split))
     return found
 
 
@@ -188,8 +199,8 @@ def predicted(p: Problem) -> float | None:
 
 
 def _config(row: Row) -> Config:
-    _, split, _, swap, wide, groups, stages = row
-    return Config(wide, groups, stages, split, swap)
+    _, cluster, _, swap, wide, groups, stages, split = row
+    return Config(wide, groups, stages, split, cluster // split, swap)
 
 
 def ranked(p: Problem) -> list[tuple[float, Config]]:
@@ -221,13 +232,15 @@ def _stored(meta: Meta) -> int:
 
 def launches(p: Problem, config: Mapping[str, Any], head: Head) -> list[Launch]:
     f = _facts(p)
-    c = Config(*(config[n] for n in ("WIDE", "GROUPS", "STAGES", "SPLIT", "SWAP")))
+    c = Config(*(config[n] for n in FIELDS))
     (x, y), (x_mode, y_mode), (r, columns) = (
         (("b", "a"), f.modes[::-1], (f.n, f.m)) if c.SWAP else (("a", "b"), f.modes, (f.m, f.n))
     )
-    args: dict[str, tuple[str, Any]] = {"R": ("i32", r), "C": ("i32", columns), "K": ("i32", f.k), "splits": ("i32", c.SPLIT), "stages": ("i32", c.STAGES)}
-    for side, name, mode, rows in (("x", x, x_mode, 64 * c.GROUPS), ("y", y, y_mode, c.WIDE)):
-        args[f"{side}_map"] = ("i32", 0) if mode & ANY else ("map", _map(name, p[name], rows))
+    args: dict[str, tuple[str, Any]] = {"R": ("i32", r), "C": ("i32", columns), "K": ("i32", f.k), "splits": ("i32", c.SPLIT)}
+    args |= {"share": ("i32", c.SHARE), "stages": ("i32", c.STAGES)}
+    for side, name, mode, rows in (("x", x, x_mode, 64 * c.GROUPS if c.SHARE == 1 else 8), ("y", y, y_mode, c.WIDE)):
+        lines = rows if rows == 8 or not mode & ACROSS else BK
+        args[f"{side}_map"] = ("i32", 0) if mode & ANY else ("map", _map(name, p[name], lines))
     for side, name in (("x", x), ("y", y)):
         args |= {side: ("ptr", name), f"ld{side}": ("i64", _line(name, p[name]))}
     args |= {"out": ("ptr", "out"), "ldo": ("i64", p["out"].strides[0])}
@@ -242,26 +255,27 @@ def launches(p: Problem, config: Mapping[str, Any], head: Head) -> list[Launch]:
     kernel = instance(
         "few", DTYPES[p["a"].dtype].cuda, DTYPES[p["out"].dtype].cuda, c.WIDE, c.GROUPS, x_mode, y_mode, bool(c.SWAP), _stored(p["out"]), more
     )
-    tiles = -(-r // (64 * c.GROUPS)) * -(-columns // c.WIDE)
+    tiles = -(-r // (64 * c.GROUPS)) * -(-(-(-columns // c.WIDE)) // c.SHARE) * c.SHARE
     threads = 128 * c.GROUPS + (256 if (x_mode | y_mode) & ANY else 32)
     return [
         Launch(
             kernel, (tiles * c.SPLIT,), {n: v for n, (_, v) in args.items()}, types=tuple(kind for kind, _ in args.values()), block=(threads,),
-            cluster=(c.SPLIT,) if c.SPLIT > 1 else (), shared=_shared(c, y_mode), chained=True,
+            cluster=(c.SPLIT * c.SHARE,) if c.SPLIT * c.SHARE > 1 else (), shared=_shared(c, y_mode), chained=True,
         )
     ]
 
 
 def explains(p: Problem, config: Mapping[str, Any], head: Head) -> str:
     f = _facts(p)
-    c = Config(*(config[n] for n in ("WIDE", "GROUPS", "STAGES", "SPLIT", "SWAP")))
+    c = Config(*(config[n] for n in FIELDS))
     high, rows = 64 * c.GROUPS, (f.n, f.m) if c.SWAP else (f.m, f.n)
     tile = (c.WIDE, high) if c.SWAP else (high, c.WIDE)
     tiles = -(-rows[0] // high) * -(-rows[1] // c.WIDE)
     parts = f", each computed by a cluster of {c.SPLIT} blocks that divide K" if c.SPLIT > 1 else ""
+    parts += f", in clusters of {c.SHARE} that share rows" if c.SHARE > 1 else ""
     fetched = [name for name, mode in zip(("a", "b"), f.modes, strict=True) if mode & ANY]
     odd = f"; TMA does not read {' and '.join(fetched)}: loaded by threads" if fetched else ""
     return (
         f"tile {tile[0]} x {tile[1]}, {c.STAGES} slices of {BK} of K in flight; {tiles} tile{'s'[: tiles - 1]}{parts}{odd}; "
-        f"predicted {next((row[0] for row in _of_tile(f, c.WIDE, c.GROUPS, c.SWAP) if row[1] == c.SPLIT), 0.0) * 1e6:.1f} µs"
+        f"predicted {next((row[0] for row in _of_tile(f, c.WIDE, c.GROUPS, c.SWAP) if row[7] == c.SPLIT and row[1] == c.SPLIT * c.SHARE), 0.0) * 1e6:.1f} µs"
     )
