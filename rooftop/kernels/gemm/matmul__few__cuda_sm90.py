@@ -1,7 +1,9 @@
 """The config of matmul__few__cuda_sm90.cu: products of few tiles, whose time is mostly latency.
 
-The model: what every launch takes with its first bytes (START), the slices of K of a block, each the larger of its products and of what its
-operands take to shared memory, at least the latency that the stages do not hide, and what a cluster takes to add its parts (EXCHANGE)."""
+The model: what every launch takes with its first bytes (START), what a block takes besides its slices (BLOCK), the slices of K, each the
+larger of its products and of what its operands take to shared memory, at least the latency that the slices in flight do not hide, and what a
+cluster takes to add its parts (EXCHANGE and the bytes sent); device memory and L2 bound them all. The rates were fitted on an H200 to 232
+configs of 16 products that TMA reads; those of products that threads load are guesses."""
 
 from __future__ import annotations
 
@@ -27,11 +29,12 @@ MOST_STAGES = 12
 FEW = 3  # tiles of 128 x 128 for each multiprocessor up to which it may be the fastest
 ROOM = _model.SHARED - 2048  # bytes for stages and sums
 TYPES = {"f32": 0, "f16": 1, "bf16": 2}
-START, EXCHANGE, SHARING, LATENCY = 3.0e-6, 1.0e-6, 0.3e-6, 0.8e-6  # seconds
-AHEAD = 1.5  # slices that threads have in flight
-FETCHED = 36.0  # bytes a cycle that producer warps load and shift
-STEP = 60.0  # cycles of a slice besides
-PUSHED = 32.0  # bytes a cycle that a block sends to others
+START, BLOCK, EXCHANGE, LATENCY = 1.7e-6, 0.4e-6, 1.4e-6, 0.4e-6  # seconds
+STEP = 42.0  # cycles of a slice besides
+COPIED, STRADDLING = 57.0, 43.0  # bytes a cycle of TMA, and where rows are no multiple of 128 bytes apart
+FETCHED, WAIT, FIRST = 30.0, 1.0e-6, 2.0e-6  # bytes a cycle that producer warps load and shift; seconds until their loads are there, at first
+PUSHED = 6.5  # bytes of sums a cycle that a block sends to others
+MEMORY, ONE, L2 = 2.0e12, 1.07e11, 7.0e12  # bytes a second of device memory, the most for a multiprocessor, and of the L2
 
 
 # Predicted seconds, blocks of a cluster, the negative tile area, SWAP, WIDE, GROUPS, STAGES, SPLIT: rows sort by time, then by what is simplest.
@@ -103,7 +106,7 @@ def _facts(p: Problem) -> Facts:
     )
 
 
-def supports(p: Problem, head: Head) -> str | None:
+def supports(p: Problem, head: Head | None = None) -> str | None:
     a, b, out = p["a"], p["b"], p["out"]
     if a.dtype not in ("bf16", "f16"):
         return f"takes bf16 and f16; given {a.dtype}"
@@ -146,27 +149,33 @@ def _of_tile(f: Facts, wide: int, groups: int, swap: int) -> list[Row]:
     high, slices, sums, bytes_ = 64 * groups, -(-f.k // BK), _sums(wide, groups, swap), _slice_bytes(wide, groups, y_mode)
     tall, across = -(-x_rows // high), -(-y_rows // wide)
     fetched = (x_mode | y_mode) & ANY
-    x_line, y_line = (
-        LINE * rows / (FETCHED if mode & ANY else _model.STRADDLING if cut else _model.FROM_L2)
-        for rows, mode, cut in ((min(high, x_rows), x_mode, x_cut), (min(wide, y_rows), y_mode, y_cut))
+    x_there, y_there = LINE * min(high, x_rows), LINE * min(wide, y_rows)  # bytes of a slice
+    x_cycles, y_cycles = (
+        there / (FETCHED if mode & ANY else STRADDLING if cut else COPIED)
+        for there, mode, cut in ((x_there, x_mode, x_cut), (y_there, y_mode, y_cut))
     )
+    x_sectors, y_sectors = x_there * (1.25 if x_cut else 1.0), y_there * (1.25 if y_cut else 1.0)
     products = high * max(wide, 32) * BK / _model.FMAS
     moved = 2.0 * (f.m * f.k + f.k * f.n + f.m * f.n)
+    ahead = 2 if high + wide > 144 else 4  # slices that the registers of the threads hold
     found = []
     for split, share in WAYS:
         each = -(-slices // split)
         stages = min(MOST_STAGES, (ROOM - (sums if split > 1 else 0)) // bytes_, max(each, 2, -(-sums // bytes_)))
         if split > slices or wide % split or stages < 2 or stages * bytes_ < sums or (share > 1 and (fetched or across % share)):
             continue
-        cluster = split * share
-        resident = f.resident[(cluster - 1).bit_length()]
-        clusters = tall * across // share
-        step = (max(x_line / share + y_line, bytes_ / _model.FROM_L2, products) + STEP) / _model.CLOCK
-        alone = max(step, LATENCY / (AHEAD if fetched else stages))
+        cluster, clusters = split * share, tall * across // share
+        together = max(1, min(4, ROOM // (stages * bytes_ + (sums if split > 1 else 0) + 2048), 4 if not fetched else 2 if groups == 1 else 1))
+        resident = f.resident[(cluster - 1).bit_length()] * together
         rounds = -(-clusters // resident)
-        memory = moved / min(_model.MEMORY, min(clusters, resident) * cluster * _model.ONE)
-        added = EXCHANGE + sums * (1 - 1 / split) / PUSHED / _model.CLOCK if split > 1 else SHARING if share > 1 else 0.0
-        found.append((START + max(rounds * each * alone, memory) + rounds * added, cluster, -wide * high, swap, wide, groups, stages, split))
+        blocks = min(clusters, resident) * cluster
+        step = (max(x_cycles / share + y_cycles, products) + STEP) / _model.CLOCK * max(1.0, blocks / f.resident[0])
+        alone = max(step, WAIT / ahead if fetched else LATENCY / stages)
+        memory = moved / min(MEMORY, min(blocks, f.resident[0]) * ONE)
+        traffic = tall * across * slices * (x_sectors / share + y_sectors) / L2
+        added = EXCHANGE + sums * (1 - 1 / split) / PUSHED / _model.CLOCK if split > 1 else 0.0
+        busy = rounds * (BLOCK + each * alone) + (FIRST if fetched else 0.0)
+        found.append((START + max(busy, memory, traffic) + rounds * added, cluster, -wide * high, swap, wide, groups, stages, split))
     return found
 
 
@@ -209,7 +218,7 @@ def ranked(p: Problem) -> list[tuple[float, Config]]:
 
 
 def choose(p: Problem, head: Head) -> Mapping[str, Any]:
-    return _config(_ranked(_facts(p))[0]).fields
+    return next(c for c in map(_config, _ranked(_facts(p))) if c.SHARE == 1).fields  # until a GPU has proven the others
 
 
 def for_any_rows(p: Problem, head: Head) -> str:
@@ -255,7 +264,8 @@ def launches(p: Problem, config: Mapping[str, Any], head: Head) -> list[Launch]:
     kernel = instance(
         "few", DTYPES[p["a"].dtype].cuda, DTYPES[p["out"].dtype].cuda, c.WIDE, c.GROUPS, x_mode, y_mode, bool(c.SWAP), _stored(p["out"]), more
     )
-    tiles = -(-r // (64 * c.GROUPS)) * -(-(-(-columns // c.WIDE)) // c.SHARE) * c.SHARE
+    across = -(-columns // c.WIDE)
+    tiles = -(-r // (64 * c.GROUPS)) * -(-across // c.SHARE) * c.SHARE
     threads = 128 * c.GROUPS + (256 if (x_mode | y_mode) & ANY else 32)
     return [
         Launch(
