@@ -100,17 +100,6 @@ def load(a_desc, b_desc, a_ring, b_ring, full, empty, M, N, K, whole, streamed, 
 
 
 @gluon.jit
-def slice_product(a_ring, b_ring, full, n, GROUP_INDEX: gl.constexpr, GROUPS: gl.constexpr, STAGES: gl.constexpr, A_COLUMNS: gl.constexpr,
-                  B_COLUMNS: gl.constexpr, BATCHED: gl.constexpr, acc):
-    """Starts the product of the n-th slice of a block, in place of what acc has."""
-    stage = n % STAGES
-    mbarrier.wait(full.index(stage), n // STAGES & 1)
-    a = flat(a_ring.index(stage * GROUPS + GROUP_INDEX), A_COLUMNS, BATCHED)
-    b = flat(b_ring.index(stage), B_COLUMNS, BATCHED)
-    return warpgroup_mma(a, b, acc, use_acc=False, is_async=True)
-
-
-@gluon.jit
 def consume(GROUP_INDEX: gl.constexpr, a_ring, b_ring, c_ring, vectors, full, empty, out_desc, out, ldo, zo, parts, M, N, K, whole,
             streamed, group, alpha, beta, scale_a, scale_b,
             c, ldc, zc, bias, gate, ldg, zg, residual, ldr, zr, BM: gl.constexpr, BN: gl.constexpr, BK: gl.constexpr, GROUPS: gl.constexpr,
@@ -121,8 +110,7 @@ def consume(GROUP_INDEX: gl.constexpr, a_ring, b_ring, c_ring, vectors, full, em
     """One consumer warp group: rows from GROUP_INDEX · RM on of each tile.
 
     PROMOTE: tensor cores accumulate fp8 products with fewer than 24 bits; so each slice is accumulated separately and added to a float32
-    sum. 2: in two accumulators, of which the tensor cores compute one while the other is added. SCALES: the kind of scale_a and scale_b, as
-    in `gemm_epilogue`; BLOCKS requires PROMOTE 1, BK = 128 and a BN that divides 128."""
+    sum. SCALES: the kind of scale_a and scale_b, as in `gemm_epilogue`; BLOCKS requires PROMOTE, BK = 128 and a BN that divides 128."""
     RM: gl.constexpr = BM // GROUPS
     WIDTH: gl.constexpr = 256 // a_ring.dtype.primitive_bitwidth
     LONG: gl.constexpr = 128 if a_ring.dtype == gl.int8 and BN > 128 else BN  # Triton 3.6 has no longer integer instruction
@@ -149,59 +137,33 @@ def consume(GROUP_INDEX: gl.constexpr, a_ring, b_ring, c_ring, vectors, full, em
             row_scale, column_scale = scale_of(scale_a, rows, M, SCALES), scale_of(scale_b, columns, N, SCALES)
         if PROMOTE:
             total = gl.zeros((RM, BN), SUM, MMA)
-        if PROMOTE == 2:
-            other = acc
-            acc = slice_product(a_ring, b_ring, full, n, GROUP_INDEX, GROUPS, STAGES, A_COLUMNS, B_COLUMNS, BATCHED, acc)
-            pairs = (last - first - 1) // 2
-            for _ in range(pairs):
-                other = slice_product(a_ring, b_ring, full, n + 1, GROUP_INDEX, GROUPS, STAGES, A_COLUMNS, B_COLUMNS, BATCHED, other)
+        for k in range(first, last):
+            stage = n % STAGES
+            mbarrier.wait(full.index(stage), n // STAGES & 1)
+            a = flat(a_ring.index(stage * GROUPS + GROUP_INDEX), A_COLUMNS, BATCHED)
+            b = flat(b_ring.index(stage), B_COLUMNS, BATCHED)
+            if PROMOTE:
+                acc = warpgroup_mma(a, b, acc, use_acc=False, is_async=True)
+                if SCALES == BLOCKS:  # loaded while the slice is multiplied
+                    of_rows = gl.load(scale_a + rows.to(gl.int64) * slices + k, mask=rows < M, other=0.0)
+                    of_block = gl.load(scale_b + k * gl.cdiv(N, 128) + column // 128)
+                acc = warpgroup_mma_wait(num_outstanding=0, deps=(acc,))
+                mbarrier.arrive(empty.index(stage), count=1)
+                if SCALES == BLOCKS:
+                    total += acc * (of_rows * of_block)[:, None]
+                else:
+                    total += acc
+            else:
+                acc = warpgroup_mma(a, b, acc, use_acc=k > first, is_async=True)
                 acc = warpgroup_mma_wait(num_outstanding=1, deps=(acc,))
-                mbarrier.arrive(empty.index(n % STAGES), count=1)
-                total += acc
-                acc = slice_product(a_ring, b_ring, full, n + 2, GROUP_INDEX, GROUPS, STAGES, A_COLUMNS, B_COLUMNS, BATCHED, acc)
-                other = warpgroup_mma_wait(num_outstanding=1, deps=(other,))
-                mbarrier.arrive(empty.index((n + 1) % STAGES), count=1)
-                total += other
-                n += 2
-            acc = warpgroup_mma_wait(num_outstanding=0, deps=(acc,))
-            mbarrier.arrive(empty.index(n % STAGES), count=1)
-            total += acc
+                mbarrier.arrive(empty.index((n + STAGES - 1) % STAGES), count=1, pred=k > first)
             n += 1
-            if last - first > 2 * pairs + 1:
-                other = slice_product(a_ring, b_ring, full, n, GROUP_INDEX, GROUPS, STAGES, A_COLUMNS, B_COLUMNS, BATCHED, other)
-                other = warpgroup_mma_wait(num_outstanding=0, deps=(other,))
-                mbarrier.arrive(empty.index(n % STAGES), count=1)
-                total += other
-                n += 1
+        if PROMOTE:
             sums = total
         else:
-            for k in range(first, last):
-                stage = n % STAGES
-                mbarrier.wait(full.index(stage), n // STAGES & 1)
-                a = flat(a_ring.index(stage * GROUPS + GROUP_INDEX), A_COLUMNS, BATCHED)
-                b = flat(b_ring.index(stage), B_COLUMNS, BATCHED)
-                if PROMOTE:
-                    acc = warpgroup_mma(a, b, acc, use_acc=False, is_async=True)
-                    if SCALES == BLOCKS:  # loaded while the slice is multiplied
-                        of_rows = gl.load(scale_a + rows.to(gl.int64) * slices + k, mask=rows < M, other=0.0)
-                        of_block = gl.load(scale_b + k * gl.cdiv(N, 128) + column // 128)
-                    acc = warpgroup_mma_wait(num_outstanding=0, deps=(acc,))
-                    mbarrier.arrive(empty.index(stage), count=1)
-                    if SCALES == BLOCKS:
-                        total += acc * (of_rows * of_block)[:, None]
-                    else:
-                        total += acc
-                else:
-                    acc = warpgroup_mma(a, b, acc, use_acc=k > first, is_async=True)
-                    acc = warpgroup_mma_wait(num_outstanding=1, deps=(acc,))
-                    mbarrier.arrive(empty.index((n + STAGES - 1) % STAGES), count=1, pred=k > first)
-                n += 1
-            if PROMOTE:
-                sums = total
-            else:
-                acc = warpgroup_mma_wait(num_outstanding=0, deps=(acc,))
-                mbarrier.arrive(empty.index((n + STAGES - 1) % STAGES), count=1)
-                sums = acc
+            acc = warpgroup_mma_wait(num_outstanding=0, deps=(acc,))
+            mbarrier.arrive(empty.index((n + STAGES - 1) % STAGES), count=1)
+            sums = acc
         if STREAM or SPLIT > 1:
             if last - first < slices:
                 slot = gl.program_id(0) + i * gl.num_programs(0) - whole if SPLIT > 1 else 2 * gl.program_id(0) + gl.minimum(i - turns, 1)
@@ -350,27 +312,6 @@ def product(a_desc, b_desc, out_desc, out, ldo, zo, parts, M, N, K, whole, strea
                     (a_desc, b_desc, a_ring, b_ring, full, empty, M, N, K, whole, streamed, group, BM, BN, BK, GROUPS, STAGES, A_COLUMNS,
                     B_COLUMNS, BATCHED, STREAM, SPLIT)),
         ], [1], [40])
-    elif GROUPS == 3:
-        gl.warp_specialize([
-            (consume,
-                       (0, a_ring, b_ring, c_ring, vectors, full, empty, out_desc, out, ldo, zo, parts, M, N, K, whole, streamed, group,
-                       alpha, beta, scale_a, scale_b, c, ldc, zc,
-                       bias, gate, ldg, zg, residual, ldr, zr, BM, BN, BK, GROUPS, STAGES, A_COLUMNS, B_COLUMNS, BATCHED, STREAM, SPLIT,
-                       SWAP, RAW, PROMOTE, SCALES, ACT, SHORT, EN)),
-            (consume,
-                       (1, a_ring, b_ring, c_ring, vectors, full, empty, out_desc, out, ldo, zo, parts, M, N, K, whole, streamed, group,
-                       alpha, beta, scale_a, scale_b, c, ldc, zc,
-                       bias, gate, ldg, zg, residual, ldr, zr, BM, BN, BK, GROUPS, STAGES, A_COLUMNS, B_COLUMNS, BATCHED, STREAM, SPLIT,
-                       SWAP, RAW, PROMOTE, SCALES, ACT, SHORT, EN)),
-            (consume,
-                       (2, a_ring, b_ring, c_ring, vectors, full, empty, out_desc, out, ldo, zo, parts, M, N, K, whole, streamed, group,
-                       alpha, beta, scale_a, scale_b, c, ldc, zc,
-                       bias, gate, ldg, zg, residual, ldr, zr, BM, BN, BK, GROUPS, STAGES, A_COLUMNS, B_COLUMNS, BATCHED, STREAM, SPLIT,
-                       SWAP, RAW, PROMOTE, SCALES, ACT, SHORT, EN)),
-            (load,
-                    (a_desc, b_desc, a_ring, b_ring, full, empty, M, N, K, whole, streamed, group, BM, BN, BK, GROUPS, STAGES, A_COLUMNS,
-                    B_COLUMNS, BATCHED, STREAM, SPLIT)),
-        ], [4, 4, 1], [160, 160, 32])
     else:
         gl.warp_specialize([
             (consume,

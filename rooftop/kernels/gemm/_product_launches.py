@@ -13,7 +13,7 @@ from triton.experimental.gluon import language as gl
 from rooftop.core.spec import DTYPES, Descriptor, Launch, Meta
 from rooftop.kernels._device import gemm_epilogue
 from rooftop.kernels._device.gluon_tiles import TYPES, lies, readable, turned
-from rooftop.kernels.gemm import _product_gluon
+from rooftop.kernels.gemm import _product_gluon, _product_tall_gluon
 from rooftop.kernels.gemm._model import Config, Facts, Plan, piece, plan, ranked, seconds
 
 
@@ -32,7 +32,7 @@ class Product:
     scale_b: str = ""  # float32 [N]
     activation: str = "none"
     raw: bool = False  # no epilogue
-    promote: int = 0  # accumulators of a slice each, which are added to a sum in float32; 0: the instruction adds to the sum
+    promote: bool = False
     scales: str = "rows"  # what the scales are: one of gemm_epilogue.SCALES
 
     def there(self, name: str) -> Meta | None:
@@ -140,7 +140,8 @@ def launches(product: Product, config: Config, chained: bool) -> list[Launch]:
         "BATCHED": len(a.shape) == 3, "STREAM": p.units > 0 and p.split == 1, "SPLIT": p.split, "PROMOTE": product.promote,
         "EN": piece(config),
     }
-    made = [Launch(kernel=_product_gluon.product, grid=(p.blocks,), args=args, warps=4)]
+    kernel = _product_tall_gluon.product_tall if config.GROUPS == 3 else _product_gluon.product
+    made = [Launch(kernel=kernel, grid=(p.blocks,), args=args, warps=4)]
     shared = {
         "parts": "parts", "out": product.out, "ldo": ldo, "zo": zo, "M": m, "N": n, "whole": p.whole, "streamed": p.streamed,
         "group": config.GROUP, **after, "CHAINED": chained,

@@ -17,7 +17,6 @@ __all__ = ["Config", "choose", "configs", "explains", "for_any_rows", "launches"
 
 DEMANDS = {"has": ["IGMMA|QGMMA", "UTMALDG"]}
 TRIED = 24
-ACCUMULATORS = 1  # of a slice each; two are not proven on a GPU
 SHORT = 4096  # the most products that tensor cores accumulate by themselves
 
 
@@ -25,8 +24,7 @@ def _product(p: Problem) -> Product:
     scales = str(p.option("scales"))
     short = p["a"].shape[-1] <= SHORT  # otherwise accumulation with fewer than 24 bits has a larger error than the result's rounding
     precise = p["a"].dtype != "i8" and (scales == "blocks" or not (p.option("fast") and short))
-    sums = 0 if not precise else 1 if scales == "blocks" else ACCUMULATORS
-    return Product(dict(p.tensors), p.device.sms, scale_a="scale_a", scale_b="scale_b", scales=scales, promote=sums)
+    return Product(dict(p.tensors), p.device.sms, scale_a="scale_a", scale_b="scale_b", scales=scales, promote=precise)
 
 
 def supports(p: Problem) -> str | None:
