@@ -204,7 +204,12 @@ def predicted(p: Problem) -> float | None:
     a, b = p["a"], p["b"]
     if len(a.shape) != 2 or -(-a.shape[0] // 128) * -(-b.shape[1] // 128) > FEW * p.device.sms:
         return None
-    return _ranked(_facts(p))[0][0]
+    return _first(p)[0]
+
+
+def _first(p: Problem) -> Row:
+    """Until a GPU has proven it, no rows are shared."""
+    return next(row for row in _ranked(_facts(p)) if row[1] == row[7])
 
 
 def _config(row: Row) -> Config:
@@ -218,7 +223,7 @@ def ranked(p: Problem) -> list[tuple[float, Config]]:
 
 
 def choose(p: Problem, head: Head) -> Mapping[str, Any]:
-    return next(c for c in map(_config, _ranked(_facts(p))) if c.SHARE == 1).fields  # until a GPU has proven the others
+    return _config(_first(p)).fields
 
 
 def for_any_rows(p: Problem, head: Head) -> str:
