@@ -12,11 +12,13 @@ import argparse
 import json
 import math
 import os
+import random
 import statistics
 import subprocess
 import sys
 import tarfile
 import tempfile
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -168,8 +170,12 @@ class Revision:
         self.process.wait()
 
 
-def compare(older: Path, caches: Path, todo: Sequence[Case], ahead: int = 0) -> tuple[list[dict[str, Any]], dict[str, str]]:
-    """The times, and why cases are left out. `ahead`: that many processes of each revision compile all cases first, into the caches."""
+def compare(
+    older: Path, caches: Path, todo: Sequence[Case], ahead: int = 0, budget_s: float = math.inf
+) -> tuple[list[dict[str, Any]], dict[str, str]]:
+    """The times, and why cases are left out. `ahead`: that many processes of each revision compile all cases first, into the caches, for at
+    most half of the budget."""
+    began = time.monotonic()
 
     def pair() -> tuple[Revision, Revision]:
         return Revision(older, caches / "older"), Revision(HERE, caches / "this")
@@ -183,7 +189,8 @@ def compare(older: Path, caches: Path, todo: Sequence[Case], ahead: int = 0) -> 
     def compiled(share: Sequence[Case]) -> None:
         both = pair()
         for case in share:
-            prepared(both, case)
+            if time.monotonic() - began < budget_s / 2:
+                prepared(both, case)
         for revision in both:
             revision.end()
 
@@ -193,6 +200,9 @@ def compare(older: Path, caches: Path, todo: Sequence[Case], ahead: int = 0) -> 
     rows, refused = [], {}
     both = pair()
     for case in todo:
+        if time.monotonic() - began > budget_s:
+            refused[" ".join(case)] = "the time is over"
+            continue
         if why := prepared(both, case):
             refused[" ".join(case)] = why
             continue
@@ -223,6 +233,8 @@ def main() -> int:
     parser.add_argument("--points", type=int, default=0, help="random sizes of a family besides the bench cases")
     parser.add_argument("--seed", type=int, default=0, help="of the random sizes")
     parser.add_argument("--ahead", type=int, default=0, help="processes of each revision that compile first (default: none)")
+    parser.add_argument("--budget", type=float, default=math.inf, help="seconds; what is left then, of all cases in random order, is left out")
+    parser.add_argument("--part", default="1/1", help="which part of the cases, as 1/2: for one of several GPUs")
     given = parser.parse_args()
     import torch
 
@@ -239,14 +251,18 @@ def main() -> int:
                 packed.extractall(older, filter="data")
         sys.path.insert(0, str(HERE))
         todo = cases(given.family, given.op, given.points, given.seed)
-        rows, refused = compare(older.resolve(), Path(temporary), todo, given.ahead)
+        if given.budget < math.inf:
+            random.Random(given.seed).shuffle(todo)
+        part, parts = map(int, given.part.split("/"))
+        rows, refused = compare(older.resolve(), Path(temporary), todo[part - 1 :: parts], given.ahead, given.budget)
     slower = [r for r in rows if r["ratio"] < 0.97 - 2 * r["noise"]]
     mean = math.exp(statistics.fmean(math.log(r["ratio"]) for r in rows)) if rows else None
     content = {"device": torch.cuda.get_device_name(), "older": Path(given.older).name, "rounds": ROUNDS, "seed": given.seed, "mean ratio": mean,
                "slower": len(slower), "cases": rows, "left out": refused}
     given.out.write_text(json.dumps(content, indent=1) + "\n")
     for case, why in refused.items():
-        print(f"left out: {case}: {why}")
+        if why != "the time is over":
+            print(f"left out: {case}: {why}")
     print(f"{len(rows)} cases, geometric mean {mean or 0:.3f}, {len(slower)} slower than {content['older']} by more than 3 % and the noise")
     return 0
 

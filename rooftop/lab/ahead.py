@@ -92,8 +92,13 @@ def _mark(text: str) -> Path:
 
 def word_of(subject: Subject) -> str:
     """By what another process finds the kernel."""
-    assert subject.implementation is not None
-    return subject.rung.name if subject.rung else str(subject.implementation.path)
+    from rooftop.lab import candidates
+
+    kernel = subject.implementation
+    assert kernel is not None
+    if candidates.is_own_file(str(kernel.path)):
+        return str(kernel.path)
+    return subject.rung.name if subject.rung else kernel.name  # a file may hold kernels of several ops
 
 
 def _triton(jobs: dict[str, tuple[str, Case]], device: Device) -> dict[str, Future[bool]]:

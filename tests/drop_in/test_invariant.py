@@ -27,6 +27,14 @@ def test_every_way_has_the_same_bits(tmp_path: Path) -> None:
     assert any(way["unequal"] for way in json.loads((tmp_path / "without.json").read_text())["ways"])  # what is compared can differ
 
 
+def test_steps_of_decoding_are_timed_with_and_without_the_mode(tmp_path: Path) -> None:
+    script = runpy.run_path(str(settings.CHECKOUT / "scripts" / "invariant_step.py"))
+    assert script["main"](["--device", "cpu", "--tiny", "--out", str(tmp_path / "step.json")]) == 0
+    for row in json.loads((tmp_path / "step.json").read_text())["steps"]:
+        assert {way: len(times) for way, times in row["step_ms"].items()} == {"free": 3, "invariant": 3}
+        assert row["ratio"] > 0
+
+
 @pytest.mark.parametrize("given", ["Linear", "Adapter"])
 def test_linear_layers_are_replaced_where_asked_for(given: str) -> None:
     class Adapter(nn.Linear):

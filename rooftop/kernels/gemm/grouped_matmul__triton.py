@@ -122,15 +122,19 @@ def configs(p: Problem) -> list[Config]:
 
 
 def choose(p: Problem) -> Config:
-    """Tiles about as tall as a group is on average."""
+    """Tiles about as tall as a group is on average, and no wider than the result. Slices of K: so small that each multiprocessor has two."""
     m, n = p["out"].shape[-2:]
-    rows = m / max(1, p["offsets"].numel) if _form(p) == "rows" else m
+    groups, form = max(1, p["offsets"].numel), _form(p)
+    rows = m / groups if form == "rows" else m
     bm = 128 if rows > 64 else 64 if rows > 32 else 32 if rows > 16 else 16
     if p["a"].dtype == "f32":
         return Config(min(bm, 64), 64, 16, 4)
     if p["a"].itemsize == 1:
         return Config(bm, 128 if n > 64 else 64, 128, 8 if bm == 128 and n > 64 else 4, 2)
-    return Config(bm, 128 if n > 64 else 64, 64, 8 if bm == 128 and n > 64 else 4, 3 if bm == 128 else 4)
+    bn = 128 if n > 64 else 64 if n > 32 else 32 if n > 16 else 16
+    while form == "depth" and bm > 32 and groups * -(-m // bm) * -(-n // bn) < 2 * p.device.sms:
+        bm //= 2
+    return Config(bm, bn, 64, 8 if bm == 128 and n > 64 else 4, 3 if bm == 128 else 4)
 
 
 def launches(p: Problem, config: Config) -> list[Launch]:

@@ -44,7 +44,8 @@ def _moments(x, dy, parts, C, S, across, chunks, xn, xc, xs, gn, gc, gs,
     sample, chunk, channel, position, inside = _place(tl.program_id(0), S, across, chunks, CH, SP, C)
     v = tl.load(_at(x, sample, channel, position, xn, xc, xs), inside, other=0).to(tl.float32)
     count = tl.minimum(S - chunk * SP, SP).to(tl.float32)
-    mean = tl.sum(v, 1, keep_dims=True) / count
+    first = tl.load(_at(x, sample, channel, chunk * SP, xn, xc, xs), channel < C, other=0).to(tl.float32)
+    mean = first + tl.sum(tl.where(inside, v - first, 0), 1, keep_dims=True) / count  # exact where all are equal
     off = tl.where(inside, v - mean, 0)
     kinds: tl.constexpr = 2 if dy is None else 4
     to = parts + (sample * chunks + chunk) * (kinds * C) + channel
@@ -71,6 +72,7 @@ def _join(parts, weight, numbers, dw, db, C, K, S, size, chunks, eps,
         gdc_wait()
     groups = C // K
     sample, first = (tl.program_id(0) // groups).to(tl.int64), tl.program_id(0) % groups * K
+    shift = tl.load(parts + sample * chunks * (KINDS * C) + first)  # the mean of one channel of the first tile
     total = tl.zeros((LONG, WIDE), tl.float32)
     for j in range(0, chunks, LONG):
         chunk = j + tl.arange(0, LONG)[:, None]
@@ -78,8 +80,8 @@ def _join(parts, weight, numbers, dw, db, C, K, S, size, chunks, eps,
         for k in range(0, K, WIDE):
             channel = k + tl.arange(0, WIDE)[None, :]
             inside = (chunk < chunks) & (channel < K)
-            total += tl.where(inside, count * _part(parts, sample, chunk, chunks, first + channel, C, 0, inside, KINDS), 0)
-    mean = tl.sum(total) / size
+            total += tl.where(inside, count * (_part(parts, sample, chunk, chunks, first + channel, C, 0, inside, KINDS) - shift), 0)
+    mean = shift + tl.sum(total) / size
     total = tl.zeros((LONG, WIDE), tl.float32)
     for j in range(0, chunks, LONG):
         chunk = j + tl.arange(0, LONG)[:, None]

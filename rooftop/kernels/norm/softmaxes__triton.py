@@ -158,7 +158,8 @@ def _loop_bwd(  # type: ignore[no-untyped-def]
     dy += outer * go + lane * gl
     dx += outer * xo + lane * xl
 
-    s = tl.zeros((COLUMNS, LANES), tl.float32)
+    # a plain sum of dy is larger than its terms: its rounding errors would show in a float32 result
+    s = tl.zeros((COLUMNS, LANES), tl.float64 if KIND != 0 and dx.dtype.element_ty == tl.float32 else tl.float32)
     for k in range(rounds):
         column = k * COLUMNS + start
         inside = (column < C) & (lane < L)
@@ -167,7 +168,7 @@ def _loop_bwd(  # type: ignore[no-untyped-def]
             b = tl.load(dy + column * gc, inside, other=0).to(tl.float32)
             s += a * b
         else:
-            s += tl.load(dy + column * gc, inside, other=0).to(tl.float32)
+            s += tl.load(dy + column * gc, inside, other=0).to(s.dtype)
     total = _sum(s, dx.dtype.element_ty)
 
     for k in range(rounds):
