@@ -58,7 +58,7 @@ class Cut(Config):
 WIDE = ((128, 256, 64, 2), (256, 128, 64, 2), (128, 128, 64, 2), (64, 256, 64, 1), (64, 128, 64, 1), (64, 128, 128, 1), (128, 64, 128, 2))
 NARROW = ((128, 64, 128, 2), (64, 64, 128, 1), (128, 32, 128, 2), (64, 32, 128, 1), (128, 16, 128, 2), (64, 16, 128, 1))
 
-TALL = (192, 128, 64, 3)  # of fp8 whose slices are added in float32: two sums of 64 x 128 a warp group, and a quarter less from the L2
+TALL = (192, 128, 64, 3)  # of fp8 whose slices are added in float32: two sums of 64 x 128 a warp group, and a sixth less from the L2
 
 
 @dataclass(frozen=True)
@@ -245,6 +245,11 @@ def candidates(facts: Facts, swaps: bool = True) -> Iterable[Config]:
                 streaming = replace(config, STREAM=True)
                 if 0 < plan(streaming, facts.m, facts.n, facts.k, facts.batch, facts.sms).units < 2**31:
                     yield streaming
+
+
+def tall_tile(facts: Facts) -> tuple[Config, ...]:
+    """The tile of 192 rows, if it fits."""
+    return _tiles((TALL,), False, facts.itemsize, facts.out_bytes, facts.vectors, facts.sms)
 
 
 @lru_cache(maxsize=256)

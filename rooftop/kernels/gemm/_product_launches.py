@@ -14,7 +14,9 @@ from rooftop.core.spec import DTYPES, Descriptor, Launch, Meta
 from rooftop.kernels._device import gemm_epilogue
 from rooftop.kernels._device.gluon_tiles import TYPES, lies, readable, turned
 from rooftop.kernels.gemm import _product_gluon, _product_tall_gluon
-from rooftop.kernels.gemm._model import Config, Facts, Plan, piece, plan, ranked, seconds
+from rooftop.kernels.gemm._model import Config, Facts, Plan, piece, plan, ranked, seconds, tall_tile
+
+TALLER = 0.98  # the time of tiles of 192 rows, relative to the prediction, that of others is 1
 
 
 @dataclass(frozen=True)
@@ -71,6 +73,9 @@ class Product:
         found = list(ranked(self.facts, swaps=self.scales != "blocks"))
         if self.promote:  # two accumulators a thread
             found = [c for c in found if c.BM // c.GROUPS * c.BN <= 64 * 128]
+            if self.scales != "blocks" and self.there("bias") is None:  # with these no GPU has proven it
+                tall = tall_tile(self.facts)
+                found = sorted([*found, *tall], key=lambda c: self.seconds(c) * (TALLER if c.GROUPS == 3 else 1.0))
         return [c for c in found if c.BK == 128 and c.BN <= 128] if self.scales == "blocks" else found
 
     def seconds(self, config: Config) -> float:

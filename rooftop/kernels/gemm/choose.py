@@ -10,6 +10,7 @@ from rooftop.kernels.gemm import _lowbit_plan
 # multiply-adds of float32, and K: up to here Triton's kernel is faster, since the CUDA C++ one takes longer to start
 SMALL, SHALLOW = 1 << 25, 128
 THREADS = 1.65  # measured times of threads that load 2 bytes at a time over the predicted ones
+SURER = 0.95  # of two kernels with equal predictions, the one whose rates were fitted to more products
 THIN = 64  # rows or columns; with fewer, copying or splitting the other operand beforehand moves more bytes than the product
 DECODE, FEW = 16, 64  # rows of x of a quantised product up to which mma.sync is always faster, and up to which it may be
 CUBLAS = ("matmul__cublas__torch", "no kernel of this library takes it")
@@ -41,7 +42,7 @@ def _narrow(p: Problem) -> list[tuple[str, str]]:
     times: dict[str, tuple[float, str]] = {}
     if readable(p["a"]) is None and readable(p["b"]) is None:
         if persistent.supports(p) is None:
-            times["matmul__gluon_sm90"] = (persistent.predicted(p), "TMA and wgmma")
+            times["matmul__gluon_sm90"] = (SURER * persistent.predicted(p), "TMA and wgmma")
     else:
         times["matmul__triton"] = (THREADS * threads.seconds(p, threads.choose(p)), "threads that load 2 bytes at a time")
         if copied.supports(p) is None:

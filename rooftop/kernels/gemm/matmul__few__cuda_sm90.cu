@@ -1,7 +1,6 @@
 /* rooftop
 idea    = """For few tiles, in one launch. The blocks of a cluster divide K: each multiplies its slices by wgmma, sends a share of its sums to \
-  each of the others over shared memory, and adds the shares that it receives, always in the order of K. Or they have neighbouring tiles, \
-  and TMA multicast brings the rows that they share to all. A tile is 64 or 128 rows of one \
+  each of the others over shared memory, and adds the shares that it receives, always in the order of K. A tile is 64 or 128 rows of one \
   operand by any multiple of 8 rows of the other, so that few rows are padded little. Operands whose rows start on 16 bytes come by TMA; \
   others are loaded word by word and shifted in registers by eight producer warps, on their way to the same place in shared memory."""
 limit   = """predicted: latency. Launch, first bytes from device memory, the exchange and the store take most of the time; at odd addresses \
@@ -17,7 +16,6 @@ WIDE   = 64
 GROUPS = 1
 STAGES = 4
 SPLIT  = 1
-SHARE  = 1
 SWAP   = 0
 */
 #include "pdl.cuh"
@@ -58,25 +56,10 @@ __device__ inline void send(unsigned to, unsigned from, unsigned bytes, unsigned
     asm volatile("cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to), "r"(from), "r"(bytes), "r"(bar)
                  : "memory");
 }
-/// TMA of one box to the same place in the blocks of `mask`; its bytes are counted by the mbarrier at `bar` in each.
-__device__ inline void copy_box_to(unsigned short mask, unsigned to, const CUtensorMap& map, unsigned bar, int x, int y) {
-    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1, {%3, %4}], [%2], %5;"
-                 ::"r"(to), "l"(reinterpret_cast<unsigned long long>(&map)), "r"(bar), "r"(x), "r"(y), "h"(mask) : "memory");
-}
-__device__ inline void barrier_arrive_at(unsigned bar, unsigned rank) {
-    asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(at_block(bar, rank)) : "memory");
-}
 /// Makes this thread's writes to shared memory visible to wgmma and bulk copies.
 __device__ inline void before_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
 __device__ inline void store_word(unsigned to, unsigned word) { asm volatile("st.shared.b32 [%0], %1;" ::"r"(to), "r"(word) : "memory"); }
-
-/// A word, or 0 if it is not there. Volatile, so that a slice's loads stay before the wait for the stage of an earlier one.
-__device__ inline unsigned load_word(const char* from, bool there) {
-    unsigned word;
-    asm volatile("{ .reg .pred p; setp.ne.s32 p, %2, 0; mov.b32 %0, 0; @p ld.global.nc.b32 %0, [%1]; }" : "=r"(word) : "l"(from), "r"(static_cast<int>(there)));
-    return word;
-}
 
 /// An operand at any address: lines of 64 elements in memory, EXT rows along K, or ACROSS: 64 rows of k for each 64 of EXT. Warp w has lines
 /// w, w + 8, ...; lane l holds word l of each. Eight lines are a multiple of 16 bytes, so all lines of a warp start on an odd element or none
@@ -100,11 +83,12 @@ struct Lines {
             const char* from = reinterpret_cast<const char*>(x - odd) + panel * LINE + lane * 4;
             const int mine = 2 * lane - odd < elements(panel, extent, depth) ? there : 0;
 #pragma unroll
-            for (int i = 0; i < OF_PANEL; ++i, from += apart) word[panel * OF_PANEL + i] = load_word(from, i < mine);
+            for (int i = 0; i < OF_PANEL; ++i, from += apart) word[panel * OF_PANEL + i] = i < mine ? __ldg(reinterpret_cast<const unsigned*>(from)) : 0u;
         }
+        last = 0;
         const int panel = lane / OF_PANEL, i = lane % OF_PANEL;
-        last = load_word(reinterpret_cast<const char*>(x - 1) + (panel + 1) * LINE + i * apart,
-            odd && lane < COUNT && i < there && elements(panel, extent, depth) > 63);
+        if (odd && lane < COUNT && i < there && elements(panel, extent, depth) > 63)
+            last = __ldg(reinterpret_cast<const unsigned*>(reinterpret_cast<const char*>(x - 1) + (panel + 1) * LINE + i * apart));
     }
 
     /// Writes the lines to a stage, swizzled as TMA does.
@@ -153,14 +137,12 @@ struct alignas(N * sizeof(E)) Pack {
 };
 
 /// out = act(alpha · a b + beta · c + bias) · gate + residual. x [R, K]: the operand with 64 · GROUPS rows in a tile, y [C, K]: that with WIDE.
-/// SWAP: x is bᵀ, so that the rows of x are the columns of out. X, Y: modes. A cluster is of `splits` blocks that divide the slices of a tile, or
-/// of `share` blocks with neighbouring tiles of the same rows of x, of which each loads a part for all. The sums of a tile have room in the
-/// stages. V: results in a store. MORE: the epilogue is more than alpha. x_map, y_map: boxes of a tile's rows by 64 of K, or ACROSS of 64 of K
-/// by 64; with `share` x_map has boxes of 8 of these lines.
+/// SWAP: x is bᵀ, so that the rows of x are the columns of out. X, Y: modes. Block `part` of cluster `tile` multiplies a part of the slices.
+/// The sums of a tile have room in the stages. V: results in a store. MORE: the epilogue is more than alpha. x_map, y_map: boxes of a tile's rows by 64 of K, or ACROSS of 64 of K by 64.
 template <typename T, typename O, int WIDE, int GROUPS, int X, int Y, bool SWAP, int V, bool MORE>
 __global__ void __launch_bounds__(GROUPS * 128 + ((X | Y) & ANY ? FETCHERS * 32 : 32), 1)
-few(int R, int C, int K, int splits, int share, int stages, const __grid_constant__ typename Mapped<X>::Map x_map,
-    const __grid_constant__ typename Mapped<Y>::Map y_map, const T* __restrict__ x, long long ldx, const T* __restrict__ y, long long ldy, O* __restrict__ out, long long ldo, float alpha, float beta,
+few(int R, int C, int K, int splits, int stages, const __grid_constant__ typename Mapped<X>::Map x_map, const __grid_constant__ typename Mapped<Y>::Map y_map,
+    const T* __restrict__ x, long long ldx, const T* __restrict__ y, long long ldy, O* __restrict__ out, long long ldo, float alpha, float beta,
     const void* c, int c_type, long long ldc, const void* bias, int bias_type, int act, const void* gate, int gate_type, long long ldg,
     const void* residual, int residual_type, long long ldr) {
     constexpr bool FETCH = (X | Y) & ANY, COPY = !(X & ANY) || !(Y & ANY);
@@ -175,9 +157,8 @@ few(int R, int C, int K, int splits, int share, int stages, const __grid_constan
     const unsigned base = shared_address(shared), full = shared_address(barriers), empty = full + 8 * MOST, arrived = empty + 8 * MOST;
     float* const sums = reinterpret_cast<float*>(shared);
     float* const received = reinterpret_cast<float*>(shared + stages * STAGE);
-    const int cluster = blockIdx.x / (splits * share), rank = blockIdx.x % (splits * share), part = splits > 1 ? rank : 0;
-    const int tall = (R + HIGH - 1) / HIGH, r0 = cluster % tall * HIGH, c0 = (cluster / tall * share + rank - part) * WIDE;
-    const int slices = (K + BK - 1) / BK;
+    const int tile = blockIdx.x / splits, part = blockIdx.x % splits, tall = (R + HIGH - 1) / HIGH;
+    const int r0 = tile % tall * HIGH, c0 = tile / tall * WIDE, slices = (K + BK - 1) / BK;
     const int first = slices / splits * part + min(part, slices % splits), end = first + slices / splits + (part < slices % splits);
     const int mine = ROWS / splits;  // rows of sums that this block adds
 
@@ -186,15 +167,14 @@ few(int R, int C, int K, int splits, int share, int stages, const __grid_constan
         if constexpr (!(Y & ANY)) prefetch_map(y_map);
     }
     if (threadIdx.x == 0) {
-        for (int i = 0; i < stages; ++i) barrier_init(full + 8 * i, COPY + (FETCH ? FETCHERS : 0)), barrier_init(empty + 8 * i, 4 * GROUPS * share);
+        for (int i = 0; i < stages; ++i) barrier_init(full + 8 * i, COPY + (FETCH ? FETCHERS : 0)), barrier_init(empty + 8 * i, 4 * GROUPS);
         barrier_init(arrived, 1);
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
         barrier_expect(arrived, splits * mine * PITCH * 4);
     }
     __syncthreads();
-    if (splits * share > 1) cluster_arrive();
+    if (splits > 1) cluster_arrive();
     gdc_wait();
-    if (share > 1) cluster_wait();  // the others' mbarriers are there
 
     if (warp >= 4 * GROUPS) {
         const int fetcher = warp - 4 * GROUPS;
@@ -202,17 +182,8 @@ few(int R, int C, int K, int splits, int share, int stages, const __grid_constan
         const auto copy = [&](int slice) {
             const unsigned bar = full + 8 * stage, to = base + stage * STAGE;
             barrier_expect(bar, COPIED);
-            if (share > 1) {
-                if constexpr (!((X | Y) & ANY)) {
-                    for (int i = rank; i < HIGH / 8; i += share) {  // boxes of 8 lines
-                        const int panel = i / 8 * 64, line = i * 8;
-                        copy_box_to((1 << share) - 1, to + i * 8 * LINE, x_map, bar, X & ACROSS ? r0 + panel : slice * BK,
-                            X & ACROSS ? slice * BK + line - panel : r0 + line);
-                    }
-                }
-            } else if constexpr (X == 0) {
-                copy_box(to, x_map, bar, slice * BK, r0);
-            } else if constexpr (X == ACROSS) {
+            if constexpr (X == 0) copy_box(to, x_map, bar, slice * BK, r0);
+            if constexpr (X == ACROSS) {
                 for (int i = 0; i < GROUPS; ++i) copy_box(to + i * 64 * LINE, x_map, bar, r0 + i * 64, slice * BK);
             }
             if constexpr (Y == 0) copy_box(to + X_BYTES, y_map, bar, slice * BK, c0);
@@ -230,11 +201,8 @@ few(int R, int C, int K, int splits, int share, int stages, const __grid_constan
             }
             __syncwarp();
         } else {
-            using Rows = Lines<T, HIGH, !(X & ACROSS)>;
-            using Columns = Lines<T, WIDE, !(Y & ACROSS)>;
-            constexpr int WORDS = (X & ANY ? Rows::COUNT : 0) + (Y & ANY ? Columns::COUNT : 0), SETS = WORDS > 18 ? 2 : WORDS > 14 ? 3 : 4;
-            Rows of_x[SETS];  // slices on their way, as many as registers hold
-            Columns of_y[SETS];
+            Lines<T, HIGH, !(X & ACROSS)> of_x[2];
+            Lines<T, WIDE, !(Y & ACROSS)> of_y[2];
             const T* const x0 = x + (X & ACROSS ? r0 + fetcher * ldx : (r0 + fetcher) * ldx);
             const T* const y0 = y + (Y & ACROSS ? c0 + fetcher * ldy : (c0 + fetcher) * ldy);
             const auto load = [&](int slice, int set) {
@@ -254,14 +222,14 @@ few(int R, int C, int K, int splits, int share, int stages, const __grid_constan
                 if (lane == 0) barrier_arrive(full + 8 * stage);
                 if (++stage == stages) stage = 0, parity ^= 1;
             };
-#pragma unroll
-            for (int i = 0; i < SETS; ++i) load(first + i, i);
+            load(first, 0);
 #pragma unroll 1
-            for (int s = first; s < end; s += SETS) {
-#pragma unroll
-                for (int i = 0; i < SETS; ++i) {
-                    if (s + i < end) store(s + i, i), load(s + i + SETS, i);
-                }
+            for (int s = first; s < end; s += 2) {  // the next slice is on its way while one is written
+                load(s + 1, 1);
+                store(s, 0);
+                if (s + 1 == end) break;
+                load(s + 2, 0);
+                store(s + 1, 1);
             }
         }
     } else {
@@ -283,10 +251,7 @@ few(int R, int C, int K, int splits, int share, int stages, const __grid_constan
             }
             products_commit();
             products_wait<1>();
-            if (before >= 0) {
-                if (share > 1 && lane < share) barrier_arrive_at(empty + 8 * before, lane);
-                if (share == 1 && lane == 0) barrier_arrive(empty + 8 * before);
-            }
+            if (before >= 0 && lane == 0) barrier_arrive(empty + 8 * before);
             before = stage;
             if (++stage == stages) stage = 0, parity ^= 1;
         }
@@ -311,8 +276,8 @@ few(int R, int C, int K, int splits, int share, int stages, const __grid_constan
     if (splits > 1) {
         cluster_wait();  // the others' mbarriers are there
         if (static_cast<int>(threadIdx.x) < splits) {
-            const unsigned bytes = mine * PITCH * 4;
-            send(at_block(shared_address(received) + part * bytes, threadIdx.x), base + threadIdx.x * bytes, bytes, at_block(arrived, threadIdx.x));
+            const unsigned share = mine * PITCH * 4;
+            send(at_block(shared_address(received) + part * share, threadIdx.x), base + threadIdx.x * share, share, at_block(arrived, threadIdx.x));
         }
         __syncwarp();
         barrier_wait(arrived, 0);
@@ -320,7 +285,6 @@ few(int R, int C, int K, int splits, int share, int stages, const __grid_constan
         cluster_arrive();  // what the others sent is here
     } else {
         __syncthreads();
-        if (share > 1) cluster_arrive();  // all that the others sent has been read
     }
     const float* const from = splits > 1 ? received : sums;
     const More of_c{c, c_type}, of_bias{bias, bias_type}, of_gate{gate, gate_type}, of_residual{residual, residual_type};
@@ -355,6 +319,5 @@ few(int R, int C, int K, int splits, int share, int stages, const __grid_constan
         }
         *reinterpret_cast<Pack<V, O>*>(out + m * ldo + n) = made;
     }
-    __syncwarp();
-    if (splits * share > 1) cluster_wait();  // until the others have what this block sent, or no longer tell it that a stage is free
+    if (splits > 1) cluster_wait();  // until the others have what this block sent
 }

@@ -2,8 +2,8 @@
 
 The model: what every launch takes with its first bytes (START), what a block takes besides its slices (BLOCK), the slices of K, each the
 larger of its products and of what its operands take to shared memory, at least the latency that the slices in flight do not hide, and what a
-cluster takes to add its parts (EXCHANGE and the bytes sent); device memory and L2 bound them all. The rates were fitted on an H200 to 232
-configs of 16 products that TMA reads; those of products that threads load are guesses."""
+cluster takes to add its parts (EXCHANGE and the bytes sent); device memory and L2 bound them all. The rates were fitted on an H200 to the
+times of 529 configs of 18 products in two layouts."""
 
 from __future__ import annotations
 
@@ -23,8 +23,7 @@ BK, LINE = 64, 128  # k of a slice, and its bytes
 ANY, ACROSS = 1, 2  # modes of an operand, as in the kernel
 WIDTHS = (8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 192, 256)
 MOST_FETCHED = 128  # of WIDTHS where threads load an operand: they hold two slices in registers
-# Blocks of a cluster (8 are portable) that divide K, or that have the same rows of the operand with 64 · GROUPS.
-WAYS = ((1, 1), (2, 1), (4, 1), (8, 1), (1, 2), (1, 3), (1, 4), (1, 5), (1, 6), (1, 8))
+SPLITS = (1, 2, 4, 8)  # blocks of a cluster; 8 are portable
 MOST_STAGES = 12
 FEW = 3  # tiles of 128 x 128 for each multiprocessor up to which it may be the fastest
 ROOM = _model.SHARED - 2048  # bytes for stages and sums
@@ -32,28 +31,27 @@ TYPES = {"f32": 0, "f16": 1, "bf16": 2}
 START, BLOCK, EXCHANGE, LATENCY = 1.7e-6, 0.4e-6, 1.4e-6, 0.4e-6  # seconds
 STEP = 42.0  # cycles of a slice besides
 COPIED, STRADDLING = 57.0, 43.0  # bytes a cycle of TMA, and where rows are no multiple of 128 bytes apart
-FETCHED, WAIT, FIRST = 30.0, 1.0e-6, 2.0e-6  # bytes a cycle that producer warps load and shift; seconds until their loads are there, at first
+FETCHED, WAIT, FIRST = 14.0, 0.6e-6, 1.0e-6  # bytes a cycle that producer warps load and shift; seconds until their loads are there, at first
 PUSHED = 6.5  # bytes of sums a cycle that a block sends to others
 MEMORY, ONE, L2 = 2.0e12, 1.07e11, 7.0e12  # bytes a second of device memory, the most for a multiprocessor, and of the L2
 
 
-# Predicted seconds, blocks of a cluster, the negative tile area, SWAP, WIDE, GROUPS, STAGES, SPLIT: rows sort by time, then by what is simplest.
-Row = tuple[float, int, int, int, int, int, int, int]
+# Predicted seconds, SPLIT, the negative tile area, SWAP, WIDE, GROUPS, STAGES: rows sort by time, then by what is simplest.
+Row = tuple[float, int, int, int, int, int, int]
 
 
-FIELDS = ("WIDE", "GROUPS", "STAGES", "SPLIT", "SHARE", "SWAP")
+FIELDS = ("WIDE", "GROUPS", "STAGES", "SPLIT", "SWAP")
 
 
 @dataclass(frozen=True)
 class Config:
-    """WIDE rows of one operand and 64 · GROUPS of the other a tile, STAGES slices of K in shared memory, SPLIT blocks that divide K or SHARE
-    that load the 64 · GROUPS rows for each other. SWAP: these rows are columns of b."""
+    """WIDE rows of one operand and 64 · GROUPS of the other a tile, STAGES slices of K in shared memory, SPLIT blocks that divide K. SWAP: the
+    64 · GROUPS rows are columns of b."""
 
     WIDE: int
     GROUPS: int
     STAGES: int
     SPLIT: int
-    SHARE: int
     SWAP: int
 
     @property
@@ -102,7 +100,7 @@ def _facts(p: Problem) -> Facts:
     a, b = p["a"], p["b"]
     return Facts(
         a.shape[0], b.shape[1], a.shape[1], (_mode("a", a), _mode("b", b)),
-        (_line("a", a) * a.itemsize % LINE != 0, _line("b", b) * b.itemsize % LINE != 0), tuple(p.device.resident(s) for s in (1, 2, 4, 8)),
+        (_line("a", a) * a.itemsize % LINE != 0, _line("b", b) * b.itemsize % LINE != 0), tuple(p.device.resident(s) for s in SPLITS),
     )
 
 
@@ -147,7 +145,7 @@ def _of_tile(f: Facts, wide: int, groups: int, swap: int) -> list[Row]:
         (f.modes[::-1], f.straddles[::-1], (f.n, f.m)) if swap else (f.modes, f.straddles, (f.m, f.n))
     )
     high, slices, sums, bytes_ = 64 * groups, -(-f.k // BK), _sums(wide, groups, swap), _slice_bytes(wide, groups, y_mode)
-    tall, across = -(-x_rows // high), -(-y_rows // wide)
+    tiles = -(-x_rows // high) * -(-y_rows // wide)
     fetched = (x_mode | y_mode) & ANY
     x_there, y_there = LINE * min(high, x_rows), LINE * min(wide, y_rows)  # bytes of a slice
     x_cycles, y_cycles = (
@@ -157,25 +155,23 @@ def _of_tile(f: Facts, wide: int, groups: int, swap: int) -> list[Row]:
     x_sectors, y_sectors = x_there * (1.25 if x_cut else 1.0), y_there * (1.25 if y_cut else 1.0)
     products = high * max(wide, 32) * BK / _model.FMAS
     moved = 2.0 * (f.m * f.k + f.k * f.n + f.m * f.n)
-    ahead = 2 if high + wide > 144 else 4  # slices that the registers of the threads hold
     found = []
-    for split, share in WAYS:
+    for split, alone_resident in zip(SPLITS, f.resident, strict=True):
         each = -(-slices // split)
         stages = min(MOST_STAGES, (ROOM - (sums if split > 1 else 0)) // bytes_, max(each, 2, -(-sums // bytes_)))
-        if split > slices or wide % split or stages < 2 or stages * bytes_ < sums or (share > 1 and (fetched or across % share)):
+        if split > slices or wide % split or stages < 2 or stages * bytes_ < sums:
             continue
-        cluster, clusters = split * share, tall * across // share
-        together = max(1, min(4, ROOM // (stages * bytes_ + (sums if split > 1 else 0) + 2048), 4 if not fetched else 2 if groups == 1 else 1))
-        resident = f.resident[(cluster - 1).bit_length()] * together
-        rounds = -(-clusters // resident)
-        blocks = min(clusters, resident) * cluster
-        step = (max(x_cycles / share + y_cycles, products) + STEP) / _model.CLOCK * max(1.0, blocks / f.resident[0])
-        alone = max(step, WAIT / ahead if fetched else LATENCY / stages)
+        together = max(1, min(ROOM // (stages * bytes_ + (sums if split > 1 else 0) + 2048), 1 if fetched else 4))
+        resident = alone_resident * together
+        rounds = -(-tiles // resident)
+        blocks = min(tiles, resident) * split
+        step = (max(x_cycles + y_cycles, products) + STEP) / _model.CLOCK * max(1.0, blocks / f.resident[0])
+        alone = max(step, WAIT) if fetched else max(step, LATENCY / stages)
         memory = moved / min(MEMORY, min(blocks, f.resident[0]) * ONE)
-        traffic = tall * across * slices * (x_sectors / share + y_sectors) / L2
+        traffic = tiles * slices * (x_sectors + y_sectors) / L2
         added = EXCHANGE + sums * (1 - 1 / split) / PUSHED / _model.CLOCK if split > 1 else 0.0
-        busy = rounds * (BLOCK + each * alone) + (FIRST if fetched else 0.0)
-        found.append((START + max(busy, memory, traffic) + rounds * added, cluster, -wide * high, swap, wide, groups, stages, split))
+        busy = rounds * (BLOCK + each * alone + (FIRST if fetched else 0.0))
+        found.append((START + max(busy, memory, traffic) + rounds * added, split, -wide * high, swap, wide, groups, stages))
     return found
 
 
@@ -200,21 +196,18 @@ def _ranked(f: Facts) -> tuple[Row, ...]:
 
 
 def predicted(p: Problem) -> float | None:
-    """Seconds of the config that it chooses; None where the product has too many tiles for it."""
+    """Seconds of the config that it chooses; None where the product has too many tiles for it, or where no GPU has shown that it is right."""
     a, b = p["a"], p["b"]
-    if len(a.shape) != 2 or -(-a.shape[0] // 128) * -(-b.shape[1] // 128) > FEW * p.device.sms:
+    if not (a.dtype == p["out"].dtype == "bf16") or p.extra or p.option("beta") != 0 or p.option("activation") != "none":
         return None
-    return _first(p)[0]
-
-
-def _first(p: Problem) -> Row:
-    """Until a GPU has proven it, no rows are shared."""
-    return next(row for row in _ranked(_facts(p)) if row[1] == row[7])
+    if len(a.shape) != 2 or _across("a", a) or -(-a.shape[0] // 128) * -(-b.shape[1] // 128) > FEW * p.device.sms:
+        return None
+    return _ranked(_facts(p))[0][0]
 
 
 def _config(row: Row) -> Config:
-    _, cluster, _, swap, wide, groups, stages, split = row
-    return Config(wide, groups, stages, split, cluster // split, swap)
+    _, split, _, swap, wide, groups, stages = row
+    return Config(wide, groups, stages, split, swap)
 
 
 def ranked(p: Problem) -> list[tuple[float, Config]]:
@@ -223,7 +216,7 @@ def ranked(p: Problem) -> list[tuple[float, Config]]:
 
 
 def choose(p: Problem, head: Head) -> Mapping[str, Any]:
-    return _config(_first(p)).fields
+    return _config(_ranked(_facts(p))[0]).fields
 
 
 def for_any_rows(p: Problem, head: Head) -> str:
@@ -251,10 +244,9 @@ def launches(p: Problem, config: Mapping[str, Any], head: Head) -> list[Launch]:
         (("b", "a"), f.modes[::-1], (f.n, f.m)) if c.SWAP else (("a", "b"), f.modes, (f.m, f.n))
     )
     args: dict[str, tuple[str, Any]] = {"R": ("i32", r), "C": ("i32", columns), "K": ("i32", f.k), "splits": ("i32", c.SPLIT)}
-    args |= {"share": ("i32", c.SHARE), "stages": ("i32", c.STAGES)}
-    for side, name, mode, rows in (("x", x, x_mode, 64 * c.GROUPS if c.SHARE == 1 else 8), ("y", y, y_mode, c.WIDE)):
-        lines = rows if rows == 8 or not mode & ACROSS else BK
-        args[f"{side}_map"] = ("i32", 0) if mode & ANY else ("map", _map(name, p[name], lines))
+    args["stages"] = ("i32", c.STAGES)
+    for side, name, mode, rows in (("x", x, x_mode, 64 * c.GROUPS), ("y", y, y_mode, c.WIDE)):
+        args[f"{side}_map"] = ("i32", 0) if mode & ANY else ("map", _map(name, p[name], BK if mode & ACROSS else rows))
     for side, name in (("x", x), ("y", y)):
         args |= {side: ("ptr", name), f"ld{side}": ("i64", _line(name, p[name]))}
     args |= {"out": ("ptr", "out"), "ldo": ("i64", p["out"].strides[0])}
@@ -269,13 +261,12 @@ def launches(p: Problem, config: Mapping[str, Any], head: Head) -> list[Launch]:
     kernel = instance(
         "few", DTYPES[p["a"].dtype].cuda, DTYPES[p["out"].dtype].cuda, c.WIDE, c.GROUPS, x_mode, y_mode, bool(c.SWAP), _stored(p["out"]), more
     )
-    across = -(-columns // c.WIDE)
-    tiles = -(-r // (64 * c.GROUPS)) * -(-across // c.SHARE) * c.SHARE
+    tiles = -(-r // (64 * c.GROUPS)) * -(-columns // c.WIDE)
     threads = 128 * c.GROUPS + (256 if (x_mode | y_mode) & ANY else 32)
     return [
         Launch(
             kernel, (tiles * c.SPLIT,), {n: v for n, (_, v) in args.items()}, types=tuple(kind for kind, _ in args.values()), block=(threads,),
-            cluster=(c.SPLIT * c.SHARE,) if c.SPLIT * c.SHARE > 1 else (), shared=_shared(c, y_mode), chained=True,
+            cluster=(c.SPLIT,) if c.SPLIT > 1 else (), shared=_shared(c, y_mode), chained=True,
         )
     ]
 
@@ -287,10 +278,9 @@ def explains(p: Problem, config: Mapping[str, Any], head: Head) -> str:
     tile = (c.WIDE, high) if c.SWAP else (high, c.WIDE)
     tiles = -(-rows[0] // high) * -(-rows[1] // c.WIDE)
     parts = f", each computed by a cluster of {c.SPLIT} blocks that divide K" if c.SPLIT > 1 else ""
-    parts += f", in clusters of {c.SHARE} that share rows" if c.SHARE > 1 else ""
     fetched = [name for name, mode in zip(("a", "b"), f.modes, strict=True) if mode & ANY]
     odd = f"; TMA does not read {' and '.join(fetched)}: loaded by threads" if fetched else ""
     return (
         f"tile {tile[0]} x {tile[1]}, {c.STAGES} slices of {BK} of K in flight; {tiles} tile{'s'[: tiles - 1]}{parts}{odd}; "
-        f"predicted {next((row[0] for row in _of_tile(f, c.WIDE, c.GROUPS, c.SWAP) if row[7] == c.SPLIT and row[1] == c.SPLIT * c.SHARE), 0.0) * 1e6:.1f} µs"
+        f"predicted {next((row[0] for row in _of_tile(f, c.WIDE, c.GROUPS, c.SWAP) if row[1] == c.SPLIT), 0.0) * 1e6:.1f} µs"
     )

@@ -23,12 +23,18 @@ TM     = 8
 TN     = 16
 STAGES = 4
 BLOCKS = 1
-HELD   = 0
 GROUP  = 8
 PART   = 0
 */
+#include <cuda_pipeline.h>
+
 #include "pdl.cuh"
-#include "_sgemm_slices.cuh"
+
+/// V neighbouring floats, one access.
+template <int V>
+struct alignas(4 * V) Floats {
+    float v[V];
+};
 
 /// act: index in `rooftop.ops.matmul.ACTIVATIONS`.
 __device__ inline float activated(float x, int act) {
@@ -61,6 +67,103 @@ struct After {
     }
 };
 
+template <int BYTES>
+__device__ inline void copy(float* to, const float* from) {
+    __pipeline_memcpy_async(to, from, BYTES);
+}
+
+/// How the threads of a block copy slices of one operand to shared memory: [BK][ROW], EXT neighbouring rows (of a) or columns (of b). MODE
+/// 0: the operand is contiguous along K, and copies of 4 bytes transpose it, 8 lanes per row; ROW is 4 more than EXT, so that the 8 k of a
+/// transposed row are in different banks. MODE 1,
+/// 2 and 4: it is contiguous along EXT, in copies of 1, 2 or 4 floats.
+template <int EXT, int BK, int THREADS, int MODE>
+struct Slices {
+    static constexpr int VEC = MODE == 0 ? 1 : MODE, ROW = EXT + (MODE == 0 ? 4 : 0), FLOATS = BK * ROW, SPAN = THREADS * VEC;
+    static constexpr int ACROSS = MODE != 0 && EXT > SPAN ? EXT / SPAN : 1;  // copies of a thread in one row of a slice
+    static constexpr int DEEP = EXT > SPAN ? 1 : SPAN / EXT;  // rows of a slice that all threads copy in one round
+    static constexpr int ROUNDS = MODE == 0 ? EXT * BK / THREADS : (BK + DEEP - 1) / DEEP;
+    static constexpr bool MANY = MODE == 0 && ROUNDS > 8;                  // a pointer for each copy would take too many registers
+    static constexpr int POINTERS = MODE != 0 ? ACROSS : MANY ? 1 : ROUNDS;
+    static_assert(MODE != 0 || EXT * BK % THREADS == 0, "the copies of what lies along K come out even");
+    static_assert(MODE == 0 || SPAN % EXT == 0 || EXT % SPAN == 0, "a round of copies is whole rows, or a row whole rounds");
+    static_assert(BK == 8, "a slice of what lies along K is 8 lanes wide");
+
+    const float* from[POINTERS];
+    long long pitch;  // floats from one k to the next, or from one row of MANY to its next
+    int k, to, limit;
+
+    /// extent: the number of rows or columns from x on; ld: floats from one row of the operand in memory to the next.
+    __device__ Slices(const float* x, long long ld, long long k0, int extent, float* shared, int stages, int stage) {
+        const int tid = threadIdx.x;
+        if constexpr (MODE == 0) {
+            k = tid % 8;
+            to = k * ROW + tid / 8;
+            if constexpr (MANY) {
+                pitch = THREADS / 8 * ld;
+                limit = (extent - tid / 8 + THREADS / 8 - 1) / (THREADS / 8);
+                from[0] = x + min(tid / 8, extent - 1) * ld + k0 + k;
+                if (extent < EXT) {  // what is not copied is never stored, but multiplied
+                    for (int s = 0; s < stages; ++s)
+                        for (int i = tid; i < FLOATS; i += THREADS) shared[s * stage + i] = 0;
+                    __syncthreads();
+                }
+            } else {
+#pragma unroll
+                for (int i = 0; i < ROUNDS; ++i) from[i] = x + min((tid + i * THREADS) / 8, extent - 1) * ld + k0 + k;
+            }
+        } else {
+            k = tid / (EXT / VEC);
+            const int n = tid % (EXT / VEC) * VEC;
+            to = k * ROW + n;
+            pitch = ld;
+#pragma unroll
+            for (int i = 0; i < ACROSS; ++i) from[i] = x + (k0 + k) * ld + min(n + i * SPAN, extent - VEC);
+        }
+    }
+
+    /// Rows and columns past the edge are copied from the last one inside, or not at all: the outputs computed from them are not stored.
+    /// From k = deep on zeros are copied.
+    __device__ void ask(float* stage, int deep, bool full) const {
+        if constexpr (MODE == 0) {
+            const float* p = from[0];
+#pragma unroll
+            for (int i = 0; i < ROUNDS; ++i) {
+                float* at = stage + to + i * (THREADS / 8);
+                if (full || k < deep) {
+                    if (!MANY || i < limit) copy<4>(at, MANY ? p : from[MANY ? 0 : i]);
+                } else {
+                    *at = 0;
+                }
+                if constexpr (MANY) p += pitch;
+            }
+        } else {
+#pragma unroll
+            for (int i = 0; i < ROUNDS; ++i) {
+                const int row = k + i * DEEP;
+                if (ROUNDS * DEEP > BK && row >= BK) continue;
+#pragma unroll
+                for (int j = 0; j < ACROSS; ++j) {
+                    float* at = stage + to + i * DEEP * ROW + j * SPAN;
+                    if (full || row < deep)
+                        copy<4 * VEC>(at, from[j] + i * DEEP * pitch);
+                    else
+                        for (int v = 0; v < VEC; ++v) at[v] = 0;
+                }
+            }
+        }
+    }
+
+    __device__ void advance(int deep) {
+        if constexpr (MODE == 0) {
+#pragma unroll
+            for (int i = 0; i < POINTERS; ++i) from[i] += deep;
+        } else {
+#pragma unroll
+            for (int i = 0; i < ACROSS; ++i) from[i] += deep * pitch;
+        }
+    }
+};
+
 /// out = epilogue(a b). blockIdx.x is the tile, blockIdx.y the part of K (split-K), `part` long, and blockIdx.z the matrix of a batch. With
 /// several parts each writes its own `plane` floats of out. A block computes BM x BN outputs, a warp WM x WN and a thread TM x TN; a
 /// pipeline stage holds BK columns of a and rows of b. A, B: the modes of Slices. WIDE: rows of c and out are multiples of 16 bytes. MORE:
@@ -76,9 +179,8 @@ __global__ __launch_bounds__(BM / WM * (BN / WN) * 32, BLOCKS) void sgemm(
     long long zr) {
     constexpr int BK = 8, THREADS = BM / WM * (BN / WN) * 32;
     constexpr int LANES_M = WM / TM, LANES_N = WN / TN;   // lanes of a warp along the rows and columns of its tile
-    constexpr bool A_HELD = A < 0 || A > 8, B_HELD = B < 0 || B > 8;  // otherwise by asynchronous copies
-    using Rows = typename Either<A_HELD, Loads<BM, BK, THREADS, A_HELD ? A : -1>, Slices<BM, BK, THREADS, A_HELD ? 4 : A>>::Of;
-    using Columns = typename Either<B_HELD, Loads<BN, BK, THREADS, B_HELD ? B : -1>, Slices<BN, BK, THREADS, B_HELD ? 4 : B>>::Of;
+    using Rows = Slices<BM, BK, THREADS, A>;
+    using Columns = Slices<BN, BK, THREADS, B>;
     constexpr int A_ROW = Rows::ROW, B_ROW = Columns::ROW, AT_B = Rows::FLOATS, STAGE = AT_B + Columns::FLOATS;
     static_assert(LANES_M * LANES_N == 32 && TM % 4 == 0 && TN % 4 == 0, "a warp is 32 lanes, a thread's tile is made of 4 x 4 squares");
     static_assert(THREADS / 32 * LANES_M * (WN + 4) <= STAGES * STAGE, "a row of each lane has room on its way out");
@@ -101,19 +203,13 @@ __global__ __launch_bounds__(BM / WM * (BN / WN) * 32, BLOCKS) void sgemm(
     const int tiles = depth / BK + (depth % BK != 0);
     const int first = depth - (tiles - 1) * BK;  // the partial tile comes first, so that the others need no check
 
-    Rows as(a + blockIdx.z * za + (A <= 0 ? m0 * lda : m0), lda, k0, rows, shared, STAGES, STAGE);
-    Columns bs(b + blockIdx.z * zb + (B <= 0 ? n0 * ldb : n0), ldb, k0, cols, shared + AT_B, STAGES, STAGE);
+    Rows as(a + blockIdx.z * za + (A == 0 ? m0 * lda : m0), lda, k0, rows, shared, STAGES, STAGE);
+    Columns bs(b + blockIdx.z * zb + (B == 0 ? n0 * ldb : n0), ldb, k0, cols, shared + AT_B, STAGES, STAGE);
     auto ask = [&](float* stage, int deep, bool full) __attribute__((always_inline)) {
-        if constexpr (!A_HELD) as.ask(stage, deep, full), as.advance(deep);
-        if constexpr (!B_HELD) bs.ask(stage + AT_B, deep, full), bs.advance(deep);
-    };
-    auto load = [&](typename Rows::Registers& of_a, typename Columns::Registers& of_b, int deep, bool full) __attribute__((always_inline)) {
-        if constexpr (A_HELD) as.load(of_a, deep, full), as.advance(deep);
-        if constexpr (B_HELD) bs.load(of_b, deep, full), bs.advance(deep);
-    };
-    auto put = [&](const typename Rows::Registers& of_a, const typename Columns::Registers& of_b, float* stage) __attribute__((always_inline)) {
-        if constexpr (A_HELD) as.put(of_a, stage);
-        if constexpr (B_HELD) bs.put(of_b, stage + AT_B);
+        as.ask(stage, deep, full);
+        bs.ask(stage + AT_B, deep, full);
+        as.advance(deep);
+        bs.advance(deep);
     };
 
     const int m_thread = warp / (BN / WN) * WM + lane / LANES_N * 4;   // a thread's rows are m_thread + 4 LANES_M g + 0..3
@@ -137,28 +233,18 @@ __global__ __launch_bounds__(BM / WM * (BN / WN) * 32, BLOCKS) void sgemm(
     constexpr int LAST = (STAGES - 1) * STAGE;
     int stage = 0;  // offset of the stage that is being multiplied
     float* write = shared + LAST;  // the stage to fill next: the one before it
-    typename Rows::Registers a_next_slice = {};  // the slice after those that are in the stages
-    typename Columns::Registers b_next_slice = {};
-    {
-        typename Rows::Registers of_a[STAGES - 1] = {};
-        typename Columns::Registers of_b[STAGES - 1] = {};
-        if (tiles > 0) ask(shared, first, false), load(of_a[0], of_b[0], first, false);
+    if (tiles > 0) ask(shared, first, false);
+    __pipeline_commit();
+#pragma unroll
+    for (int s = 1; s < STAGES - 1; ++s) {
+        if (s < tiles) ask(shared + s * STAGE, BK, true);
         __pipeline_commit();
-#pragma unroll
-        for (int s = 1; s < STAGES - 1; ++s) {
-            if (s < tiles) ask(shared + s * STAGE, BK, true), load(of_a[s], of_b[s], BK, true);
-            __pipeline_commit();
-        }
-        if (tiles >= STAGES) load(a_next_slice, b_next_slice, BK, true);
-#pragma unroll
-        for (int s = 0; s < STAGES - 1; ++s)
-            if (s < tiles) put(of_a[s], of_b[s], shared + s * STAGE);
     }
     __pipeline_wait_prior(STAGES - 2);
     __syncthreads();
     fetch(0, 0);
 
-    auto multiply = [&](bool copying, bool loading) __attribute__((always_inline)) {
+    auto multiply = [&](bool copying) __attribute__((always_inline)) {
 #pragma unroll
         for (int k = 0; k < BK; ++k) {
             if (k == BK - 1) {  // all warps have loaded the last slice of this stage, so the next fetch may overwrite it
@@ -170,8 +256,6 @@ __global__ __launch_bounds__(BM / WM * (BN / WN) * 32, BLOCKS) void sgemm(
                 b_read += step;
             }
             fetch((k + 1) % 2, (k + 1) % BK);  // after the last tile: loaded and not used
-            if (k == 1 && copying) put(a_next_slice, b_next_slice, write);
-            if (k == 3 && loading) load(a_next_slice, b_next_slice, BK, true);
             if (k == 3) {
                 if (copying) {
                     ask(write, BK, true);
@@ -187,13 +271,8 @@ __global__ __launch_bounds__(BM / WM * (BN / WN) * 32, BLOCKS) void sgemm(
         }
     };
     int left = tiles;
-    if constexpr (A_HELD || B_HELD) {
-        for (; left > STAGES; --left) multiply(true, true);
-        if (left == STAGES) multiply(true, false), --left;
-    } else {
-        for (; left >= STAGES; --left) multiply(true, false);
-    }
-    for (; left > 0; --left) multiply(false, false);
+    for (; left >= STAGES; --left) multiply(true);
+    for (; left > 0; --left) multiply(false);
 
     const After after{beta != 0 ? c : nullptr, bias, gate, residual, ldc, zc, ldg, zg, ldr, zr, alpha, beta, act};
     const long long z = blockIdx.z;

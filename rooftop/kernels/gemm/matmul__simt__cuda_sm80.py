@@ -9,7 +9,7 @@ to the worst points of a sweep of 131 others; the predictions are off by 9 % on 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from math import gcd, log
 from typing import Any
@@ -21,10 +21,7 @@ from rooftop.ops.matmul import ACTIVATIONS
 BK = 8  # k of a slice
 CLOCK = 1.72e9  # Hz
 FMAS = 128  # FMAs a cycle and multiprocessor
-# cycles of the load/store unit for a warp's copy, by mode: 1 float along K, transposed; 1, 2 and 4 floats across; through registers 4, 2
-# and 1 floats along K, 1 and 2 across
-COPY = {0: 8.8, 1: 12.0, 2: 12.0, 4: 16.4, -4: 22.0, -2: 11.0, -1: 6.0, 9: 5.0, 10: 7.0}
-FLOATS = {0: 1, 1: 1, 2: 2, 4: 4, -4: 4, -2: 2, -1: 1, 9: 1, 10: 2}  # of a copy
+COPY = {0: 8.8, 1: 12.0, 2: 12.0, 4: 16.4}  # cycles of the load/store unit for a warp's copy, by the floats a thread (0: 1, transposed)
 SINGLE = {False: 1.05, True: 1.25}  # slowdown of a slice if an operand is copied float by float; True: with threads of 128 accumulators
 FETCH = 1.47  # cycles of the load/store unit for a warp's shared memory loads of 16 bytes a lane
 SUMS = 6.5  # warps at which half of the FMA rate is lost, over the root of a thread's accumulators
@@ -45,9 +42,8 @@ MOST_FOR_ANY_ROWS = (1, 2, 3, 4)  # parts
 
 @dataclass(frozen=True)
 class Tile:
-    """BM x BN outputs a block, WM x WN a warp, TM x TN a thread. BLOCKS: resident blocks a multiprocessor, limited by registers. HELD:
-    whether what is not copied in 16 bytes passes through registers. factor: measured times over the model's for full tiles; for 16 x 8
-    outputs a thread in small blocks a guess."""
+    """BM x BN outputs a block, WM x WN a warp, TM x TN a thread. BLOCKS: resident blocks a multiprocessor, limited by registers. factor:
+    measured times over the model's for full tiles; for 16 x 8 outputs a thread in small blocks a guess."""
 
     BM: int
     BN: int
@@ -58,7 +54,6 @@ class Tile:
     STAGES: int
     BLOCKS: int
     factor: float
-    HELD: int = 0
 
     @property
     def threads(self) -> int:
@@ -66,7 +61,7 @@ class Tile:
 
     @property
     def config(self) -> dict[str, int]:
-        return {n: int(getattr(self, n)) for n in ("BM", "BN", "WM", "WN", "TM", "TN", "STAGES", "BLOCKS", "HELD")}
+        return {n: int(getattr(self, n)) for n in ("BM", "BN", "WM", "WN", "TM", "TN", "STAGES", "BLOCKS")}
 
 
 TILES = (
@@ -86,8 +81,6 @@ TILES = (
     Tile(32, 32, 16, 32, 4, 4, 8, 8, 0.94),
 )
 
-HELD = tuple(replace(t, HELD=1) for t in TILES[:3])  # the tiles whose threads have registers for it
-
 
 def _sizes(p: Problem) -> tuple[int, int, int, int]:
     """M, N, K and the matrices of the batch."""
@@ -106,14 +99,12 @@ def _floats(meta: Meta, along: int) -> int:
     return gcd(4, meta.align // 4, meta.shape[along], *steps)
 
 
-def _modes(p: Problem, held: int = 0) -> tuple[int, int, bool]:
-    """How a and b are copied (0: along K; else floats of a copy along rows of a or columns of b; `held`: what is not copied in 16 bytes is
-    loaded to registers, -1, -2 or -4 floats along K, 8 more than them across), and whether results are stored 16 bytes at a time."""
+def _modes(p: Problem) -> tuple[int, int, bool]:
+    """How a and b are copied (0: along K; else floats of a copy along rows of a or columns of b), and whether results are stored 16 bytes
+    at a time."""
     a, b = p["a"], p["b"]
-    mode_a, mode_b = (
-        _floats(x, across) + 8 * (held and _floats(x, across) < 4) if lies_across else -held * _floats(x, along)
-        for x, lies_across, across, along in ((a, _columns(a), -2, -1), (b, not _columns(b), -1, -2))
-    )
+    mode_a = _floats(a, -2) if _columns(a) else 0
+    mode_b = 0 if _columns(b) else _floats(b, -1)
     wide = all(_floats(meta, -1) == 4 for n in ("c", "out") if (meta := p.get(n)) is not None)
     return mode_a, mode_b, wide
 
@@ -144,7 +135,7 @@ def _resident(tile: Tile, modes: tuple[int, int], room: int) -> int:
 
 
 def _shared(config: Mapping[str, Any], modes: tuple[int, int]) -> int:
-    high, wide = (config[n] + (4 if mode <= 0 else 0) for n, mode in zip(("BM", "BN"), modes, strict=True))
+    high, wide = (config[n] + (4 if mode == 0 else 0) for n, mode in zip(("BM", "BN"), modes, strict=True))
     return int(4 * config["STAGES"] * BK * (high + wide))
 
 
@@ -154,7 +145,7 @@ def _slice(tile: Tile, blocks: int, modes: tuple[int, int]) -> float:
     warps = tile.threads // 32
     at_once = blocks * warps * (tile.TM * tile.TN) ** 0.5
     products = blocks * tile.BM * tile.BN * BK / FMAS * (1 + SUMS / at_once)
-    copies = sum(extent * BK / (32 * FLOATS[mode]) * COPY[mode] for extent, mode in zip((tile.BM, tile.BN), modes, strict=True))
+    copies = sum(extent * BK / (32 * max(mode, 1)) * COPY[mode] for extent, mode in zip((tile.BM, tile.BN), modes, strict=True))
     moved = blocks * (copies + warps * BK * (tile.TM + tile.TN) / 4 * FETCH)
     single = SINGLE[tile.TM * tile.TN == 128] if 1 in modes else 1.0
     return float(single * (products**TOGETHER + moved**TOGETHER) ** (1 / TOGETHER) / CLOCK)
@@ -168,7 +159,7 @@ def seconds(tile: Tile, splits: int, sizes: tuple[int, int, int, int], modes: tu
     each = -(-down * across * batch * splits // sms)
     resident = _resident(tile, modes, room)
     outside = (BEGIN + tile.BM * tile.BN * (STORE if wide or splits > 1 else STORE + NARROW)) * (SOLO if tile.threads == 32 else 1.0)
-    alone = ALONE * tile.BM / 128 if each == 1 and modes[0] <= 0 else 0.0
+    alone = ALONE * tile.BM / 128 if each == 1 and modes[0] == 0 else 0.0
     rounds, rest = divmod(each, resident)
     waiting = LATENCY / (tile.STAGES - 1)
     busy = rounds * (slices * max(_slice(tile, resident, modes), waiting) + outside)
@@ -198,12 +189,11 @@ def _part(k: int, splits: int) -> int:
 
 @lru_cache(maxsize=1024)
 def _ranked(
-    sizes: tuple[int, int, int, int], modes: tuple[int, int], held: tuple[int, int], wide: bool, sms: int, room: int
+    sizes: tuple[int, int, int, int], modes: tuple[int, int], wide: bool, sms: int, room: int
 ) -> tuple[tuple[float, Tile, int], ...]:
     found = [
-        (seconds(tile, splits, sizes, how, wide, sms, room), tile, splits)
-        for tile in TILES + (HELD if -2 in held else ()) if _shared(tile.config, how := held if tile.HELD else modes) <= room
-        for splits in _parts(tile, sizes, sms)
+        (seconds(tile, splits, sizes, modes, wide, sms, room), tile, splits)
+        for tile in TILES if _shared(tile.config, modes) <= room for splits in _parts(tile, sizes, sms)
     ]
     return tuple(sorted(found, key=lambda x: (x[0], x[2], -x[1].BM * x[1].BN)))
 
@@ -219,7 +209,7 @@ def ranked(p: Problem) -> tuple[tuple[float, Tile, int], ...]:
     """Predicted time, tile and parts of K, the best first."""
     a, b, wide = _modes(p)
     m, n, k, batch = _sizes(p)
-    return _ranked((_step(m), _step(n), k, batch), (a, b), _modes(p, held=1)[:2], wide, p.device.sms, p.device.shared_per_block)
+    return _ranked((_step(m), _step(n), k, batch), (a, b), wide, p.device.sms, p.device.shared_per_block)
 
 
 def _config(p: Problem, tile: Tile, splits: int) -> dict[str, int]:
@@ -230,7 +220,7 @@ def _config(p: Problem, tile: Tile, splits: int) -> dict[str, int]:
 
 
 def choose(p: Problem, head: Head) -> Mapping[str, Any]:
-    _, tile, splits = next(x for x in ranked(p) if not x[1].HELD)  # until a GPU has proven it
+    _, tile, splits = ranked(p)[0]
     return _config(p, tile, splits)
 
 
@@ -238,7 +228,7 @@ def choose(p: Problem, head: Head) -> Mapping[str, Any]:
 def _parts_for_any_rows(n: int, k: int, sms: int, room: int) -> int:
     """The parts of K, whatever the number of rows: with them, the times are least on the geometric mean over 1 to 8192 rows, relative to those of a free
     choice. The parts of the results, which are as many as the rows, stay few."""
-    best = [(rows, _ranked((rows, _step(n), k, 1), (0, 4), (-4, 4), True, sms, room)[0][0]) for rows in ROWS]
+    best = [(rows, _ranked((rows, _step(n), k, 1), (0, 4), True, sms, room)[0][0]) for rows in ROWS]
     options = sorted({-(-k // _part(k, x)) for x in MOST_FOR_ANY_ROWS if x * 4 * BK <= k or x == 1}) if k else [1]
 
     def lost(splits: int) -> float:
@@ -289,7 +279,7 @@ def _apart(meta: Meta | None) -> tuple[int, int]:
 
 def launches(p: Problem, config: Mapping[str, Any], head: Head) -> list[Launch]:
     m, n, k, batch = _sizes(p)
-    mode_a, mode_b, wide = _modes(p, config["HELD"])
+    mode_a, mode_b, wide = _modes(p)
     splits, early = _splits(p, config), p.device.arch >= 90
     act = ACTIVATIONS.index(str(p.option("activation")))
     more = act > 0 or any(p.get(x) is not None for x in ("bias", "gate", "residual"))
@@ -310,7 +300,7 @@ def launches(p: Problem, config: Mapping[str, Any], head: Head) -> list[Launch]:
         name: ({"alpha": 1.0, "beta": 0.0}.get(name, None if kind == "ptr" else 0), kind) for name, (_, kind) in after.items()
     }
     first: dict[str, tuple[Any, str]] = {
-        "M": (m, "i32"), "N": (n, "i32"), "K": (k, "i32"), "part": (config["PART"] or _part(k, 1), "i32"), "tall": (config["GROUP"], "i32"),
+        "M": (m, "i32"), "N": (n, "i32"), "K": (k, "i32"), "part": (config["PART"], "i32"), "tall": (config["GROUP"], "i32"),
         "a": ("a", "ptr"), "lda": (lda, "i64"), "za": (za, "i64"), "b": ("b", "ptr"), "ldb": (ldb, "i64"), "zb": (zb, "i64"),
     }
     if splits == 1:
@@ -342,12 +332,11 @@ def launches(p: Problem, config: Mapping[str, Any], head: Head) -> list[Launch]:
 
 def explains(p: Problem, config: Mapping[str, Any], head: Head) -> str:
     m, n, _, batch = _sizes(p)
-    splits, (a, b, wide) = _splits(p, config), _modes(p, config["HELD"])
-    tile = next((t for t in TILES + HELD if all(config[name] == value for name, value in t.config.items())), None)
+    splits, (a, b, wide) = _splits(p, config), _modes(p)
+    tile = next((t for t in TILES if all(config[name] == value for name, value in t.config.items())), None)
     tiles = -(-m // config["BM"]) * -(-n // config["BN"]) * batch
     said = [
-        f"tile {config['BM']} x {config['BN']}, {config['TM']} x {config['TN']} a thread, {config['STAGES']} slices of {BK} of K in flight"
-        + (", operands by way of registers" if config["HELD"] else ""),
+        f"tile {config['BM']} x {config['BN']}, {config['TM']} x {config['TN']} a thread, {config['STAGES']} slices of {BK} of K in flight",
         f"{tiles} tile{'s'[: tiles - 1]}" + (f", cut into {splits} parts of K that a second launch adds" if splits > 1 else ""),
     ]
     found = ranked(p)
