@@ -248,8 +248,8 @@ def candidates(facts: Facts, swaps: bool = True) -> Iterable[Config]:
 
 
 def tall_tile(facts: Facts) -> tuple[Config, ...]:
-    """The tile of 192 rows, if it fits."""
-    return _tiles((TALL,), False, facts.itemsize, facts.out_bytes, facts.vectors, facts.sms)
+    """The tile of 192 rows, if it fits and a smaller one would not do."""
+    return () if facts.m <= 128 else _tiles((TALL,), False, facts.itemsize, facts.out_bytes, facts.vectors, facts.sms)
 
 
 @lru_cache(maxsize=256)

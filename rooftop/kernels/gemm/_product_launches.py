@@ -73,9 +73,10 @@ class Product:
         found = list(ranked(self.facts, swaps=self.scales != "blocks"))
         if self.promote:  # two accumulators a thread
             found = [c for c in found if c.BM // c.GROUPS * c.BN <= 64 * 128]
-            if self.scales != "blocks" and self.there("bias") is None:  # with these no GPU has proven it
-                tall = tall_tile(self.facts)
-                found = sorted([*found, *tall], key=lambda c: self.seconds(c) * (TALLER if c.GROUPS == 3 else 1.0))
+            if self.scales == "rows" and self.there("bias") is None:  # for others no GPU has proven it
+                for tall in tall_tile(self.facts):
+                    time = TALLER * self.seconds(tall)
+                    found.insert(next((i for i, c in enumerate(found) if self.seconds(c) > time), len(found)), tall)
         return [c for c in found if c.BK == 128 and c.BN <= 128] if self.scales == "blocks" else found
 
     def seconds(self, config: Config) -> float:
