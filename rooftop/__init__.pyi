@@ -1444,7 +1444,7 @@ def debug(enabled: bool=True) -> AbstractContextManager[None]:
     production."""
 
 def invariant(enabled: bool=True) -> AbstractContextManager[None]:
-    """The result of a row has the same bits, whatever else is in the call: ``with rooftop.invariant(): y = rooftop.rms_norm(x, w)``.
+    """The result of a row has the same bits, whatever else is in the call: ``with rooftop.invariant(): y = rooftop.linear(x, w)``.
 
     The kernel and with it the order of sums are those of a fixed number of rows, so that few rows are slower than without. A token's attention has the same
     bits in a prefill, in a chunk of it and in decoding. What cannot promise it raises `rooftop.core.invariance.InvarianceError`, which names the op, the

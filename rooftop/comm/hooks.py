@@ -146,9 +146,12 @@ def ddp_hook(
     each call has its own seed, counted from `seed`. The attribute `feedback` of the hook is the `ErrorFeedback`, or None; it keeps the
     error of each parameter, also if several models have the hook. A parameter that a step does not use on this rank keeps its error for the
     next step that does. `path` as for `all_reduce`: with None a bucket goes unquantised where a measured table of sizes says that this is
-    faster, which `rooftop.comm.plan` shows.
+    faster, which `rooftop.comm.plan` shows. `group`: None: the ProcessGroup that `register_comm_hook` was given as its state, as torch's
+    own hooks take it, without one the default group. The hook cannot see a `process_group` of the model: name it in one of the two places.
 
     Raises TypeError and ValueError immediately for options that are not supported."""
+    if group is not None:
+        groups.group_of("ddp_hook", group)
     options: dict[str, Any] = {"wire": wire, "group_size": group_size, "hadamard": hadamard, "stochastic": stochastic}
     Options.of("ddp_hook", wire, group_size, hadamard, stochastic, seed)
     ways.check_way("ddp_hook", None, path, ways.paths_of("all_reduce"))
@@ -159,7 +162,7 @@ def ddp_hook(
     calls = [0]
 
     def hook(state: Any, bucket: Any) -> Any:
-        chosen = groups.group_of("ddp_hook", group)
+        chosen = groups.group_of("ddp_hook", state if group is None and isinstance(state, dist.ProcessGroup) else group)
         x = bucket.buffer() / dist.get_world_size(chosen)
         calls[0] += 1
         given = {**options, "seed": seed + calls[0]} if stochastic else options
@@ -219,7 +222,8 @@ def fsdp_hook(
         module: a result of `fully_shard`; submodules that are sharded separately are changed too.
         gradients: wire of the reduce-scatter of gradients; None: torch's own.
         weights: wire of the all-gather of weights (as ZeRO++'s qwZ); None: torch's own.
-        group_size, hadamard, stochastic: as for `all_reduce`; stochastic applies only to gradients, with another seed in each call.
+        group_size, hadamard, stochastic: as for `all_reduce`; stochastic applies only to gradients, with another seed in each call, hadamard
+            not to a wire "bf16" beside another.
         path: as for `reduce_scatter` and `all_gather`. None: what a measured table of sizes says is faster unquantised goes unquantised;
             `rooftop.comm.plan(x, wire=..., kind="reduce_scatter")` shows it.
 
@@ -230,9 +234,14 @@ def fsdp_hook(
         raise RuntimeError(f"fsdp_hook: this torch has no FSDP2 ({error})") from None
     if not isinstance(module, FSDPModule):
         raise TypeError(f"fsdp_hook: module is a {type(module).__name__}; it must be sharded by torch.distributed.fsdp.fully_shard")
+    coded = any(wire not in (None, "bf16") for wire in (gradients, weights))
+
+    def rotated(wire: str) -> bool:
+        return False if wire == "bf16" and coded else hadamard
+
     for wire, rounding in ((gradients, stochastic), (weights, False)):
         if wire is not None:
-            Options.of("fsdp_hook", wire, group_size, hadamard and wire != "bf16", rounding, 0)
+            Options.of("fsdp_hook", wire, group_size, rotated(wire), rounding, 0)
     ways.check_way("fsdp_hook", None, path, ways.paths_of("reduce_scatter"))
     seeds = count(1)
     for part in module.modules():
@@ -246,5 +255,5 @@ def fsdp_hook(
                 continue
             if not hasattr(part, setter):
                 raise RuntimeError(f"fsdp_hook: this torch ({torch.__version__}) has no FSDPModule.{setter}")
-            getattr(part, setter)(made(wire=wire, group_size=group_size, hadamard=hadamard, path=path))
+            getattr(part, setter)(made(wire=wire, group_size=group_size, hadamard=rotated(wire), path=path))
     return module

@@ -124,5 +124,6 @@ def shape(op: str, name: str, value: Any) -> tuple[int, ...]:
         else None
     )
     if found is None or not all(isinstance(n, (int, torch.SymInt)) for n in found):
-        raise TypeError(f"{op}: {name} is {value!r}, a {type(value).__name__}; it must be a whole number or a sequence of them")
+        said = f"a tensor of shape {tuple(value.shape)}" if isinstance(value, torch.Tensor) else f"{value!r}, a {type(value).__name__}"
+        raise TypeError(f"{op}: {name} is {said}; it must be a whole number or a sequence of them")
     return found

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rooftop.core.argument_checks import number
+from rooftop.core.argument_checks import number, whole_seed
 from rooftop.drop_in import patching
 from rooftop.drop_in.caches import KVCache
 from rooftop.drop_in.decoding import Decoder, ends_of
@@ -113,6 +113,7 @@ def generate_batch(
     Raises TypeError and ValueError for arguments that do not fit, for a sequence that cache_tokens cannot hold, and for models as
     `generate`."""
     asked, most = _checked(model, prompts, max_new_tokens, slots, prefill_chunk)
+    whole_seed("generate_batch", seed)
     if not asked:
         return []
     whole = [len(p) + n for p, n in zip(asked, most, strict=True)]

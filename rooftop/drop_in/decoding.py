@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rooftop.core.argument_checks import number
+from rooftop.core.argument_checks import number, whole_seed
 from rooftop.drop_in import patching
 from rooftop.drop_in.caches import KVCache, refusal
 from rooftop.drop_in.packing import Packing
@@ -150,7 +150,7 @@ def generate(
     model: nn.Module, ids: Tensor, *, attention_mask: Tensor | None = None, max_new_tokens: int = 128,
     eos_token_id: int | Sequence[int] | None = None,
     pad_token_id: int | None = None, temperature: float = 0.0, top_k: int | None = None, top_p: float = 1.0, min_p: float = 0.0,
-    seed: int = 0,
+    seed: int | Tensor = 0,
     prefill_chunk: int = 2048, decoder: Decoder | None = None,
 ) -> Tensor:
     """Continue prompts: ``rooftop.generate(model, ids, max_new_tokens=64)``. At temperature 0 the tokens of Transformers' greedy
@@ -163,7 +163,9 @@ def generate(
         max_new_tokens: at most so many.
         eos_token_id: one or several that end a sequence; None: those of the model's generation_config.
         pad_token_id: after a sequence's end; None: the generation_config's, else the first of eos_token_id, else 0.
-        temperature, top_k, top_p, min_p, seed: of `rooftop.sample`; another seed is used at each step.
+        temperature, top_k, top_p, min_p: of `rooftop.sample`.
+        seed: any whole number, or, as `rooftop.invariant()` asks for, an int64 tensor [B] with one for each sequence. It counts up by 1 at each step, so
+            those of two sequences should lie further apart than max_new_tokens.
         prefill_chunk: tokens of the prompts that go through the model at once.
         decoder: a `Decoder` of this model whose memory and graph are used again.
 
@@ -171,6 +173,8 @@ def generate(
 
     Raises TypeError and ValueError for arguments that do not fit, and for models with other layers than full and sliding attention."""
     _check(model, ids, attention_mask, max_new_tokens, prefill_chunk)
+    if not isinstance(seed, Tensor):
+        whole_seed("generate", seed)
     with ExitStack() as stack, torch.inference_mode():
         if not patching.is_patched(model):
             stack.enter_context(patching.apply(model, {"residual": True}))

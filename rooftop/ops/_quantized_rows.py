@@ -66,7 +66,7 @@ def packaged(
     wide = shape[-1]
     codes = codes.reshape(*shape[:-1], f.bytes(wide))
     codes = codes.view(torch.int8) if f.element == "int8" else codes.view(torch_dtype(f.element)) if f.bits == 8 and f.exponent else codes
-    shared = (*shape[:-1], groups(wide, columns)) if columns else shape[:-1]
+    shared = (*shape[:-1], scale.shape[-1]) if columns or not wide else shape[:-1]
     scale = scale.reshape(shared)
     scale = scale.view(torch_dtype(kind)) if kind in ("e8m0", "e4m3") else scale
     rank = len(shape)

@@ -394,7 +394,7 @@ def _public(tensors: Mapping[str, Any], options: Mapping[str, Any]) -> tuple[lis
 
 
 def _rows(p: Problem) -> dict[str, int] | str:
-    return _randomness.PLACE if p.get("seeds") is None else {"logits": 0, "seeds": 0, "out": 0}
+    return f"{_randomness.PLACE}: give seed as a tensor, one for each row" if p.get("seeds") is None else {"logits": 0, "seeds": 0, "out": 0}
 
 
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from rooftop.core.argument_checks import number
 from rooftop.core.spec import Launch, dtype_of
 from rooftop.ranks import again, collectives, expert_launches, groups, steps, symmetric, ways
-from rooftop.ranks.groups import Limit
+from rooftop.ranks.groups import Disagreement, Limit
 from rooftop.ranks.rank_launches import FLAGS
 from rooftop.ranks.steps import Options
 
@@ -28,12 +28,13 @@ class Routes:
 
     counts: int32 [E], rows of this rank for each expert; received: int32 [W, E / W], rows that came from each rank for each expert of this
     one, those that did not fit among them; ends: int32 [E / W], where each expert's rows end, the offsets of `rooftop.grouped_matmul`;
-    tokens: rows that `combine_rows` returns."""
+    tokens: rows that `combine_rows` returns; capacity: rows that it takes, where known."""
 
     counts: Tensor
     received: Tensor
     ends: Tensor
     tokens: int
+    capacity: int | None = None
 
 
 def dispatch_rows(
@@ -109,12 +110,12 @@ def combine_rows(
     Args:
         rows: [capacity, C], as many as `dispatch_rows` returned; C and the dtype may be others. On all ranks the same shape and dtype.
         routes: of that call, of every rank. Where they do not belong together the result is NaN, and the next call, or
-        `synchronize`, raises `Disagreement` (on path "portable" the call itself fails).
+        `synchronize`, raises `Disagreement` (on path "portable" the call itself does).
         wire, group_size, path, verify, timeout: as for `dispatch_rows`.
 
     Copies of a row that went to several experts come back one by one: weigh and add them up. No gradient. Raises as `dispatch_rows`."""
     what = "combine_rows"
-    tokens = routes.tokens if isinstance(routes, Routes) else None
+    tokens = (routes.tokens, routes.capacity) if isinstance(routes, Routes) else None
     key = _key(what, (rows, *((routes.counts, routes.received) if isinstance(routes, Routes) else ())), (tokens, wire, group_size, path, verify, timeout))
     if (ready := again.find(what, rows, group, key)) is not None:
         out = rows.new_empty(ready.shape)
@@ -126,13 +127,15 @@ def combine_rows(
         _rows(what, t)
         if not isinstance(routes, Routes):
             raise TypeError(f"{what}: routes is a {type(routes).__name__}; it must be the Routes that dispatch_rows returned")
+        if routes.capacity is not None and len(t) != routes.capacity:
+            raise ValueError(f"{what}: rows is {tuple(t.shape)}; it must have the {routes.capacity} rows that dispatch_rows returned")
         _counted(what, "routes.counts", routes.counts, t.device)
         _counted(what, "routes.received", routes.received, t.device)
         shape = tuple(routes.received.shape)
         if shape != (ranks, routes.counts.numel() // ranks):
             raise ValueError(f"{what}: routes.received is {shape} and the group has {ranks} ranks; they must be those of one dispatch_rows")
 
-    said = f", experts={routes.counts.numel()}, tokens={tokens}" if isinstance(routes, Routes) else ""
+    said = f", experts={routes.counts.numel()}, tokens={routes.tokens}" if isinstance(routes, Routes) else ""
     rows, group, o, limit = collectives.begun(
         what, rows, group, (wire, group_size, False, False, 0), None, path, False, verify, timeout, check, more=said
     )
@@ -175,7 +178,7 @@ def _dispatched(x: Tensor, counts: Tensor, rows: int, ranks: int) -> tuple[dict[
     out, received = x.new_empty(rows, x.shape[1]), counts.new_empty(ranks, len(counts) // ranks)
     ends = counts.new_empty(received.shape[1])
     given = {"counts": counts, "received": received, "ends": ends, "x": x, "out": out}
-    return given, out, Routes(counts, received, ends, len(x))
+    return given, out, Routes(counts, received, ends, len(x), rows)
 
 
 def _back(rows: Tensor, routes: Routes, out: Tensor) -> dict[str, Tensor]:
@@ -247,7 +250,7 @@ def _dispatch_by_messages(x: Tensor, counts: Tensor, rows: int, group: Any, o: O
     if ranks > 1:
         groups.run(what, group, lambda: groups.exchange(received, mine, group), limit)
     ends = received.sum(0).cumsum(0).clamp(max=rows).to(torch.int32)
-    out, routes = x.new_zeros(rows, x.shape[1]), Routes(counts, received.to(torch.int32), ends, len(x))
+    out, routes = x.new_zeros(rows, x.shape[1]), Routes(counts, received.to(torch.int32), ends, len(x), rows)
     if ranks == 1:  # no host waits
         kept = torch.arange(min(rows, len(x)), device=x.device) < mine.sum()
         out[: len(kept)] = torch.where(kept[:, None], x[: len(kept)], out[: len(kept)])
@@ -268,6 +271,7 @@ def _combine_by_messages(rows: Tensor, routes: Routes, group: Any, o: Options, l
         out[: len(kept)] = torch.where(kept[:, None], rows[: len(kept)], out[: len(kept)])
         return out
     received = routes.received.long()
+    _same_dispatch(mine, received, group, limit)
     sent, into = received.sum(1).tolist(), mine.sum(1).tolist()
     order = _order(received)
     x = rows.new_zeros(len(order), rows.shape[1])
@@ -276,6 +280,24 @@ def _combine_by_messages(rows: Tensor, routes: Routes, group: Any, o: Options, l
     got = _moved("combine_rows", x, sent, into, group, o, limit)
     out[: len(got)] = got
     return out
+
+
+def _same_dispatch(mine: Tensor, received: Tensor, group: Any, limit: Limit) -> None:
+    """Compare with all ranks the rows that this one sent [W, E / W] and received, by its routes: backends end the process, or wait, where messages have not
+    the length that is expected. Raises Disagreement on every rank."""
+    what, ranks = "combine_rows", len(mine)
+    told = torch.stack((mine, received))
+    all_told = told.new_empty(ranks * told.numel())
+    groups.run(what, group, lambda: groups.gather_into(all_told, told.view(-1), group), limit)
+    sent, got = (t.tolist() for t in all_told.view(ranks, *told.shape).unbind(1))
+    for at in range(ranks):
+        for of in range(ranks):
+            for expert, (there, here) in enumerate(zip(sent[of][at], got[at][of], strict=True)):
+                if there != here:
+                    raise Disagreement(
+                        f"{what}: the ranks' routes are not of one dispatch_rows: by those of rank {of} it sent rank {at} {there} rows for expert "
+                        f"{at * len(got[at][of]) + expert}, by those of rank {at} these were {here}"
+                    )
 
 
 def of_case(tensors: Mapping[str, Any], options: Mapping[str, Any], group: Any, path: str | None = None) -> dict[str, Any]:

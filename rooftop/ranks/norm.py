@@ -180,7 +180,7 @@ def packaged(y: Tensor, scale: Tensor | None, norm: Norm, x: Tensor) -> Tensor |
     wide, lead = x.shape[-1], x.shape[:-1]
     assert scale is not None
     codes = y.view(*x.shape).view(torch.int8 if norm.format == "int8" else torch.float8_e4m3fn)
-    shape = (*lead, scale.shape[1]) if norm.group else lead
+    shape = (*lead, scale.shape[1]) if norm.group or not wide else lead
     name = str(x.dtype).removeprefix("torch.")
     each, split = norm.group or max(wide, 1), (0, x.dim() - 1)
     return Quantized(codes, scale.reshape(shape), None, None, norm.format, tuple(x.shape), name, 1, each, split, "f32", None)
@@ -194,7 +194,7 @@ def finished(v: Tensor, weight: Tensor | None, norm: Norm, dtype: torch.dtype) -
         return v.to(dtype), None
     rows, wide = v.shape
     each = norm.group or max(wide, 1)
-    count = -(-max(wide, 1) // each)
+    count = -(-wide // each)
     tiles = torch.nn.functional.pad(v, (0, count * each - wide)).view(rows, count, each)
     largest = tiles.abs().where(tiles.isfinite(), tiles.new_zeros(())).amax(2)
     scale = number_formats.scale_of(largest, norm.format, "f32")

@@ -63,10 +63,11 @@ def every(rank: int, ranks: int) -> dict[str, Any]:
         "vector": lambda: comm.dispatch_rows(p[0], n), "wire": lambda: comm.dispatch_rows(p, n, wire="int8" if rank else "int4"),
         "path": lambda: comm.dispatch_rows(p, n, path="plain"), "symmetric": lambda: comm.dispatch_rows(p, n, path="symmetric"),
         "another": lambda: comm.dispatch_rows(p, n) if rank else comm.all_to_all(p),
-        "no routes": lambda: comm.combine_rows(rows, no["routes"]),
+        "no routes": lambda: comm.combine_rows(rows, no["routes"]), "half the rows": lambda: comm.combine_rows(rows[:6], routes),
         "more rows": lambda: comm.combine_rows(torch.ones(12 + rank, 8), routes),
         "fewer ranks": lambda: comm.combine_rows(rows, replace(routes, received=routes.received[:1])),
         "other tokens": lambda: comm.combine_rows(rows, replace(routes, tokens=6 + rank)),
+        "another's routes": lambda: comm.combine_rows(rows, replace(routes, counts=n.flip(0)) if rank else routes),
     }
     for name, call in calls.items():
         said[name] = "nothing"
@@ -122,8 +123,13 @@ def errors(found: Any) -> None:
         "symmetric": ("RuntimeError: dispatch_rows: path 'symmetric': the tensor lies on the CPU",) * 2,
         "another": ("Disagreement: all_to_all", "Disagreement: dispatch_rows"),
         "no routes": ("TypeError: combine_rows: routes is a Tensor; it must be the Routes",) * 2,
-        "more rows": ("Disagreement: combine_rows",) * 2, "fewer ranks": ("ValueError: combine_rows: routes.received is (1, 1)",) * 2,
-        "other tokens": ("Disagreement: combine_rows",) * 2,
+        "more rows": ("Disagreement: combine_rows", "ValueError: combine_rows: rows is (13, 8); it must have the 12 rows that dispatch_rows returned"),
+        "fewer ranks": ("ValueError: combine_rows: routes.received is (1, 1)",) * 2,
+        "half the rows": ("ValueError: combine_rows: rows is (6, 8); it must have the 12 rows",) * 2, "other tokens": ("Disagreement: combine_rows",) * 2,
+        "another's routes": (
+            "Disagreement: combine_rows: the ranks' routes are not of one dispatch_rows: by those of rank 1 it sent rank 0 3 rows for expert 0, by "
+            "those of rank 0 these were 2",
+        ) * 2,
     }
     for rank, f in enumerate(found):
         for name, said in f["said"].items():

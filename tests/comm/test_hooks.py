@@ -115,6 +115,19 @@ def fed(rank: int, ranks: int) -> dict[str, Any]:
     again, second = made()  # as after a restart: the state is loaded before the first step
     second.feedback.load_state_dict(saved)
     found["restarted"] = balance(again, second.feedback, ranks, [both], owed=owed)
+
+    own = [dist.new_group([r]) for r in range(ranks)][rank]  # of this rank alone: its gradients stay as they are
+    for where, state, group in (("state", own, None), ("argument", None, own)):
+        torch.manual_seed(0)
+        model = DistributedDataParallel(Two(), process_group=own)
+        model.register_comm_hook(state, comm.ddp_hook(group, wire="int8"))
+        model(x, "ab").square().mean().backward()
+        alone: list[Any] = [p.grad for p in model.module.parameters()]
+        model.module.zero_grad()
+        model.module(x, "ab").square().mean().backward()
+        found[f"group as {where}"] = all(bool((g == p.grad).all()) for g, p in zip(alone, model.module.parameters(), strict=True))
+    with pytest.raises(TypeError, match="ddp_hook: group is a str"):
+        comm.ddp_hook("own")
     return found
 
 
@@ -123,6 +136,7 @@ def test_error_feedback_owes_what_it_has_not_delivered(two: Any) -> None:
         for name in ("plain", "buckets", "accumulated", "unused", "unused here", "restarted"):
             assert found[name] < 1e-5, (name, found)
         assert found["two models"] and (found["kept for both"], found["kept for one"]) == (8, 4) and found["owed"] > 1e-3, found
+        assert found["group as state"] and found["group as argument"]
 
 
 def sharded(rank: int, ranks: int) -> dict[str, Any]:
@@ -152,6 +166,11 @@ def sharded(rank: int, ranks: int) -> dict[str, Any]:
             model.set_requires_gradient_sync(last)
             model(x, "ab").square().mean().backward()
         found[f"{name}, accumulated"] = gradients(model)
+    with pytest.raises(ValueError, match="fsdp_hook: hadamard=True smooths what is quantised"):
+        made(gradients="bf16", hadamard=True)
+    model = made(gradients="int8", weights="bf16", hadamard=True, group_size=32)
+    model(x, "ab").square().mean().backward()
+    found["rotated"] = gradients(model)
     model = made(gradients="int4", stochastic=True, group_size=32)
     sums = [torch.zeros_like(g) for g in found["exact, ab"]]
     for _ in range(40):
@@ -164,6 +183,8 @@ def sharded(rank: int, ranks: int) -> dict[str, Any]:
 
 def test_fsdp_gradients_of_steps_that_leave_parameters_out_or_accumulate(two: Any) -> None:
     for _, found in two:
+        for got, want in zip(found["rotated"], found["exact, ab"], strict=True):  # the weights go in bf16, which is not rotated
+            torch.testing.assert_close(got, want, atol=0.05 * float(want.abs().max()), rtol=0)
         for name in ("ab", "a", "accumulated"):
             for got, want in zip(found[f"int8, {name}"], found[f"exact, {name}"], strict=True):
                 assert (got is None) == (want is None), name

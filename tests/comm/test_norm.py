@@ -43,7 +43,8 @@ def every(rank: int, ranks: int) -> dict[str, Any]:
     strided = x[rank].transpose(0, 1)
     found["strided"] = torch.equal(comm.all_reduce_norm(strided, residual.transpose(0, 1))[1].transpose(0, 1), comm.all_reduce_norm(x[rank], residual)[1])
     empty = [comm.all_reduce_norm(torch.ones(shape), format=f) for shape in ((0, 8), (3, 0)) for f in (None, "int8")]
-    found["empty"] = [(tuple(y.shape), tuple(s.shape)) for y, s in empty]
+    empty.append(comm.all_reduce_norm(torch.ones(3, 0), format="int8", columns=32))
+    found["empty"] = [(tuple((y if isinstance(y, Tensor) else y.dequantize()).shape), tuple(s.shape)) for y, s in empty]
     if ranks > 2:
         return found
     torch.manual_seed(0)
@@ -110,7 +111,7 @@ def test_every_rank_has_the_same_sums_and_their_norm(ranks: int, request: pytest
             assert shape == tuple(x.shape[1:])
             assert float((values.double() - norm).norm() / norm.norm()) < loss + (0.05 if named["format"] else 0), options
     for f in found:
-        assert f["strided"] and f["empty"] == [((0, 8), (0, 8))] * 2 + [((3, 0), (3, 0))] * 2
+        assert f["strided"] and f["empty"] == [((0, 8), (0, 8))] * 2 + [((3, 0), (3, 0))] * 3
     if ranks == 2:
         layer_and_errors(found)
 

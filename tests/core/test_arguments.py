@@ -24,6 +24,7 @@ X, TARGET = torch.randn(4, 8, generator=torch.Generator().manual_seed(1)), torch
     [
         (lambda: rooftop.rms_norm(X, 6.0), TypeError, "normalized_shape is 6.0, a float"),
         (lambda: rooftop.rms_norm(X, None), TypeError, "normalized_shape is None"),
+        (lambda: rooftop.rms_norm(X, X[0]), TypeError, r"normalized_shape is a tensor of shape \(8,\); it must be a whole number or"),
         (lambda: rooftop.layer_norm(X, "8"), TypeError, "normalized_shape is '8', a str"),
         (lambda: rooftop.layer_norm(X, [8.0]), TypeError, r"normalized_shape is \[8.0\]"),
         (lambda: rooftop.rms_norm(X, 8, eps="a"), TypeError, "eps is 'a', a str; it must be a number of at least 0"),

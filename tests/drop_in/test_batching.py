@@ -65,6 +65,7 @@ def test_arguments_that_do_not_fit() -> None:
     assert rooftop.generate_batch(model, []) == []
     for given, message in (
         ({"prompts": [[1], []]}, r"prompts\[1\] is \[\]"), ({"prompts": "abc"}, "prompts is a str"), ({"prompts": [[1.5]]}, r"prompts\[0\] is \[1.5\]"),
+        ({"prompts": [[1]], "seed": [1]}, r"^generate_batch: seed is \[1\], a list; it must be a whole number$"),
         ({"prompts": [[1]], "slots": 0}, "slots is 0"), ({"prompts": [[1]], "max_new_tokens": [1, 2]}, "2 numbers for 1 prompts"),
         ({"prompts": [[1]], "cache_tokens": 64}, "a sequence of 129 tokens takes 3 pages of 64"),
     ):

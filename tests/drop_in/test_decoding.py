@@ -95,6 +95,8 @@ def test_draws_repeat_by_their_seed() -> None:
     rooftop.patch(model)
     runs = [rooftop.generate(model, ids, max_new_tokens=12, temperature=1.5, top_k=20, top_p=0.9, seed=s) for s in (1, 1, 2)]
     assert torch.equal(runs[0], runs[1]) and not torch.equal(runs[0], runs[2])
+    with pytest.raises(TypeError, match=r"^generate: seed is \[1\], a list; it must be a whole number$"):
+        rooftop.generate(model, ids, seed=[1])  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("kind", ["llama", "gemma2", "deepseek_v3", "gpt_oss"])

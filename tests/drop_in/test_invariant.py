@@ -73,3 +73,25 @@ def test_the_fused_loss_of_a_model_whose_layers_are_replaced() -> None:
     assert free.logits is None and held.logits is None and model.lm_head.weight.grad is not None
     torch.testing.assert_close(free.loss, expected)
     torch.testing.assert_close(held.loss, expected)
+
+
+def test_draws_for_a_sequence_do_not_depend_on_the_others() -> None:
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    from rooftop.core.invariance import InvarianceError
+
+    torch.manual_seed(2)
+    config = LlamaConfig(hidden_size=32, intermediate_size=48, num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=1, vocab_size=64)
+    model, ids, seeds = LlamaForCausalLM(config).eval(), torch.randint(3, 64, (3, 5)), torch.tensor([1000, 7, 500])
+    rooftop.patch(model, linear=True)
+
+    def drawn(ids: torch.Tensor, seed: int | torch.Tensor) -> torch.Tensor:
+        return rooftop.generate(model, ids, max_new_tokens=4, temperature=1.0, top_k=20, seed=seed)
+
+    with rooftop.invariant():
+        whole = drawn(ids, seeds)
+        for i in range(3):
+            alone = drawn(ids[i : i + 1], seeds[i : i + 1])
+            assert torch.equal(whole[i : i + 1, : alone.shape[1]], alone)
+        with pytest.raises(InvarianceError, match=r"from its place in the call: give seed as a tensor, one for each row$"):
+            drawn(ids, 7)

@@ -191,3 +191,10 @@ def test_what_is_quantised_goes_through_a_safetensors_file(format: str, tmp_path
     save_file(q.tensors(), tmp_path / "q.safetensors", q.facts())
     found = Quantized.of(*load_file(tmp_path / "q.safetensors"))
     assert torch.equal(found.dequantize(), q.dequantize()) and found.scale.dtype == q.scale.dtype
+
+
+def test_rows_of_no_columns() -> None:
+    ways: list[dict[str, Any]] = [{}, {"group": 32}, {"format": "e4m3"}]
+    for how in ways:
+        for q in (rooftop.rms_norm_quantize(torch.ones(2, 3, 0), **how), rooftop.softmax_quantize(torch.ones(2, 3, 0), **how)):
+            assert q.scale.numel() == 0 and q.dequantize().shape == (2, 3, 0)

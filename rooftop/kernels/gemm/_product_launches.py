@@ -13,7 +13,7 @@ from triton.experimental.gluon import language as gl
 from rooftop.core.spec import DTYPES, Descriptor, Launch, Meta
 from rooftop.kernels._device import gemm_epilogue
 from rooftop.kernels._device.gluon_tiles import TYPES, lies, readable, turned
-from rooftop.kernels.gemm import _product_gluon, _product_tall_gluon
+from rooftop.kernels.gemm import _product_gluon
 from rooftop.kernels.gemm._model import Config, Facts, Plan, piece, plan, ranked, seconds, tall_tile
 
 TALLER = 0.98  # the time of tiles of 192 rows, relative to the prediction, that of others is 1
@@ -146,7 +146,7 @@ def launches(product: Product, config: Config, chained: bool) -> list[Launch]:
         "BATCHED": len(a.shape) == 3, "STREAM": p.units > 0 and p.split == 1, "SPLIT": p.split, "PROMOTE": product.promote,
         "EN": piece(config),
     }
-    kernel = _product_tall_gluon.product_tall if config.GROUPS == 3 else _product_gluon.product
+    kernel = _product_gluon.product_tall if config.GROUPS == 3 else _product_gluon.product
     made = [Launch(kernel=kernel, grid=(p.blocks,), args=args, warps=4)]
     shared = {
         "parts": "parts", "out": product.out, "ldo": ldo, "zo": zo, "M": m, "N": n, "whole": p.whole, "streamed": p.streamed,

@@ -178,7 +178,7 @@ __device__ inline Sum share_of(Sum whole, float top_p) {
 
 /// The bound that the cumulated weights of the drawn element exceed: the draw's fraction of `whole`.
 __device__ inline Sum bar_of(int seed, const int* seeds, unsigned row, Sum whole) {
-    return __umul64hi(draws::BitsOfRow(seed, seeds, row), whole);
+    return __umul64hi(draws::bits_of_row(seed, seeds, row), whole);
 }
 
 // ---- the slow path: any number of equal elements, +infinity, any top_k ----

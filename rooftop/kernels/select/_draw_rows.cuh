@@ -257,15 +257,11 @@ __device__ void whole_row(const bits_of<T>* r, unsigned n, float temperature, fl
     }
 }
 
-/// The 64 random bits of a row: of elements 2 row and 2 row + 1 of the call's seed, or, if each row has its own, of 0 and 1 of that. The
-/// seed is loaded here, and the bits are made where they are used, so that the load is under way beside those of the row.
-struct BitsOfRow {
-    long long row;
-    int seed;
-    __device__ BitsOfRow(int of_all, const int* seeds, long long row)
-        : row(seeds != nullptr ? 0 : row), seed(seeds != nullptr ? seeds[row] : of_all) { }
-    __device__ operator Sum() const { return static_cast<Sum>(random_bits(seed, 2 * row)) << 32 | random_bits(seed, 2 * row + 1); }
-};
+/// The 64 random bits of a row: of elements 2 row and 2 row + 1 of the call's seed, or, if each row has its own, of 0 and 1 of that.
+__device__ inline Sum bits_of_row(int seed, const int* seeds, long long row) {
+    if (seeds != nullptr) seed = seeds[row], row = 0;
+    return static_cast<Sum>(random_bits(seed, 2 * row)) << 32 | random_bits(seed, 2 * row + 1);
+}
 
 /// One block a row. ALL: all kinds of draws; else those that a list decides (bit 0 of `only`) and those from whole rows (bit 1); other rows
 /// are left to another launch.
@@ -285,7 +281,7 @@ __global__ void __launch_bounds__(THREADS, 2)
     const bool greedy = temperature == 0.0f, listed = !greedy && limit <= LIST && limit < n, nucleus = !greedy && top_p < 1.0f;
     const bool whole_rows = !listed && !nucleus && (greedy || limit == n);
     if (!ALL && !(listed && only & 1) && !(whole_rows && (greedy || only & 2))) return;
-    const BitsOfRow u(seed, seeds, row);
+    const Sum u = bits_of_row(seed, seeds, row);
     if (whole_rows) {
         whole_row<T>(r, n, temperature, min_p, u, greedy, out + row, s);
         return;

@@ -143,7 +143,7 @@ __global__ void __launch_bounds__(draws::THREADS, 2)
     const bits_of<T>* r = logits + number_of_row * xs;
     out += number_of_row;
     const unsigned limit = top_k > 0 ? min(static_cast<unsigned>(top_k), n) : n;
-    const BitsOfRow u(seed, seeds, number_of_row);
+    const Sum u = bits_of_row(seed, seeds, number_of_row);
     if (temperature == 0.0f) {
         whole_row<T>(r, n, temperature, min_p, u, true, out, s);
         return;
