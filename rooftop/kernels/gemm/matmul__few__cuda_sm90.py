@@ -25,13 +25,15 @@ WIDTHS = (8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 192, 256)
 MOST_FETCHED = 128  # of WIDTHS where threads load an operand: they hold two slices in registers
 SPLITS = (1, 2, 4, 8)  # blocks of a cluster; 8 are portable
 MOST_STAGES = 12
+FITTED = 16  # rows, columns and K of the smallest products whose times the model was fitted to
 FEW = 3  # tiles of 128 x 128 for each multiprocessor up to which it may be the fastest
 ROOM = _model.SHARED - 2048  # bytes for stages and sums
 TYPES = {"f32": 0, "f16": 1, "bf16": 2}
 START, BLOCK, EXCHANGE, LATENCY = 1.7e-6, 0.4e-6, 1.4e-6, 0.4e-6  # seconds
 STEP = 42.0  # cycles of a slice besides
 COPIED, STRADDLING = 57.0, 43.0  # bytes a cycle of TMA, and where rows are no multiple of 128 bytes apart
-FETCHED, WAIT, FIRST = 14.0, 0.6e-6, 1.0e-6  # bytes a cycle that producer warps load and shift; seconds until their loads are there, at first
+# of operands that threads load: bytes a cycle, seconds of a slice at least, and of the first ones where K is whole
+FETCHED, WAIT, FIRST = 14.0, 0.6e-6, 2.0e-6
 PUSHED = 6.5  # bytes of sums a cycle that a block sends to others
 MEMORY, ONE, L2 = 2.0e12, 1.07e11, 7.0e12  # bytes a second of device memory, the most for a multiprocessor, and of the L2
 
@@ -170,7 +172,7 @@ def _of_tile(f: Facts, wide: int, groups: int, swap: int) -> list[Row]:
         memory = moved / min(MEMORY, min(blocks, f.resident[0]) * ONE)
         traffic = tiles * slices * (x_sectors + y_sectors) / L2
         added = EXCHANGE + sums * (1 - 1 / split) / PUSHED / _model.CLOCK if split > 1 else 0.0
-        busy = rounds * (BLOCK + each * alone + (FIRST if fetched else 0.0))
+        busy = rounds * (BLOCK + each * alone + (FIRST if fetched and split == 1 else 0.0))
         found.append((START + max(busy, memory, traffic) + rounds * added, split, -wide * high, swap, wide, groups, stages))
     return found
 
@@ -196,9 +198,12 @@ def _ranked(f: Facts) -> tuple[Row, ...]:
 
 
 def predicted(p: Problem) -> float | None:
-    """Seconds of the config that it chooses; None where the product has too many tiles for it, or where no GPU has shown that it is right."""
+    """Seconds of the config that it chooses; None where it has too many tiles or too few rows for the model, or
+    where no GPU has shown that the kernel is right."""
     a, b = p["a"], p["b"]
     if not (a.dtype == p["out"].dtype == "bf16") or p.extra or p.option("beta") != 0 or p.option("activation") != "none":
+        return None
+    if min(*a.shape, b.shape[-1]) < FITTED:
         return None
     if len(a.shape) != 2 or _across("a", a) or -(-a.shape[0] // 128) * -(-b.shape[1] // 128) > FEW * p.device.sms:
         return None
