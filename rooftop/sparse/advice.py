@@ -17,11 +17,13 @@ from rooftop.sparse.tensor import SparseTensor
 DENSE = {1: 680e12, 2: 400e12, 4: 25.5e12}  # products a second of the dense one, by bytes of an element
 SEMI = {1: 920e12, 2: 500e12}  # products a second of 2:4, those with zeros counted
 FEWEST = 320  # columns: 2:4 takes as long with fewer, but for
-FEW, STREAMED, AS_MUCH = 32, 4.3e12, 72  # up to 32, with which S is streamed: bytes of S a second, and the columns that cost as much as S
+FEW, STREAMED = 64, 4.3e12  # up to 64, with which S is streamed: bytes of S a second
+AS_MUCH, BY_TMA = 72, 1.15  # the columns that cost as much as S where threads load it; how much longer than S all of 64 take by TMA
 FEWEST_32 = 52  # the same of the dense product in float32, from two columns on
-BLOCK = {8: 0.06, 16: 0.11, 32: 0.26, 64: 0.56, 128: 0.7}  # share of the dense rate, by the side of a block
+BLOCK = {8: 0.06, 16: 0.11, 32: 0.29, 64: 0.65, 128: 0.82}  # share of the dense rate, by the side of a block
 BLOCK_32 = {8: 0.3, 16: 0.45, 32: 0.5, 64: 0.49, 128: 0.4}  # the same of float32
-SLICE, LONGEST = 0.43e-6, 2.5  # seconds of 64 columns of a block row, one after another; its blocks over the mean, in roots of the mean
+SLICE = {8: 0.43e-6, 16: 0.43e-6, 32: 0.36e-6, 64: 0.27e-6, 128: 0.27e-6}  # seconds of 64 columns of a block row, one after another
+SLICE_32, LONGEST = 0.43e-6, 2.5  # the same of float32; the longest row's blocks over the mean, in roots of the mean
 ROWS, CLOSER = 10.5e12, 1.4  # bytes a second of rows of b that come from L2 and L1, of "csr"; times 1 + CLOSER · density
 ELEMENTS = 8e12  # bytes a second of the elements of "csr" themselves
 MEMORY = 4.0e12  # bytes a second
@@ -121,7 +123,7 @@ def predicted(f: Facts, n: int) -> Advice:
         read = kept * f.size + 4 * _words(f.m, f.k)
         seconds = max(dense * max(n, FEWEST) / SEMI[f.size], (read + beside) / MEMORY)
         if n <= FEW and f.size == 2:
-            seconds = min(seconds, read * (1 + n / AS_MUCH) / STREAMED)
+            seconds = min(seconds, read * min(1 + n / AS_MUCH, BY_TMA) / STREAMED)
         found.append(way("2:4", None, kept, seconds))
     if f.size > 1:
         density = f.nnz / max(1, dense)
@@ -131,7 +133,8 @@ def predicted(f: Facts, n: int) -> Advice:
             stored, share = blocks * side * side, (BLOCK_32 if f.size > 2 else BLOCK)[side]
             busy = stored * max(n, 64) / (DENSE[min(f.size, 4)] * share) + beside / BESIDE
             mean = blocks / max(1, -(-f.m // side))
-            row = (mean + LONGEST * mean**0.5) * max(side, 16) / 64 * SLICE  # the longest, which one multiprocessor makes
+            slice_ = SLICE_32 if f.size > 2 else SLICE[side]
+            row = (mean + LONGEST * mean**0.5) * max(side, 16) / 64 * slice_  # the longest, which one multiprocessor makes
             found.append(way("bsr", (side, side), stored, max(busy, row, (stored * f.size + beside) / MEMORY)))
     return Advice(tuple(sorted(found, key=lambda w: w.seconds)))
 

@@ -42,6 +42,15 @@ __device__ inline void products_wait() { asm volatile("wgmma.wait_group.sync.ali
 
 #define HELD_8(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), "+f"(d[i + 6]), "+f"(d[i + 7])
 #define HELD_32(i) HELD_8(i), HELD_8(i + 8), HELD_8(i + 16), HELD_8(i + 24)
+#define SPARSE_PRODUCT_32(TYPES) \
+    asm volatile( \
+        "wgmma.mma_async.sp.sync.aligned.m64n64k32.f32." TYPES " {" \
+        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
+        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31" \
+        "}, %32, %33, %34, %35, 1, 1, 1, 0, %36;" \
+        : HELD_32(0) \
+        : "l"(a), "l"(b), "r"(word), "n"(SELECTOR), "n"(COLUMNS))
+
 #define SPARSE_PRODUCT_64(TYPES)                                                                                          \
     asm volatile(                                                                                                          \
         "wgmma.mma_async.sp.sync.aligned.m64n128k32.f32." TYPES " {"                                                           \
@@ -78,6 +87,8 @@ constexpr bool IS_HALF<__half> = true;
 template <typename T, int SELECTOR, int COLUMNS, int REGS>
 __device__ __forceinline__ void sparse_product(float (&d)[REGS], unsigned long long a, unsigned long long b, unsigned word) {
     constexpr bool HALF = IS_HALF<T>;
+    if constexpr (REGS == 32 && HALF) SPARSE_PRODUCT_32("f16.f16");
+    if constexpr (REGS == 32 && !HALF) SPARSE_PRODUCT_32("bf16.bf16");
     if constexpr (REGS == 64 && HALF) SPARSE_PRODUCT_64("f16.f16");
     if constexpr (REGS == 64 && !HALF) SPARSE_PRODUCT_64("bf16.bf16");
     if constexpr (REGS == 128 && HALF) SPARSE_PRODUCT_128("f16.f16");
@@ -85,5 +96,6 @@ __device__ __forceinline__ void sparse_product(float (&d)[REGS], unsigned long l
 }
 #undef HELD_8
 #undef HELD_32
+#undef SPARSE_PRODUCT_32
 #undef SPARSE_PRODUCT_64
 #undef SPARSE_PRODUCT_128

@@ -252,7 +252,12 @@ __device__ inline void load_codes(const unsigned char* place, unsigned (&in)[(V 
         in[0] = v.x, in[1] = v.y;
     } else if constexpr (WHOLE && BYTES == 2) in[0] = __ldcs(reinterpret_cast<const unsigned short*>(place));
     else if constexpr (WHOLE && BYTES == 3) in[0] = place[0] | place[1] << 8 | place[2] << 16;
-    else if constexpr (WHOLE) {
+    else if constexpr (WHOLE && BYTES == 6) {  // half of 12 aligned bytes
+        const unsigned long long at = reinterpret_cast<unsigned long long>(place);
+        const unsigned* words = reinterpret_cast<const unsigned*>(at & ~3ull);
+        const unsigned low = __ldcs(words), high = __ldcs(words + 1), shift = (at & 2) * 8;
+        in[0] = __funnelshift_r(low, high, shift), in[1] = high >> shift;
+    } else if constexpr (WHOLE) {
 #pragma unroll
         for (int i = 0; i < BYTES / 4; ++i) in[i] = __ldcs(reinterpret_cast<const unsigned*>(place) + i);
     } else {

@@ -21,6 +21,7 @@ def supports(p: Problem, head: Any) -> str | None:
 def choose(p: Problem, head: Any) -> dict[str, Any]:
     outer, tall, wide = p["x"].shape
     vec, whole = packs(p, "x", wide, wide)
+    vec = 8 if whole and vec == 16 else vec  # 6 bits: with 8 elements neighbouring threads write neighbouring 16 bytes
     threads = min(256, max(32, 32 * -(-wide // (32 * vec))))
     tiles, height = -(-wide // (threads * vec)), 8
     while height > 4 and tiles * outer * -(-tall // height) * threads < 2048 * p.device.sms:

@@ -9,6 +9,10 @@ from rooftop.core.spec import DTYPES, Launch, Meta, Problem, TensorMap, instance
 from rooftop.ops._sparse import ACTIVATIONS
 
 SHARED = 226 * 1024
+TOWER = 128  # rows
+FROM_L2 = 37.0  # bytes a cycle that TMA loads to a multiprocessor while all of them load
+COLUMN, STORE = 450, 0.18  # cycles of a column of blocks in a tower, and of an element of the result
+SHORT = 16  # average stages of a tile up to which it pays that one warp group lags behind the other: one multiplies while the other stores
 
 
 def near(b: Meta) -> bool:
@@ -45,9 +49,6 @@ def supports(p: Problem, head: Any) -> str | None:
     return None
 
 
-SHORT = 16  # average stages of a tile up to which it pays that one warp group lags behind the other: one multiplies while the other stores
-
-
 def configs(p: Problem, head: Any) -> list[dict[str, Any]]:
     high, wide = p["values"].shape[1:]
     tiles = (512, 256, 128) if high <= 64 and not near(p["b"]) else (256, 128)  # TMA reads at most 256 rows at once
@@ -55,22 +56,42 @@ def configs(p: Problem, head: Any) -> list[dict[str, Any]]:
     found = []
     for tile in tiles:
         stages = min(8, SHARED // (128 * (high + tile)))
-        found.append({"tile": tile, "stages": stages, "lag": min(2, stages - 2) if short else 0})
-    return found + [{**c, "lag": min(2, c["stages"] - 2) - c["lag"]} for c in found] + [
+        found.append({"tile": tile, "stages": stages, "lag": min(2, stages - 2) if short else 0, "towers": False, "held": False})
+    found += [{**c, "lag": min(2, c["stages"] - 2) - c["lag"]} for c in found] + [
         {**c, "stages": c["stages"] - 2} for c in found if c["stages"] > 5
+    ]
+    return found + _towers(p)
+
+
+def _towers(p: Problem) -> list[dict[str, Any]]:
+    high, wide = p["values"].shape[1:]
+    if high not in (32, 64) or wide > 64:
+        return []
+    return [
+        {"tile": tile, "stages": min(6, SHARED // (128 * (TOWER + tile))), "lag": 0, "towers": True, "held": held}
+        for tile in (256, 128) for held in (True, False)
     ]
 
 
+def cycles(p: Problem, config: Any) -> float:
+    """Predicted for a multiprocessor: each tile loads its blocks and the rows of b that they need. In a tower rows of b are loaded once for
+    all block rows, but wgmma reads b from shared memory for each block."""
+    (count, high, wide), (k, n), tall, tile = p["values"].shape, p["b"].shape, p["offsets"].numel - 1, config["tile"]
+    rows, columns = TOWER // high if config["towers"] else 1, -(-k // wide)
+    loaded, held = columns * (1 - (1 - min(1.0, count / (tall * columns))) ** rows), count / tall * rows
+    made = (loaded * tile + held * high) * wide * 2 / FROM_L2
+    if config["towers"]:
+        made = max(made, loaded * COLUMN + held * (wide / 16) * (tile / 64) * (2048 + 32 * high) / 128)
+    return max(1.0, -(-tall // rows) * -(-n // tile) / p.device.sms) * (made + STORE * rows * high * tile)
+
+
 def choose(p: Problem, head: Any) -> dict[str, Any]:
-    """Wide tiles, which read values less often (L2 bandwidth is the limit), unless multiprocessors would be idle or there are few
-    columns."""
-    n, tall = p["b"].shape[1], p["offsets"].numel - 1
-    found: dict[int, dict[str, Any]] = {}
+    """The first of the fastest predicted. Towers with b in registers run by their config alone, until a GPU has proven them."""
+    found: dict[tuple[int, bool], dict[str, Any]] = {}
     for c in configs(p, head):
-        found.setdefault(c["tile"], c)
-    if 512 in found and n % 512 == 0 and tall * (n // 512) >= 4 * p.device.sms:
-        return found[512]
-    return found[128] if n <= 128 or tall * -(-n // 256) < p.device.sms else found[256]
+        if not c["held"]:
+            found.setdefault((c["tile"], c["towers"]), c)
+    return min(found.values(), key=lambda c: cycles(p, c))
 
 
 def scratch(p: Problem, config: Any, head: Any) -> dict[str, Meta]:
@@ -83,18 +104,22 @@ def zeroed(p: Problem, config: Any, head: Any) -> tuple[str, ...]:
 
 def launches(p: Problem, config: Any, head: Any) -> list[Launch]:
     (count, high, wide), b, bias, (m, n) = p["values"].shape, p["b"], p.get("bias"), p["out"].shape
-    tall, tile, stages = p["offsets"].numel - 1, config["tile"], config["stages"]
+    tall, tile, stages, towers = p["offsets"].numel - 1, config["tile"], config["stages"], config["towers"]
     across = -(-n // tile)
     form = 0 if bias is None else 1 if bias.shape[1] == 1 and bias.shape[0] == m else 2
-    of = maps(p, tile)
+    of, down = maps(p, tile), -(-tall * high // TOWER) if towers else tall
+    form_of = {"high": down, "across": across} if towers else {"across": across, "lag": config["lag"]}
     args: dict[str, Any] = {
-        "M": m, "N": n, "K": b.shape[0], "blocks": count, "tall": tall, "across": across, "lag": config["lag"], "values_map": of["values"],
+        "M": m, "N": n, "K": b.shape[0], "blocks": count, "tall": tall, **form_of, "values_map": of["values"],
         "b_map": of["b"], "columns": "columns", "offsets": "offsets", "next": "next", "alpha": float(p.option("alpha")),
         "bias": "bias" if bias else None, "bias_step": 0 if bias is None else bias.strides[form - 1], "out": "out",
     }
     types = ("i32",) * 7 + ("map", "map", "ptr", "ptr", "ptr", "f32", "ptr", "i64", "ptr")
     act = ACTIVATIONS.index(str(p.option("activation")))
-    kernel = instance(
-        "spmm", DTYPES[b.dtype].cuda, high, wide, tile, stages, near(b), 8 if n % 8 == 0 else 2 if n % 2 == 0 else 1, act, form
+    step = 8 if n % 8 == 0 else 2 if n % 2 == 0 else 1
+    kind = ("towers", DTYPES[b.dtype].cuda, high, wide, tile, stages, bool(config["held"])) if towers else (
+        "spmm", DTYPES[b.dtype].cuda, high, wide, tile, stages
     )
-    return [Launch(kernel, (min(p.device.sms, tall * across),), args, types=types, block=(288,), shared=stages * 128 * (high + tile))]
+    kernel = instance(*kind, near(b), step, act, form)
+    shared = stages * 128 * ((TOWER if towers else high) + tile)
+    return [Launch(kernel, (min(p.device.sms, down * across),), args, types=types, block=(384 if config["held"] else 288,), shared=shared)]
