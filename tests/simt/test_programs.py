@@ -253,9 +253,9 @@ def test_a_file_that_only_offers_kernels_says_how_to_launch_one(tmp_path: Path) 
             ("own.cu:3: 'CUmodule' is declared neither", "(the driver API is not simulated)"),
         ),
         (
-            "#include <cublasLt.h>\n__global__ void k() {}\nint main() { cublasLtHandle_t h; cublasLtCreate(&h); cublasLtMatmulDesc_t d; "
-            "cublasLtMatmulDescCreate(&d, CUBLAS_COMPUTE_32F, CUDA_R_32F); cublasLtMatmul(h, d); k<<<1, 1>>>(); }\n",
-            ("cublasLt", "not simulated"),
+            "#include <cublasLt.h>\n__global__ void k() {}\nint main() { cublasLtHandle_t h; cublasLtCreate(&h); cublasLtMatrixTransformDesc_t d; "
+            "cublasLtMatrixTransformDescCreate(&d, CUDA_R_32F); k<<<1, 1>>>(); }\n",
+            ("own.cu:3: 'cublasLtMatrixTransformDesc_t' is declared neither",),
         ),
         (
             "__global__ void k() {}\nint main() { int n; cudaHostRegister(&n, 4, 0); k<<<1, 1>>>(); }\n",
