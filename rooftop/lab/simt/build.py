@@ -40,7 +40,7 @@ FEATURES = (  # names that a source may have and the simulator has not: what the
     (r"cudaDev(?:ice)?(?:Get)?P2P", "several GPUs are"), (r"cublasLt", "cuBLASLt is"), (r"nvrtc", "NVRTC in a program is"),
 )
 ENGINE = ("common.cpp",)  # what all modes share
-PROGRAM = ("program", "device_memory", "devices", "launches", "host_calls", "libraries")  # and what a program runs on
+PROGRAM = ("program", "device_memory", "devices", "graphs", "launches", "host_calls", "libraries")  # and what a program runs on
 # the modules that change a source or lay it out
 STEPS = ("translate", "ptx", "whole", "link", "host", "build", "program_text", "program_build")
 SPARE_STACK = 60 << 10  # bytes of a thread's stack beside its largest frames
