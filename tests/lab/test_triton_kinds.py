@@ -9,6 +9,8 @@ from typer.testing import CliRunner
 
 from rooftop.lab.cli import commands
 from rooftop.lab.cli.app import app
+from rooftop.lab.inspect import triton_file
+from rooftop.lab.interpret.host import Watch
 
 pytest.importorskip("triton")
 HEAD = "import torch\nimport triton\nimport triton.language as tl\n"
@@ -62,3 +64,43 @@ def test_a_name_that_this_torch_does_not_have_is_no_fault_and_its_compiler_may_b
     assert code == 3 and "no_such_name" in said, said
     code, said = simulated(tmp_path, "import torch._inductor.utils\n" + SOLVE)
     assert code == 0, said
+
+
+def test_a_file_of_a_package_finds_its_relatives_and_its_init_runs_only_for_its_own_names(tmp_path: Path) -> None:
+    layers = tmp_path / "mykernels" / "layers"
+    layers.mkdir(parents=True)
+    (tmp_path / "mykernels" / "__init__.py").write_text("import a_library_that_is_not_here\n", encoding="utf-8")
+    (tmp_path / "mykernels" / "sizes.py").write_text("BLOCK = 64\n", encoding="utf-8")
+    (layers / "__init__.py").write_text("THREADS = 128\n", encoding="utf-8")
+    (layers / "types.py").write_text("from ..sizes import BLOCK\n", encoding="utf-8")
+    (layers / "mine.py").write_text(
+        f"{HEAD}from . import THREADS, types\nfrom ..sizes import BLOCK\nassert types.BLOCK == BLOCK and THREADS == 128\n"
+        "@triton.jit\ndef twice(x, y, n, B: tl.constexpr):\n    at = tl.program_id(0) * B + tl.arange(0, B)\n"
+        "    tl.store(y + at, 2 * tl.load(x + at, mask=at < n), mask=at < n)\n"
+        "def double(x):\n    y = torch.empty_like(x)\n    twice[(triton.cdiv(x.numel(), BLOCK),)](x, y, x.numel(), B=BLOCK)\n    return y\n",
+        encoding="utf-8",
+    )
+    found = triton_file.launches(layers / "mine.py", "", {}, (), Watch())
+    assert not found.findings and [x.name for x in found.launches] == ["twice"]
+
+
+def test_an_error_of_the_file_itself_is_its_fault_where_nothing_of_it_launches(tmp_path: Path) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text(
+        f"{HEAD}@triton.heuristics({{'EVEN': lambda a: a['rows'] % a['B'] == 0}})\n"
+        "@triton.jit\ndef fill(y, n, B: tl.constexpr, EVEN: tl.constexpr):\n    at = tl.arange(0, B)\n    tl.store(y + at, 1, mask=at < n)\n"
+        "def main():\n    y = torch.empty(64, device='cuda')\n    fill[(1,)](y, 64, B=64)\nif __name__ == '__main__':\n    main()\n", encoding="utf-8",
+    )
+    (finding,) = triton_file.launches(path, "", {}, (), Watch()).findings
+    assert finding.kind == "host" and "KeyError: 'rows'" in finding.text and ":4:" in finding.text
+
+
+def test_functions_are_called_where_the_file_itself_is_too_slow_to_launch_anything(tmp_path: Path) -> None:
+    path = tmp_path / "own.py"
+    path.write_text(
+        f"{HEAD}import time{SOLVE.replace('solve(x: torch.Tensor, y: torch.Tensor, rows: int, columns: int)', 'solve(x, y, rows: int, columns: int)')}"
+        "if __name__ == '__main__':\n    while True:\n        time.sleep(0.01)\n        torch.ones(8)\n", encoding="utf-8",
+    )
+    watch = Watch(total=3.0)
+    found = triton_file.launches(path, "", {}, (), watch)
+    assert [x.name for x in found.launches] == ["turn"] and not found.findings and not watch.over

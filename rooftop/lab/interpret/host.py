@@ -98,7 +98,8 @@ class Watch:
     False).
 
     `choice`: of autotuned kernels only the config of that number, modulo how many there are; None: each of them the first time, then the
-    last. `configs`: the largest number that a kernel had. `over`: the time of the whole file ended it."""
+    last. `configs`: the largest number that a kernel had. `over`: the time of the whole file ended it, half of it where nothing was
+    launched: the rest is for its functions."""
 
     run: bool = True
     seconds: float = 10.0
@@ -121,9 +122,13 @@ class Watch:
         if now - self._told > 5:
             self._told = now
             child.alive()
-        if now - self._began > self.total:
+        if now - self._began > (self.total if self.launches else self.total / 2):
             self.over = True
             raise Over
+
+    def again(self) -> None:
+        """Half of the time anew."""
+        self.over, self._began, self.total = False, 0.0, self.total / 2
 
     @property
     def cut(self) -> bool:
@@ -320,6 +325,7 @@ def run_file(path: Path, watch: Watch, name: str, args: Sequence[str] = ()) -> t
     made = ModuleType(name)
     made.__file__ = str(path)
     before = sys.argv, list(sys.path), sys.modules.get(name)
+    made.__package__ = package_of(path)
     sys.argv, sys.modules[name] = [str(path), *args], made
     sys.path.insert(0, str(path.resolve().parent))
 
@@ -333,6 +339,41 @@ def run_file(path: Path, watch: Watch, name: str, args: Sequence[str] = ()) -> t
         sys.argv, sys.path[:] = before[:2]
         if before[2] is not None:
             sys.modules[name] = before[2]
+
+
+class _Package(ModuleType):
+    """A folder as a package. Its `__init__.py`, which may want the whole library, runs only for a name that no file of the folder has."""
+
+    def __getattr__(self, name: str) -> Any:
+        folder = Path(self.__path__[0])
+        beside = folder / name, folder / f"{name}.py"
+        first = folder / "__init__.py"
+        if name.startswith("__") or "_begun" in vars(self) or not first.is_file() or any(p.exists() for p in beside):
+            raise AttributeError(name)
+        self._begun = True
+        exec(compile(first.read_bytes(), str(first), "exec", dont_inherit=True), vars(self))
+        return getattr(self, name)
+
+
+def package_of(path: Path) -> str:
+    """The package that a file's relative imports (`from ..layers import norm`) mean, which can be imported from here on; "" where it has
+    none. What lies in a package can import it by its whole name too."""
+    dots = [len(d) for d in re.findall(r"^[ \t]*from[ \t]+(\.+)", path.read_text(encoding="utf-8", errors="replace"), re.M)]
+    folders = [path.resolve().parent]
+    while (folders[0] / "__init__.py").is_file() or len(folders) < max(dots, default=0):
+        if folders[0].parent == folders[0]:
+            break
+        folders.insert(0, folders[0].parent)
+    if not (folders[0] / "__init__.py").is_file() and len(folders) > max(dots, default=0):
+        sys.path.insert(0, str(folders.pop(0)))
+    if not dots:
+        return ""
+    for i, folder in enumerate(folders):
+        name = ".".join(f.name for f in folders[: i + 1])
+        made = _Package(name)
+        made.__path__ = [str(folder)]
+        sys.modules.setdefault(name, made)
+    return name
 
 
 def guarded(path: Path, run: Callable[[], Any], watch: Watch) -> tuple[Finding, ...]:

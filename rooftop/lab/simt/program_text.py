@@ -360,11 +360,11 @@ def _addressed(tokens: Sequence[Token], at: int, made: Sequence[Token]) -> int:
     end = at + 1
     if _next(tokens, end) == "<":
         depth = 0
-        for end in range(end, len(tokens)):
+        while end < len(tokens):
             depth += {"<": 1, ">": -1, ">>": -2}.get(tokens[end].text, 0)
-            if depth <= 0 and tokens[end].kind == "symbol":
+            end += 1
+            if depth <= 0 and tokens[end - 1].kind == "symbol":
                 break
-        end += 1
     return 0 if _next(tokens, end) in ("(", "<<<") else end
 
 
