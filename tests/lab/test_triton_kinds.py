@@ -104,3 +104,14 @@ def test_functions_are_called_where_the_file_itself_is_too_slow_to_launch_anythi
     watch = Watch(total=3.0)
     found = triton_file.launches(path, "", {}, (), watch)
     assert [x.name for x in found.launches] == ["turn"] and not found.findings and not watch.over
+
+
+def test_a_module_that_is_not_installed_is_missed_where_it_is_used_and_functions_that_do_without_are_called(tmp_path: Path) -> None:
+    text = (
+        "import no_such_library.layers as theirs\nfrom no_such_library import nn\n"
+        "try:\n    import another_one\n    raise SystemExit('it is here')\nexcept ImportError:\n    pass\nclass Layer(nn.Module):\n    pass\n" + SOLVE
+    )
+    code, said = simulated(tmp_path, text)
+    assert code == 0 and "turn[" in said, said
+    code, said = simulated(tmp_path, f"{text}if __name__ == '__main__':\n    theirs.compare(solve)\n")
+    assert code == 3 and "theirs.compare(solve): the module no_such_library.layers is not installed" in said and "turn[" in said, said

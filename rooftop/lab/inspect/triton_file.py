@@ -24,8 +24,9 @@ def launches(path: Path, word: str, given: Mapping[str, Any], args: Sequence[str
     take. `word`: a function, or a kernel, of which alone the launches are kept."""
     ran = host.program(path, args, watch)
     names = dict(ran.names)
-    if any(f.kind == "absent" for f in ran.findings):
+    if any(f.kind == "absent" and not f.module for f in ran.findings):
         return ran
+    absent = tuple(f for f in ran.findings if f.kind == "absent")  # its functions may do without
     if watch.over and not ran.launches:  # its host code is slow: its functions are called with less
         watch.again()
     kernels = wrappers.kernels(names)
@@ -40,6 +41,7 @@ def launches(path: Path, word: str, given: Mapping[str, Any], args: Sequence[str
     own = tuple(f for f in ran.findings if f.kind == "host" and "SystemExit" not in f.text)
     if not found.launches and (own or not found.findings):  # what it says of itself tells more than what was tried with it
         return replace(ran, findings=own or ran.findings)
+    found = replace(found, findings=(*absent, *found.findings)) if absent and found.launches else found
     return _only(found, kernels.get(word) if word else None, word, path)
 
 

@@ -19,7 +19,7 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 from rooftop.core import child
-from rooftop.lab.interpret import interpreter
+from rooftop.lab.interpret import imports, interpreter
 from rooftop.lab.interpret.memory import StaticAssert
 
 OPTIONS = (
@@ -253,13 +253,14 @@ class _NoCode(dict[str, str]):
 
 
 class _Compiled:
-    """What a launch returns: a kernel that can be launched again, with figures that nobody has measured."""
+    """What a launch returns: a kernel that can be launched again, with figures that nobody has measured; none is 0, since programs divide by
+    them."""
 
     n_regs, n_spills = 32, 0
     asm: Mapping[str, str] = _NoCode()
 
     def __init__(self, watch: Watch, kernel: Any, values: dict[str, Any], options: dict[str, Any]) -> None:
-        self.metadata = SimpleNamespace(shared=0, num_warps=options.get("num_warps", 4), name=kernel.__name__)
+        self.metadata = SimpleNamespace(shared=1024, num_warps=options.get("num_warps", 4), name=kernel.__name__)
         self._again = watch, kernel, values, options
 
     def _init_handles(self) -> None: ...
@@ -279,12 +280,13 @@ class _Compiled:
 class Finding:
     """`kind`: fault (of a kernel), launch (what Triton's own launch refuses), host (of the Python around it), not-simulated, absent (a
     module that is not installed), refused (assumed arguments that it does not take). `line`: of the file's, where it is the Python's;
-    `outside`: an access outside a tensor, which may be the fault of whoever chose the tensors."""
+    `outside`: an access outside a tensor, which may be the fault of whoever chose the tensors; `module`: what is not installed."""
 
     kind: str
     text: str
     line: int = 0
     outside: bool = False
+    module: str = ""
 
     def __str__(self) -> str:
         return self.text
@@ -304,11 +306,17 @@ class Ran:
 
 
 def program(path: Path, args: Sequence[str] = (), watch: Watch | None = None) -> Ran:
-    """Run a file as `python FILE ARGS`, with a GPU that is not there. What it prints goes to the standard error stream."""
+    """Run a file as `python FILE ARGS`, with a GPU that is not there. What it prints goes to the standard error stream.
+
+    A module that is not installed and that nothing does without is missed where it is used, not where it is imported."""
     watch = watch or Watch()
-    with standing_in(watch):
-        made, findings = run_file(path, watch, "__main__", args)
-    return Ran(watch, findings, vars(made))
+    with imports.without() as absent:
+        while True:
+            with standing_in(watch):
+                made, findings = run_file(path, watch, "__main__", args)
+            wanted = [f.module for f in findings if f.module]
+            if not wanted or not absent(wanted[0]):
+                return Ran(watch, findings, vars(made))
 
 
 @contextlib.contextmanager
@@ -325,7 +333,7 @@ def run_file(path: Path, watch: Watch, name: str, args: Sequence[str] = ()) -> t
     made = ModuleType(name)
     made.__file__ = str(path)
     before = sys.argv, list(sys.path), sys.modules.get(name)
-    made.__package__ = package_of(path)
+    made.__package__ = imports.package_of(path)
     sys.argv, sys.modules[name] = [str(path), *args], made
     sys.path.insert(0, str(path.resolve().parent))
 
@@ -339,41 +347,6 @@ def run_file(path: Path, watch: Watch, name: str, args: Sequence[str] = ()) -> t
         sys.argv, sys.path[:] = before[:2]
         if before[2] is not None:
             sys.modules[name] = before[2]
-
-
-class _Package(ModuleType):
-    """A folder as a package. Its `__init__.py`, which may want the whole library, runs only for a name that no file of the folder has."""
-
-    def __getattr__(self, name: str) -> Any:
-        folder = Path(self.__path__[0])
-        beside = folder / name, folder / f"{name}.py"
-        first = folder / "__init__.py"
-        if name.startswith("__") or "_begun" in vars(self) or not first.is_file() or any(p.exists() for p in beside):
-            raise AttributeError(name)
-        self._begun = True
-        exec(compile(first.read_bytes(), str(first), "exec", dont_inherit=True), vars(self))
-        return getattr(self, name)
-
-
-def package_of(path: Path) -> str:
-    """The package that a file's relative imports (`from ..layers import norm`) mean, which can be imported from here on; "" where it has
-    none. What lies in a package can import it by its whole name too."""
-    dots = [len(d) for d in re.findall(r"^[ \t]*from[ \t]+(\.+)", path.read_text(encoding="utf-8", errors="replace"), re.M)]
-    folders = [path.resolve().parent]
-    while (folders[0] / "__init__.py").is_file() or len(folders) < max(dots, default=0):
-        if folders[0].parent == folders[0]:
-            break
-        folders.insert(0, folders[0].parent)
-    if not (folders[0] / "__init__.py").is_file() and len(folders) > max(dots, default=0):
-        sys.path.insert(0, str(folders.pop(0)))
-    if not dots:
-        return ""
-    for i, folder in enumerate(folders):
-        name = ".".join(f.name for f in folders[: i + 1])
-        made = _Package(name)
-        made.__path__ = [str(folder)]
-        sys.modules.setdefault(name, made)
-    return name
 
 
 def guarded(path: Path, run: Callable[[], Any], watch: Watch) -> tuple[Finding, ...]:
@@ -396,7 +369,7 @@ def finding(path: Path, error: BaseException, watch: Watch) -> Finding | None:
     if isinstance(error, interpreter.InterpretError):
         return Finding("fault", str(error), outside=isinstance(error, interpreter.OutOfBounds))
     if isinstance(error, ModuleNotFoundError) and error.name:
-        return Finding("absent", f"{place(path, error)}: the module {error.name} is not installed")
+        return Finding("absent", f"{place(path, error)}: the module {error.name} is not installed", module=error.name)
     if isinstance(error, ImportError) and error.name:  # of another version than the one that is here
         return Finding("absent", f"{place(path, error)}: {error}")
     if isinstance(error, Over) or (isinstance(error, SystemExit) and error.code in (None, 0)):
