@@ -419,6 +419,7 @@ def _run(command: list[str], folder: Path, path: str, text: str = "", kernels: S
                 f"{found[1].replace(MARK, '')}:{found[2]}: not simulated: #include <{found[3]}>: the simulator has no such header"
             )
         errors = [line for line in lines if re.search(r"\b(error|undefined reference|multiple definition|relocation)\b", line)] or lines
+        errors = [line for line in errors if not line.startswith(f"{RUNTIME}/")] or errors  # the user's own lines say it
         if (unknown := re.search(rf"^{ENTRY}:(\d+)\b.*error: (.*)", done.stderr, re.M)) and kernels:
             have = ", ".join(k.name + ("<...>" if k.template else "") for k in ordinary.kernels(text)) or "none"
             asked = kernels[int(unknown[1]) - 1]
