@@ -115,3 +115,11 @@ def test_a_module_that_is_not_installed_is_missed_where_it_is_used_and_functions
     assert code == 0 and "turn[" in said, said
     code, said = simulated(tmp_path, f"{text}if __name__ == '__main__':\n    theirs.compare(solve)\n")
     assert code == 3 and "theirs.compare(solve): the module no_such_library.layers is not installed" in said and "turn[" in said, said
+
+
+def test_kernels_that_a_file_beside_launches_are_launched_by_it(tmp_path: Path) -> None:
+    (tmp_path / "turn_kernels.py").write_text(HEAD + SOLVE.partition("def solve")[0], encoding="utf-8")
+    (tmp_path / "unlike.py").write_text("from other_turn_kernels import turn\n", encoding="utf-8")
+    (tmp_path / "layer.py").write_text(f"{HEAD}from .turn_kernels import turn\ndef solve{SOLVE.partition('def solve')[2]}", encoding="utf-8")
+    found = triton_file.launches(tmp_path / "turn_kernels.py", "", {}, (), Watch())
+    assert [x.name for x in found.launches] == ["turn"] and not found.findings, found
