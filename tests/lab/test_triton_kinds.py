@@ -123,3 +123,9 @@ def test_kernels_that_a_file_beside_launches_are_launched_by_it(tmp_path: Path) 
     (tmp_path / "layer.py").write_text(f"{HEAD}from .turn_kernels import turn\ndef solve{SOLVE.partition('def solve')[2]}", encoding="utf-8")
     found = triton_file.launches(tmp_path / "turn_kernels.py", "", {}, (), Watch())
     assert [x.name for x in found.launches] == ["turn"] and not found.findings, found
+
+
+def test_a_test_that_wants_sizes_leaves_the_function_it_tests_to_be_called(tmp_path: Path) -> None:
+    code, said = simulated(tmp_path, f"{SOLVE.replace('(x: torch.Tensor, y: torch.Tensor, rows: int, columns: int)', '(x, y, rows: int, columns: int)')}\n"
+                           "def test_op(SHAPE, STEPS):\n    x = torch.ones(*SHAPE, STEPS)\n    solve(x, x, 1, STEPS)\n")
+    assert code == 0 and "turn[" in said, said

@@ -154,3 +154,12 @@ extern "C" void solve(const float* x, float* y, int n) { k<<<(n + 127) / 128, 12
     assert code == 1 and "shared-race" in said and "may come of that" not in said, said
     code, said = simulated(tmp_path, text.replace("if (i < n) y[i]", "y[i + 1000]"))
     assert code == 3 and "its inputs are assumed, and what is found may come of that" in said, said
+
+
+def test_a_program_that_lists_choices_is_called_with_the_first(tmp_path: Path) -> None:
+    code, said = simulated(tmp_path, (
+        "#include <cstdio>\n#include <cstring>\n__global__ void k(int* x) { x[threadIdx.x] = 1; }\nint main(int argc, char** argv) {\n"
+        '    if (argc < 2) { printf("Usage:\\n  %s --quick   # a few\\n  %s --all\\n", argv[0], argv[0]); return 0; }\n'
+        '    int* x;\n    cudaMalloc(&x, 128);\n    if (!strcmp(argv[1], "--quick")) k<<<1, 32>>>(x);\n    cudaFree(x);\n}\n'
+    ))
+    assert code == 0 and "--args '--quick', as its usage has it" in said and "k<<<1, 32>>>(x)" in said, said

@@ -41,6 +41,9 @@ def launches(path: Path, word: str, given: Mapping[str, Any], args: Sequence[str
         return ran
     functions = wrappers.functions(names, "__main__")
     found = _called(path, names, functions, given, watch, seed) if functions else _beside(path, ran, given, watch, seed)
+    if not found.launches and (inner := wrappers.functions(names, "__main__", inner=True)):  # of a test, say, that wants sizes
+        by_inner = _called(path, names, inner, given, watch, seed)
+        found = by_inner if by_inner.launches else found
     own = tuple(f for f in ran.findings if f.kind == "host" and "SystemExit" not in f.text)
     if not found.launches and (own or not found.findings):  # what it says of itself tells more than what was tried with it
         return replace(ran, findings=own or ran.findings)

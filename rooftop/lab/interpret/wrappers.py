@@ -51,20 +51,19 @@ def jit_of(kernel: Any) -> Any:
     return kernel
 
 
-def functions(names: Mapping[str, Any], module: str) -> dict[str, Callable[..., Any]]:
+def functions(names: Mapping[str, Any], module: str, inner: bool = False) -> dict[str, Callable[..., Any]]:
     """The functions of a file that launch its kernels, themselves or by others of its functions; `apply` of classes of autograd. Of those
-    that others of them call none is among them."""
+    that others of them call none is among them, or with `inner` those alone."""
     launch = set(kernels(names))
     own = {n: f for n, f in names.items() if inspect.isfunction(f) and f.__module__ == module}
-    classes = {
-        n: c for n, c in names.items() if inspect.isclass(c) and c.__module__ == module and hasattr(c, "forward") and hasattr(c, "apply")
-    }
+    classes = {n: c for n, c in names.items() if inspect.isclass(c) and c.__module__ == module and _of_autograd(c)}
     used = {n: _names(f) for n, f in own.items()} | {n: _names(inspect.getattr_static(c, "forward")) for n, c in classes.items()}
     found: set[str] = set()
     while new := {n for n, u in used.items() if n not in found and u & (launch | found)}:
         found |= new
-    inner = {n for f in found for n in used[f] if n in found and n != f}
-    return {n if n in own else f"{n}.apply": own[n] if n in own else classes[n].apply for n in used if n in (found - inner or found)}
+    called = {n for f in found for n in used[f] if n in found and n != f}
+    chosen = called if inner else found - called or found
+    return {n if n in own else f"{n}.apply": own[n] if n in own else classes[n].apply for n in used if n in chosen}
 
 
 def _names(function: Any) -> set[str]:
@@ -77,6 +76,13 @@ def _names(function: Any) -> set[str]:
         found |= set(code.co_names)
         todo += [c for c in code.co_consts if inspect.iscode(c)]
     return found
+
+
+def _of_autograd(found: Any) -> bool:
+    """Whether a class is a function of autograd; a module has `forward` and `apply` too, which are others."""
+    from torch.autograd import Function
+
+    return issubclass(found, Function) and "forward" in vars(found)
 
 
 def resolve(names: Mapping[str, Any], word: str, path: Any) -> Any:
@@ -92,7 +98,7 @@ def resolve(names: Mapping[str, Any], word: str, path: Any) -> Any:
         )
     for part in rest:
         found = getattr(found, part, None)
-    if inspect.isclass(found) and hasattr(found, "forward") and hasattr(found, "apply"):  # of autograd
+    if inspect.isclass(found) and _of_autograd(found):
         found = found.apply
     if not callable(found):
         raise ValueError(f"{path}: {word} is no function")

@@ -96,7 +96,7 @@ def _assumed(
     large = [n for n in whole if not SMALL.search(n) or len(whole) == 1]
     sizes = {**dict.fromkeys(whole, 3), **dict.fromkeys(large, SIDE if len(large) > 1 or "threadIdx.y" in body else 16 * SIDE)}
     sides = [int(n) for name, n in _SIDE.findall(source_text) if re.search(rf"\b{name}\b", body)]
-    bound = re.search(r"__launch_bounds__\s*\(\s*(\d+)", body)
+    bound = re.search(r"__launch_bounds__\s*\(\s*(\d+)", body) or re.search(r"\bcub::Block\w+\s*<[^<>;]*?,\s*(\d+)", body)
     if "threadIdx.y" in body:
         side = next((n for n in sides if 1 < n <= 32), 16)
         block = stated if len(stated) > 1 else [side, side]
