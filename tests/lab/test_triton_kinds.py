@@ -43,7 +43,8 @@ def test_sizes_beside_tensors_are_assumed_and_what_is_past_them_is_a_fault(tmp_p
     assert code != 0, said
 
 
-def test_a_product_with_what_the_kernel_has_made_16_bit_is_called_with_tensors_of_16_bits(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["float16", "bfloat16"])
+def test_a_product_with_what_the_kernel_has_made_16_bit_is_called_with_tensors_of_16_bits(kind: str, tmp_path: Path) -> None:
     code, said = simulated(tmp_path, """
 @triton.jit
 def product(x, y, z, BLOCK: tl.constexpr):
@@ -55,8 +56,8 @@ def squared(x, y):
     z = torch.empty(64, 64, device=x.device)
     product[(1,)](x.flatten()[:4096].contiguous(), y.flatten()[:4096].contiguous(), z, 64)
     return z
-""")
-    assert code == 0 and "float16" in said, said
+""".replace("tl.float16", f"tl.{kind}"))
+    assert code == 0 and f"={kind} " in said, said
 
 
 def test_a_name_that_this_torch_does_not_have_is_no_fault_and_its_compiler_may_be_imported(tmp_path: Path) -> None:

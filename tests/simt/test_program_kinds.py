@@ -163,3 +163,13 @@ def test_a_program_that_lists_choices_is_called_with_the_first(tmp_path: Path) -
         '    int* x;\n    cudaMalloc(&x, 128);\n    if (!strcmp(argv[1], "--quick")) k<<<1, 32>>>(x);\n    cudaFree(x);\n}\n'
     ))
     assert code == 0 and "--args '--quick', as its usage has it" in said and "k<<<1, 32>>>(x)" in said, said
+
+
+def test_a_struct_of_pointers_and_sizes_is_filled_field_by_field() -> None:
+    text = (
+        "struct Params {\n    float* x; // [rows, columns]\n    const int* index;\n    float scale;\n    int rows, unused;\n};\n".replace("rows, unused", "rows")
+        + "__global__ void k(const Params p, int n) { if (threadIdx.x < n) p.x[threadIdx.x] = p.scale * p.index[0]; }\n"
+    )
+    code, said = kernel_caller.call_of_kernels(text, [(k, k.name) for k in ordinary.kernels(text)], {}, text)
+    assert "p.x=f32:4096, p.index=i32:4096, p=Params{p_x, p_index, 1.0f, 64}, n=64" in said, said
+    assert "k(simt_a...); }, Params{p_x, p_index, 1.0f, 64}, 64);" in code

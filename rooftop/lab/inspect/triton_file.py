@@ -93,14 +93,14 @@ def _called(path: Path, names: Any, functions: dict[str, Any], given: Mapping[st
             except ValueError as error:
                 refused.append(Finding("refused", str(error)))
                 continue
-            short = False
+            narrower = ["bfloat16", "float16"]  # types to go on to
             while calls:
                 values = calls.pop(0)
                 before = {k: replace(x) for k, x in watch.launches.items()}
                 raised = host.guarded(path, partial(function, *values.values()), watch)
                 failed = [replace(f, text=f"{word}({_said(values)}): {f}") for f in raised]
-                if not short and any(OF_16_BITS in str(f) for f in failed):
-                    short, calls, watch.launches = True, list(made(dtype="float16")), before
+                if narrower and any(OF_16_BITS in str(f) for f in failed):
+                    calls, watch.launches = list(made(dtype=narrower.pop())), before
                     continue
                 if all(f.kind != "host" and not (f.outside and not given) for f in failed):
                     findings += failed

@@ -155,7 +155,7 @@ def _kernels_of(source: Source, given: Mapping[str, str]) -> tuple[Source, str]:
     from rooftop.lab.simt import kernel_caller
 
     text = _code(source)
-    code, assumed = kernel_caller.call_of_kernels(text, _instances(text), given)
+    code, assumed = kernel_caller.call_of_kernels(text, _instances(text), given, source.whole)
     return replace(source, added=code, device=True, guessed="its launches are assumed"), assumed
 
 
