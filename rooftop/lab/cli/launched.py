@@ -40,7 +40,8 @@ class Ordinary:
 
 
 def unusual(path: Path, kernel: str) -> bool:
-    """Whether a kernel is none that `ordinary` finds in the file itself: of a header, made by a macro, or one of several of its name."""
+    """Whether a kernel is none that `ordinary` finds in the file itself: of a header, made by a macro, one of several of its name, or of a
+    file that wants CUB, which programs alone have."""
     from rooftop.core import head_text
     from rooftop.lab.simt import ordinary, program_build
 
@@ -49,6 +50,8 @@ def unusual(path: Path, kernel: str) -> bool:
     def there(text: str) -> int:
         return sum(base in (k.name, k.name.rpartition("::")[2]) for k in ordinary.every_kernel(text))
 
+    if re.search(r"^[ \t]*#[ \t]*include[ \t]*<cub/", text, re.M):
+        return True
     makers = re.findall(r"^[ \t]*#[ \t]*define[ \t]+(\w+)\([^)]*\)(?:[^\n]|\\\n)*__global__", text, re.M)
     made = any(re.search(rf"^[ \t]*{maker}\s*\([^)]*\b{re.escape(base)}\b", text, re.M) for maker in makers)
     return there(text) > 1 or (there(text) == 0 and (made or any(map(there, program_build.read(path).texts.values()))))
