@@ -59,8 +59,8 @@ def cases(op: Contract) -> Iterator[tuple[str, Case]]:
     yield from ((BENCH, case) for case in op.cases if "bench" in case.tags)
 
 
-def measure(names: Sequence[str] = (), budget_s: float = 120.0, say: Any = print) -> list[Table]:
-    """A record of kind `clock` an op, a row a case: seconds without and with the mode on the kernel clock. Cases that the budget leaves are
+def measure(names: Sequence[str] = (), budget_s: float = 120.0, say: Any = print) -> Iterator[Table]:
+    """As each op is done, a record of kind `clock` an op, a row a case: seconds without and with the mode on the kernel clock. Cases that the budget leaves are
     named."""
     import torch
 
@@ -68,7 +68,6 @@ def measure(names: Sequence[str] = (), budget_s: float = 120.0, say: Any = print
 
     index = torch.cuda.current_device()
     timer, device, began = Timer(CudaBackend(index)), device_of(index), time.monotonic()
-    made: list[Table] = []
     for op in ops(names):
         rows: list[dict[str, Any]] = []
         left: list[str] = []
@@ -89,8 +88,7 @@ def measure(names: Sequence[str] = (), budget_s: float = 120.0, say: Any = print
             rows.append({"group": group, "case": case.id, **row})
             say(f"{op.name} {case.id}: {row['free'] * 1e6:.1f} us free, {row['mode'] * 1e6:.1f} in the mode ({row['free'] / row['mode']:.2f})")
         about = {"device": store.about(device), "versions": store.versions()}
-        made.append({"kind": "clock", "subject": SUBJECT + op.name, "rows": rows, "left": left, **about})
-    return made
+        yield {"kind": "clock", "subject": SUBJECT + op.name, "rows": rows, "left": left, **about}
 
 
 def chosen(op: Contract, case: Case, device: Any) -> Iterator[Call]:
