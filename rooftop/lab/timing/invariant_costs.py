@@ -8,6 +8,7 @@ import contextlib
 import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -56,7 +57,24 @@ def cases(op: Contract) -> Iterator[tuple[str, Case]]:
     if op.swept is not None and op.swept.rows == "rows" and tuple(op.swept.drawn) == ("columns",) and "bf16" in op.swept.dtypes:
         for rows in (1, 16):
             yield "fewer rows than multiprocessors", op.swept.case("bf16", {"columns": 8192, "rows": rows})
-    yield from ((BENCH, case) for case in op.cases if "bench" in case.tags)
+    for case in op.cases:
+        if "bench" in case.tags:
+            yield BENCH, seeded(case) if op.name == "sample" else case
+
+
+def seeded(case: Case) -> Case:
+    """Of `sample`, with a seed for each row: the mode refuses one for all."""
+    if case.inputs["seeds"] is not None:
+        return case
+    return replace(case, inputs={**case.inputs, "seeds": Input((case.inputs["logits"].shape[0],), "i32")})
+
+
+def losses(on: bool, tensors: Mapping[str, Any]) -> Any:
+    """`linear_cross_entropy` of no gradient, which the mode runs as a product and a loss."""
+    from rooftop import linear_cross_entropy
+
+    with invariance.invariant(on):
+        return linear_cross_entropy(tensors["x"], tensors["weight"], tensors["target"], bias=tensors.get("bias"), reduction="none")
 
 
 def measure(names: Sequence[str] = (), budget_s: float = 120.0, say: Any = print) -> Iterator[Table]:
@@ -107,6 +125,11 @@ def timed(op: Contract, case: Case, timer: Timer, device: Any) -> dict[str, Any]
     sets = [tensors] + [{n: None if t is None else t.clone() for n, t in tensors.items()} for _ in range(sets_needed(touched, device.l2_bytes) - 1)]
     values: list[Any] = [options[n] for n in op.runtime_options]
     found: dict[str, Plan] = {}
+    if op.name == "linear_cross_entropy":
+        with torch.no_grad():
+            both = [Candidate(n, [partial(losses, on, s) for s in sets]) for n, on in (("free", False), ("mode", True))]
+            took = timer.measure(both, bytes_per_call=touched, budget_s=CASE_S, target=0.01, samples=(7, 60))
+        return {n: took[n].median for n in took} | {"kernels": ["linear_cross_entropy", "matmul, cross_entropy"]}
     with torch.no_grad():
         for name, on in (("free", False), ("mode", True)):
             with invariance.invariant(on):
