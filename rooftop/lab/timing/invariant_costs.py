@@ -66,7 +66,9 @@ def seeded(case: Case) -> Case:
     """Of `sample`, with a seed for each row: the mode refuses one for all."""
     if case.inputs["seeds"] is not None:
         return case
-    return replace(case, inputs={**case.inputs, "seeds": Input((case.inputs["logits"].shape[0],), "i32")})
+    logits = case.inputs["logits"]
+    assert isinstance(logits, Input)
+    return replace(case, inputs={**case.inputs, "seeds": Input((logits.shape[0],), "i32")})
 
 
 def losses(on: bool, tensors: Mapping[str, Any]) -> Any:
@@ -129,7 +131,7 @@ def timed(op: Contract, case: Case, timer: Timer, device: Any) -> dict[str, Any]
         with torch.no_grad():
             both = [Candidate(n, [partial(losses, on, s) for s in sets]) for n, on in (("free", False), ("mode", True))]
             took = timer.measure(both, bytes_per_call=touched, budget_s=CASE_S, target=0.01, samples=(7, 60))
-        return {n: took[n].median for n in took} | {"kernels": ["linear_cross_entropy", "matmul, cross_entropy"]}
+        return {c.name: took[c.name].median for c in both} | {"kernels": ["linear_cross_entropy", "matmul, cross_entropy"]}
     with torch.no_grad():
         for name, on in (("free", False), ("mode", True)):
             with invariance.invariant(on):
