@@ -4,8 +4,8 @@ A kernel's case whose check record has the digest of the tree (kernel, helpers, 
 run, up to `LONGEST` elements and, of each kernel, one case beyond, while the budget `UNPROVEN` lasts. A sample of all cases runs as well, within `BUDGET`.
 Both budgets count elements over all kernels together and are shared out by a seed that is another in each commit. `make test-all` runs every case.
 
-Tests marked `sampled(group, kernels...)` are chosen likewise, within SAMPLES; "slow": those of the workbench that take seconds; "serve": minutes, with
-`--all` alone.
+Tests marked `sampled(group, kernels...)` are chosen likewise, within SAMPLES; "slow" and "simulator": those of the workbench that take seconds; "serve":
+minutes, with `--all` alone.
 
 What runs because it has changed ends with `SECONDS` as well: then only the first test or case of a kernel runs, and the end of the run names what was left
 out. So the time of a run grows neither with the number of ops nor with what a commit touches."""
@@ -41,14 +41,15 @@ UNPROVEN = 4 << 20  # elements of all cases without a check record of the presen
 PRICE = 1 << 12  # elements whose time a case takes whatever its size: inputs, reference, judgement
 # Group of tests that are marked `sampled` -> (of those of which nothing has changed, how many run; how many run at most).
 SAMPLES = {
-    "kernels": (40, 70), "binaries": (40, 60), "counters": (2, 4), "fuzz": (8, 10), "warm": (8, 12), "corpus": (90, 120), "slow": (25, 40), "models": (70, 100),
-    "programs": (6, 10), "targets": (6, 9), "cpu": (5, 8), "patched": (8, 20), "compiled": (2, 5),
-    "exploits": (4, 6), "serve": (0, 0), "puzzles": (1, 2), "questions": (3, 5), "compiled_questions": (1, 1),
+    "kernels": (20, 40), "binaries": (12, 24), "counters": (2, 4), "fuzz": (5, 8), "warm": (5, 8), "corpus": (30, 45), "slow": (12, 24), "simulator": (8, 16),
+    "models": (30, 45), "programs": (4, 6), "targets": (3, 6), "cpu": (5, 8), "patched": (5, 10), "compiled": (1, 3),
+    "exploits": (2, 4), "serve": (0, 0), "puzzles": (1, 2), "questions": (2, 4), "compiled_questions": (1, 1),
 }
 SECONDS = 60.0  # of CPU time that each process of a run has for what has changed, beyond the sample
 FEW = 12  # kernels' files that a commit touches: all tests of these kernels run, beyond the bounds
 ENGINES = {  # group -> what its tests are about beside kernels: they have changed where one of these files has
-    "counters": ("rooftop/lab/simt/",), "corpus": ("rooftop/lab/simt/",), "programs": ("rooftop/lab/simt/",), "fuzz": ("rooftop/lab/fuzz/", "rooftop/ops/"),
+    "counters": ("rooftop/lab/simt/",), "corpus": ("rooftop/lab/simt/",), "programs": ("rooftop/lab/simt/",), "simulator": ("rooftop/lab/simt/",),
+    "fuzz": ("rooftop/lab/fuzz/", "rooftop/ops/"),
     "slow": ("rooftop/core/", "rooftop/lab/"), "warm": ("rooftop/lab/timing/warm.py",), "models": ("rooftop/drop_in/",),
     "cpu": ("rooftop/ops/",),
     "patched": ("rooftop/drop_in/",), "compiled": ("rooftop/drop_in/",),

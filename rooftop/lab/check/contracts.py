@@ -71,8 +71,8 @@ def judged(op: Contract) -> Iterator[tuple[str, str | None]]:
 
 
 def passing(op: Contract, versions: Mapping[str, Callable[..., Any]], cases: Iterable[Case]) -> list[str]:
-    """Those versions of an op that fail none of the cases. Each is judged until it fails one, the smallest cases come first, and what a case must give is worked
-    out once for all versions."""
+    """Those versions of an op that fail none of the cases. Each is judged until it fails one, the smallest cases come first, and what a
+    case must give is worked out once for all versions."""
     left = dict(versions)
     for c in sorted(cases, key=lambda c: sum(prod(v.shape) for _, v in c.tensors())):
         if not left:
