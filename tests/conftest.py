@@ -65,6 +65,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items[:] = [item for item in items if item not in out]
 
 
+def pytest_collection_finish() -> None:
+    """Python's collector never again looks through what was collected and imported: it stays to the end."""
+    gc.freeze()
+
+
 def pytest_runtest_setup(item: pytest.Item) -> None:
     mark = item.get_closest_marker("sampled")
     if mark is None or whole(item.config):
