@@ -20,11 +20,11 @@ def test_a_page_tells_where_the_shipped_kernel_differs_from_the_last_rung(tmp_pa
     kernel.write_text(text.replace("template <typename T>", "// wgmma: only said\ntemplate <typename T>"), encoding="utf-8")
     page = made.page([])
     assert list(page.beyond) == [
-        "02 is 5 lines of code in 1 file; scale__cuda is 6 lines of code in 1 file: scale__cuda.cu.",
-        "Of the hardware only it uses TMA.",
-        "At big f32 02 launches 131072 blocks of 256 threads; it launches 262144 blocks of 128 threads.",
-        "Its config there: threads 256, now 128.",
-        "Of 3 cases that are timed 02 takes 2, it 3, as odd f32.",
+        "Rung 02, the last in a file of its own, is 5 lines of code in 1 file; scale__cuda is 6 lines of code in 1 file, new are scale__cuda.cu.",
+        "Of the hardware, only the shipped kernel uses TMA.",
+        "At big f32, rung 02 launches 131072 blocks of 256 threads; the shipped kernel 262144 blocks of 128 threads.",
+        "In the config of that launch threads 256 becomes 128.",
+        "Of the 3 timed cases of scale, rung 02 takes 2 and the shipped kernel 3, among them odd f32, which the rung does not.",
     ]
     assert " ".join(page.beyond) in Strict(made.build([])[1]).text
     assert list(ladder_text.overview(page))[-5:] == [f"  {line}" for line in page.beyond]

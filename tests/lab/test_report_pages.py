@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import re
 from html import unescape
 from itertools import pairwise
@@ -14,7 +13,7 @@ import pytest
 from _report import FACTS, H100, H200, Made, Strict, kernel, make, quoted, ratio
 
 from rooftop.core import registry
-from rooftop.lab.report import charts, picture, scatter, site
+from rooftop.lab.report import charts, scatter, site
 
 
 @pytest.fixture
@@ -223,19 +222,6 @@ def test_points_stand_at_their_shares_and_no_label_lies_on_another() -> None:
     for (x, y, w), (x2, y2, w2) in ((a, b) for i, a in enumerate(boxes) for b in boxes[:i]):
         assert x + w <= x2 or x2 + w2 <= x or abs(y - y2) >= 13
     assert scatter.drawing([], "things") == ""
-
-
-def test_labels_never_overlap_and_move_no_more_than_needed() -> None:
-    rng = random.Random(7)
-    for _ in range(300):
-        heights = [rng.random() for _ in range(rng.randrange(1, 9))]
-        placed = picture.spread(heights, 0.05)
-        order = sorted(range(len(heights)), key=lambda i: heights[i])
-        ordered = [placed[i] for i in order]
-        assert all(b - a >= 0.05 - 1e-9 for a, b in pairwise(ordered))
-        assert all(-1e-9 <= y <= 1 + 1e-9 for y in placed)
-    assert picture.spread([0.2, 0.8, 0.5], 0.05) == [0.2, 0.8, 0.5]
-    assert picture.spread([0.5, 0.5], 0.1) == pytest.approx([0.45, 0.55])
 
 
 @pytest.mark.parametrize(

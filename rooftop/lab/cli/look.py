@@ -99,14 +99,12 @@ def show(name: Annotated[str, typer.Argument(help="A ladder (sgemm_cuda), or one
     the rung before.
 
     Examples: [bold]rooftop show sgemm_cuda[/bold] · [bold]rooftop show sgemm_cuda/04[/bold]"""
+    from rooftop.core import registry
     from rooftop.lab.report import ladder_text
 
-    ladder, _, number = name.partition("/")
-    digits = number.partition("_")[0]
-    if number and not digits.isdigit():
-        raise ValueError(f"{name}: a rung is named by its number, as in {ladder}/04")
-    page = ladder_text.page_of(ladder, kept_records())
-    for line in ladder_text.rung(page, int(digits)) if number else ladder_text.overview(page):
+    number = registry.rung(name).number if "/" in name else None
+    page = ladder_text.page_of(name.partition("/")[0], kept_records())
+    for line in ladder_text.overview(page) if number is None else ladder_text.rung(page, number):
         echo(line)
 
 
