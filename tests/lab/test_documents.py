@@ -18,9 +18,8 @@ from rooftop.lab.cli import app, commands
 from rooftop.lab.records import store
 from rooftop.lab.records.record import Record
 from rooftop.lab.report import documents
-from rooftop.lab.report.charts import number
-from rooftop.lab.report.data import Gatherer, gather
-from rooftop.lab.report.model import SiteData
+from rooftop.lab.report.data import Gatherer, SiteData, gather
+from rooftop.lab.report.markup import number
 
 RESULTS = settings.CHECKOUT / "results"
 READ = store.read

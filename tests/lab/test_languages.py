@@ -13,7 +13,7 @@ from rooftop.core.registry import House
 from rooftop.core.spec import TARGETS
 from rooftop.lab.records.record import Clock, Versus
 from rooftop.lab.report import language_page
-from rooftop.lab.report.model import InLanguage, LanguageRow
+from rooftop.lab.report.language_page import InLanguage, LanguageRow
 from rooftop.lab.timing import languages
 
 

@@ -14,6 +14,7 @@ from _report import FACTS, H100, H200, Made, Strict, kernel, make, quoted, ratio
 
 from rooftop.core import registry
 from rooftop.lab.report import charts, scatter, site
+from rooftop.lab.report.markup import number
 
 
 @pytest.fixture
@@ -229,7 +230,7 @@ def test_points_stand_at_their_shares_and_no_label_lies_on_another() -> None:
     [(0.0336, 4, "0.03360"), (1.0, 3, "1.00"), (184730.2, 4, "184\u202f730"), (999.96, 4, "1\u202f000"), (0.0, 4, "0"), (-12.346, 4, "-12.35")],
 )
 def test_numbers_are_written_to_so_many_digits(value: float, digits: int, text: str) -> None:
-    assert charts.number(value, digits) == text
+    assert number(value, digits) == text
 
 
 # -- the tree as it is -----------------------------------------------------------------------------------------------

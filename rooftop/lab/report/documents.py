@@ -13,9 +13,8 @@ from rooftop.core.texts import markdown
 from rooftop.lab.records import store, trials
 from rooftop.lab.records.record import Record, newest, of_kind
 from rooftop.lab.report import codec_peers, language_page, loss_curves, models_page, precision, profiling_page, tables
-from rooftop.lab.report.data import Digests, gather
+from rooftop.lab.report.data import Digests, SiteData, gather
 from rooftop.lab.report.markup import table
-from rooftop.lab.report.model import SiteData
 from rooftop.lab.report.picture import picture
 from rooftop.lab.report.sparse_grid import drawing as sparse_drawing
 from rooftop.lab.report.sparse_grid import table as sparse_table

@@ -12,7 +12,7 @@ from rooftop.lab import candidates
 from rooftop.lab.records.store import Record
 from rooftop.lab.report import data, ladder_cases, rung_counts, site
 from rooftop.lab.report.counts import COUNTED
-from rooftop.lab.report.model import LadderPage, RungRow
+from rooftop.lab.report.data import LadderPage, RungRow
 
 
 def page_of(name: str, records: list[Record]) -> LadderPage:

@@ -9,7 +9,7 @@ from typing import Any
 
 from rooftop.core import settings
 from rooftop.lab.records.record import Record
-from rooftop.lab.report.model import SiteData
+from rooftop.lab.report.data import SiteData
 from rooftop.lab.report.picture import STYLE
 
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 600, 320, 52, 24, 24, 48  # pixels: the picture, the margins of the curves

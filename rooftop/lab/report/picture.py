@@ -7,9 +7,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from html import escape
 
-from rooftop.lab.report.charts import Bar, climb, number
+from rooftop.lab.report.charts import Bar, climb
+from rooftop.lab.report.data import LadderPage
 from rooftop.lab.report.drawings.canvas import length
-from rooftop.lab.report.model import LadderPage
+from rooftop.lab.report.markup import number
 
 # pixels. Narrow, so that the words are legible where a phone shows the picture at half its size.
 WIDTH, SIDE, RIGHT, TOP = 600, 16, 74, 76  # the picture; the margins of the words; of the bars

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from html import escape
 
 from rooftop.lab.records.store import Record
+from rooftop.lab.report.data import SiteData
 from rooftop.lab.report.drawings.canvas import length
-from rooftop.lab.report.model import SiteData
 from rooftop.lab.report.picture import STYLE
 from rooftop.lab.report.scatter import room
 

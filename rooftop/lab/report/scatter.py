@@ -12,7 +12,7 @@ from html import escape
 
 from markupsafe import Markup
 
-from rooftop.lab.report.charts import number
+from rooftop.lab.report.markup import number
 
 WIDE, NARROW = 900, 340  # pixels
 HEIGHT = 330

@@ -10,7 +10,7 @@ from html import escape
 from math import log2
 
 from rooftop.lab.records.store import Record
-from rooftop.lab.report.model import SiteData
+from rooftop.lab.report.data import SiteData
 from rooftop.lab.report.picture import STYLE
 
 DENSE = "cublas"  # the peer
