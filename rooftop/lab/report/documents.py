@@ -223,7 +223,7 @@ TABLES: Mapping[tuple[str, str], Callable[[list[Record], SiteData], str]] = {  #
     ("docs/profiling.md", "right"): profiling_page.right,
     ("docs/profiling.md", "levers"): profiling_page.levers,
     ("docs/profiling.md", "ladders"): profiling_page.ladders,
-    ("docs/languages.md", "languages"): language_page.table,
+    ("docs/languages.md", "languages"): lambda _, site: language_page.table(site.languages),
     ("docs/sparse.md", "where dense wins"): sparse_table,
     ("docs/sparse.md", "advice"): sparse_auto.table,
     ("docs/invariance.md", "costs"): invariant_costs.table,

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from rooftop.core import helpers, settings
 from rooftop.core.backends.table import BACKENDS
@@ -15,9 +14,6 @@ from rooftop.core.registry import HOUSE, House
 from rooftop.lab.records.record import Record, of_kind
 from rooftop.lab.report.joined import Measured
 from rooftop.lab.timing.languages import LANGUAGES, ROWS, subject_of
-
-if TYPE_CHECKING:
-    from rooftop.lab.report.data import SiteData
 
 Found = Mapping[tuple[str, str, str, str], Measured]  # (device, op, subject, case) -> the newest record
 EXTRAS = ("cutile", "cute")
@@ -108,14 +104,14 @@ def _cell(
     )
 
 
-def table(_found: list[Record], site: SiteData) -> str:
+def table(found: Sequence[LanguageRow]) -> str:
     """Two tables a card: times, then costs. An op a row, a language a column."""
-    if not site.languages:
+    if not found:
         return NOTHING
     names = [BACKENDS[language].language for language in LANGUAGES]
     lines: list[str] = []
-    for device in dict.fromkeys(row.device for row in site.languages):
-        mine = [row for row in site.languages if row.device == device]
+    for device in dict.fromkeys(row.device for row in found):
+        mine = [row for row in found if row.device == device]
         lines += [
             f"{device}: µs, share of the roof, and speed over the best peer.", "", f"| op | {' | '.join(names)} |",
             "|---|" + "---|" * len(names)
