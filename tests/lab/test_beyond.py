@@ -23,10 +23,10 @@ def test_a_page_tells_where_the_shipped_kernel_differs_from_the_last_rung(tmp_pa
     kernel.write_text(text.replace("template <typename T>", "// wgmma: only said\ntemplate <typename T>"), encoding="utf-8")
     page = made.page([])
     assert list(page.beyond) == [
-        "Rung 02, the last in a file of its own, is 5 lines of code in 1 file; scale__cuda is 6 lines of code in 1 file, new are scale__cuda.cu.",
+        "Rung 02, the last in a file of its own, is 5 lines of code in 1 file; scale__cuda is 6 lines of code in 1 file; new: scale__cuda.cu.",
         "Of the hardware, only the shipped kernel uses TMA.",
         "At big f32, rung 02 launches 131072 blocks of 256 threads; the shipped kernel 262144 blocks of 128 threads.",
-        "In the config of that launch threads 256 becomes 128.",
+        "In the config of that launch, threads is 128 instead of 256.",
         "Of the 3 timed cases of scale, rung 02 takes 2 and the shipped kernel 3, among them odd f32, which the rung does not.",
     ]
     assert " ".join(page.beyond) in Strict(made.build([])[1]).text

@@ -38,7 +38,7 @@ def lines(ladder: registry.Ladder, op: Contract, shipped: Implementation | None,
     rung, number = own[-1], f"rung {own[-1].number:02d}"
     old, new = (_files(path, op) for path in (rung.path, shipped.path))
     names = [p.name for p in new if p not in old]
-    yield f"{number.capitalize()}, the last in a file of its own, is {_count(old)}; {shipped.name} is {_count(new)}, new are {_some(names)}."
+    yield f"{number.capitalize()}, the last in a file of its own, is {_count(old)}; {shipped.name} is {_count(new)}; new: {_some(names)}."
     left_out = CHOSEN if "triton" in (rung.implementation.backend, shipped.backend) else set[str]()
     uses, used = (_means(files) - left_out for files in (old, new))
     said = [f"{who} uses {', '.join(found)}" for who, found in (("the shipped kernel", _but(used, uses)), (number, _but(uses, used))) if found]
@@ -47,11 +47,11 @@ def lines(ladder: registry.Ladder, op: Contract, shipped: Implementation | None,
     before, after = (_launched(i, op, case, asked) for i in (rung.implementation, shipped))
     if before and after and before[0] and after[0]:
         same = f"both launch {after[0]}" if before[0] == after[0] else f"{number} launches {before[0]}; the shipped kernel {after[0]}"
-        changed = [f"{k} {before[1][k]} becomes {x}" for k, x in after[1].items() if before[1].get(k, x) != x]
-        new_ones = [f"{k} {x}" for k, x in after[1].items() if k not in before[1]]
+        changed = [f"{k} is {x} instead of {before[1][k]}" for k, x in after[1].items() if before[1].get(k, x) != x]
+        new_ones = [f"{k} = {x}" for k, x in after[1].items() if k not in before[1]]
         yield f"At {case.id}, {same}."
-        if told := [*([_some(changed)] if changed else []), *([f"new are {_some(new_ones)}"] if new_ones else [])]:
-            yield f"In the config of that launch {'; '.join(told)}."
+        if told := [*([_some(changed)] if changed else []), *([f"new: {_some(new_ones)}"] if new_ones else [])]:
+            yield f"In the config of that launch, {'; '.join(told)}."
     cases = [c for c in op.cases if "bench" in c.tags]
     taken = [[c for c in cases if Subject(i.name, op, i).supports(c, CARD, asked) is None] for i in (rung.implementation, shipped)]
     only = [c.id for c in taken[1] if c not in taken[0]]
@@ -60,8 +60,8 @@ def lines(ladder: registry.Ladder, op: Contract, shipped: Implementation | None,
         yield f"Of the {len(cases)} timed cases of {op.name}, {number} takes {len(taken[0])} and the shipped kernel {len(taken[1])}{apart}."
 
 
-def _some(names: Sequence[str], between: str = ", ") -> str:
-    return between.join([*names[:NAMED], *([f"{len(names) - NAMED} more"] if len(names) > NAMED else [])])
+def _some(names: Sequence[str]) -> str:
+    return ", ".join([*names[:NAMED], *([f"and {len(names) - NAMED} more"] if len(names) > NAMED else [])])
 
 
 def _but(found: set[str], others: set[str]) -> list[str]:
