@@ -48,7 +48,7 @@ def of(
         if s.peer is not None:
             calls[s.name] = partial(without_grad, s.function, args)
         elif public[s.name]:
-            calls[s.name] = partial(op, *args, implementation=s.name)  # type: ignore[arg-type]
+            calls[s.name] = partial(op, *args, implementation=s.name)
         elif s.implementation is not None and s.implementation.platform == "gpu":
             calls[s.name] = partial(without_grad, own, (s, tensors))
     found = {}
