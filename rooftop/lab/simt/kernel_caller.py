@@ -95,7 +95,8 @@ def _assumed(
         shared = DYNAMIC
     parameters = [f for p in kernel.parameters for f in ([p] if p.pointer else _fields(p, headers) or [p])]
     whole = [p.name for p in parameters if not p.pointer and WHOLE.fullmatch(p.text.replace(" ", ""))]
-    large = [n for n in whole if not SMALL.search(n) or len(whole) == 1]
+    product = {"m", "n", "k"} <= {n.lower() for n in whole}
+    large = [n for n in whole if not SMALL.search(n) or len(whole) == 1 or (product and n.lower() == "k")]
     sizes = {**dict.fromkeys(whole, 3), **dict.fromkeys(large, SIDE if len(large) > 1 or "threadIdx.y" in body else 16 * SIDE)}
     sides = [int(n) for name, n in _SIDE.findall(source_text) if re.search(rf"\b{name}\b", body)]
     bound = re.search(r"__launch_bounds__\s*\(\s*(\d+)", body) or re.search(r"\bcub::Block\w+\s*<[^<>;]*?,\s*(\d+)", body)
