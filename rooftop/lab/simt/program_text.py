@@ -157,9 +157,9 @@ def _launches(tokens: list[Token], kernels: Collection[str], macro: Collection[s
             at = _without_cast(tokens, at, made)
         elif token.kind == "word" and token.text in kernels and (end := _addressed(tokens, at, made)):
             first = _kernel_before([*made, token])
-            name = [*made[first:], *tokens[at:end]]
-            shown = _instance(_plain(name).lstrip("&")) if macro is None else _quoted(token.text)
-            made = [*made[:first], Token("word", f"simt::known({shown}, ", token.line), *name, Token("symbol", ")", token.line)]
+            one = [*made[first:], *tokens[at:end]]
+            shown = _instance(_plain(one).lstrip("&")) if macro is None else _quoted(token.text)
+            made = [*made[:first], Token("word", f"simt::known({shown}, ", token.line), *one, Token("symbol", ")", token.line)]
             pointed, at = True, end
         elif token.kind == "symbol" and token.text == "<<<" and (ends := _ends(tokens, at)) is not None:
             first = _kernel_before(made)
