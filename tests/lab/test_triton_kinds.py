@@ -130,3 +130,9 @@ def test_a_test_that_wants_sizes_leaves_the_function_it_tests_to_be_called(tmp_p
     code, said = simulated(tmp_path, f"{SOLVE.replace('(x: torch.Tensor, y: torch.Tensor, rows: int, columns: int)', '(x, y, rows: int, columns: int)')}\n"
                            "def test_op(SHAPE, STEPS):\n    x = torch.ones(*SHAPE, STEPS)\n    solve(x, x, 1, STEPS)\n")
     assert code == 0 and "turn[" in said, said
+
+
+def test_an_error_of_a_module_that_is_imported_is_no_fault(tmp_path: Path) -> None:
+    (tmp_path / "their_device.py").write_text("raise RuntimeError('no driver')\n", encoding="utf-8")
+    code, said = simulated(tmp_path, "import their_device\n" + SOLVE)
+    assert code == 3 and "own.py:4: import their_device: RuntimeError: no driver" in said, said

@@ -11,6 +11,7 @@
 #include <thrust/tuple.h>
 __global__ void square(float *x, int n) { int i = blockIdx.x * blockDim.x + threadIdx.x; if (i < n) x[i] *= x[i]; }
 struct Product { __host__ __device__ float operator()(const thrust::tuple<int, float> &t) const { return thrust::get<0>(t) * thrust::get<1>(t); } };
+struct Left { __host__ __device__ float operator()(const thrust::tuple<int, float> &t) const { return thrust::get<0>(t); } };
 static void iterators() {
     using namespace thrust::placeholders;
     thrust::device_vector<float> x(5, 3.0f), y(5), z(5);
@@ -18,7 +19,8 @@ static void iterators() {
     auto pairs = thrust::make_zip_iterator(thrust::make_tuple(from, x.begin()));
     thrust::transform(pairs, pairs + 5, y.begin(), Product());
     auto both = thrust::make_zip_iterator(thrust::make_tuple(y.begin(), z.begin()));
-    thrust::transform(from, from + 5, z.begin(), _1 * 2 + 3);
+    auto rows = thrust::make_zip_iterator(thrust::make_tuple(thrust::make_transform_iterator(from, _1 * 2 + 3), y.begin()));
+    thrust::transform(rows, rows + 5, z.begin(), Left());
     thrust::copy(both, both + 1, both + 4);
     square<<<1, 32>>>(thrust::raw_pointer_cast(z.data()), 1);
     std::cout << "iterators " << thrust::reduce(thrust::make_transform_iterator(from, _1 * 3), thrust::make_transform_iterator(from, _1 * 3) + 5)

@@ -33,6 +33,7 @@ struct device_ptr {
     device_reference<T> operator*() const { return {p}; }
     device_reference<T> operator[](difference_type i) const { return {p + i}; }
     device_ptr& operator++() { ++p; return *this; }
+    device_ptr& operator+=(difference_type n) { p += n; return *this; }
     device_ptr operator+(difference_type n) const { return device_ptr(p + n); }
     device_ptr operator-(difference_type n) const { return device_ptr(p - n); }
     difference_type operator-(const device_ptr& o) const { return p - o.p; }

@@ -54,7 +54,7 @@ struct transform_iterator : Walk<transform_iterator<F, I, V>, V> {
     F f;
     transform_iterator(I base, F function) : i(base), f(function) {}
     V at() const { return f(*i); }
-    void move(std::ptrdiff_t n) { i = i + n; }
+    void move(std::ptrdiff_t n) { i += n; }
     std::ptrdiff_t from(const transform_iterator& o) const { return i - o.i; }
 };
 template <class V, class N>
@@ -63,7 +63,7 @@ struct permutation_iterator : Walk<permutation_iterator<V, N>, typename std::ite
     N n;
     permutation_iterator(V values, N at) : v(values), n(at) {}
     typename std::iterator_traits<V>::reference at() const { return v[*n]; }
-    void move(std::ptrdiff_t by) { n = n + by; }
+    void move(std::ptrdiff_t by) { n += by; }
     std::ptrdiff_t from(const permutation_iterator& o) const { return n - o.n; }
 };
 template <class T> struct zip_iterator;
@@ -73,7 +73,7 @@ struct zip_iterator<std::tuple<I...>> : Walk<zip_iterator<std::tuple<I...>>, std
     explicit zip_iterator(std::tuple<I...> of) : all(of) {}
     const std::tuple<I...>& get_iterator_tuple() const { return all; }
     std::tuple<typename std::iterator_traits<I>::reference...> at() const { return std::apply([](const auto&... i) { return std::tuple<typename std::iterator_traits<I>::reference...>(*i...); }, all); }
-    void move(std::ptrdiff_t n) { std::apply([n](auto&... i) { ((i = i + n), ...); }, all); }
+    void move(std::ptrdiff_t n) { std::apply([n](auto&... i) { ((i += n), ...); }, all); }
     std::ptrdiff_t from(const zip_iterator& o) const { return std::get<0>(all) - std::get<0>(o.all); }
 };
 template <class T> counting_iterator<T> make_counting_iterator(T v) { return counting_iterator<T>(v); }
