@@ -157,6 +157,11 @@ def _assumed(
     return grid, block, shared or 0, dict(sorted(given.items(), key=lambda item: order.index(item[0]) if item[0] in order else -1))
 
 
+_FIELD = re.compile(
+    r"\s*((?:(?:const|unsigned|signed|struct|__restrict__|[\w:]+)\s+)*?[\w:]+)((?:\s*\*\s*(?:const\s*|__restrict__\s*)?)?)\s*(\w+)\s*"
+)
+
+
 def _fields(p: Parameter, text: str) -> list[Parameter]:
     """Of a parameter that is a struct of pointers and numbers its fields, as parameters of their own: `p.field`."""
     kind = re.escape(re.sub(r"\bconst\b|&", "", p.text).strip())
@@ -165,7 +170,7 @@ def _fields(p: Parameter, text: str) -> list[Parameter]:
     for line in re.sub(r"//[^\n]*|/\*.*?\*/", "", (found[1] or found[2]) if found else "", flags=re.S).split(";"):
         if not line.strip():
             continue
-        field = re.fullmatch(r"\s*((?:(?:const|unsigned|signed|struct|__restrict__|[\w:]+)\s+)*?[\w:]+)((?:\s*\*\s*(?:const\s*|__restrict__\s*)?)?)\s*(\w+)\s*", line)
+        field = _FIELD.fullmatch(line)
         if field is None:
             return []
         made.append(Parameter(f"{p.name}.{field[3]}", f"{field[1]}{'*' * ('*' in field[2])}"))
