@@ -56,7 +56,7 @@ def functions(names: Mapping[str, Any], module: str, inner: bool = False) -> dic
     that others of them call none is among them, or with `inner` those alone."""
     launch = set(kernels(names))
     own = {n: f for n, f in names.items() if inspect.isfunction(f) and f.__module__ == module}
-    classes = {n: c for n, c in names.items() if inspect.isclass(c) and c.__module__ == module and _of_autograd(c)}
+    classes: dict[str, Any] = {n: c for n, c in names.items() if _of_autograd(c, module)}
     used = {n: _names(f) for n, f in own.items()} | {n: _names(inspect.getattr_static(c, "forward")) for n, c in classes.items()}
     found: set[str] = set()
     while new := {n for n, u in used.items() if n not in found and u & (launch | found)}:
@@ -78,11 +78,12 @@ def _names(function: Any) -> set[str]:
     return found
 
 
-def _of_autograd(found: Any) -> bool:
-    """Whether a class is a function of autograd; a module has `forward` and `apply` too, which are others."""
+def _of_autograd(found: Any, module: str = "") -> bool:
+    """Whether it is a function of autograd, of this module; a layer has `forward` and `apply` too, which are others."""
     from torch.autograd import Function
 
-    return issubclass(found, Function) and "forward" in vars(found)
+    own = inspect.isclass(found) and issubclass(found, Function) and "forward" in vars(found)
+    return own and module in ("", found.__module__)
 
 
 def resolve(names: Mapping[str, Any], word: str, path: Any) -> Any:
@@ -98,7 +99,7 @@ def resolve(names: Mapping[str, Any], word: str, path: Any) -> Any:
         )
     for part in rest:
         found = getattr(found, part, None)
-    if inspect.isclass(found) and _of_autograd(found):
+    if _of_autograd(found):
         found = found.apply
     if not callable(found):
         raise ValueError(f"{path}: {word} is no function")

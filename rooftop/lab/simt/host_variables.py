@@ -32,7 +32,7 @@ def used(texts: Mapping[str, str]) -> list[tuple[str, int, str, int]]:
             theirs |= words
         elif names and len(code) > 2 and (opened == len(code) or code[opened].text != "("):
             variables |= {n: code[0].line for n in names if n not in variables}
-    found = {}
+    found: dict[str, tuple[str, int, str, int]] = {}
     for shown, part in parts:
         body = host.body(part)
         head = {t.text for t in part[:body] if t.kind == "word"} if body is not None else set()

@@ -304,7 +304,7 @@ struct LaunchArgument { ArgumentKind kind; const void* at; unsigned bytes; bool 
 template <class T>
 SIMT_PLAIN inline LaunchArgument argument(const T& v) {
     if constexpr (std::is_same_v<T, Zero>) return {NUMBER, nullptr, 0, true};
-    else return {std::is_pointer_v<T> || std::is_null_pointer_v<T> ? POINTER : std::is_floating_point_v<T> ? REAL : std::is_integral_v<T> || std::is_enum_v<T> ? NUMBER : VALUE, &v, sizeof(T), std::is_signed_v<T>};
+    else return {!std::is_class_v<T> && std::is_convertible_v<T, const volatile void*> ? POINTER : std::is_floating_point_v<T> ? REAL : std::is_integral_v<T> || std::is_enum_v<T> ? NUMBER : VALUE, &v, sizeof(T), std::is_signed_v<T>};
 }
 template <class T>
 SIMT_HOST_INLINE const char* shown() { return __PRETTY_FUNCTION__; }
