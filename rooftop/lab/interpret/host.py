@@ -380,7 +380,7 @@ def finding(path: Path, error: BaseException, watch: Watch) -> Finding | None:
     where, said = place(path, error), " ".join(str(error).split())[:400]
     line = re.match(r":(\d+)", where.removeprefix(str(path)))
     own = [f for f in traceback.extract_tb(error.__traceback__) if f.filename == str(path)]
-    if own and re.match(r"from\b|import\b", (own[-1].line or "").lstrip()):  # of a module that may want more than is here
+    if own and not isinstance(error, SystemExit) and re.match(r"from\b|import\b", (own[-1].line or "").lstrip()):  # of a module that may want more than is here
         return Finding("absent", f"{path}:{own[-1].lineno}: {(own[-1].line or '').strip()}: {type(error).__name__}: {said}")
     kind, named = ("launch", "") if isinstance(error, HostError) else ("host", f"{ends}{type(error).__name__}: ")
     return Finding(kind, f"{where}: {named}{said}", int(line[1]) if line else 0)

@@ -91,7 +91,7 @@ def resolve(names: Mapping[str, Any], word: str, path: Any) -> Any:
     from rooftop.core.names import hint
 
     first, *rest = word.split(".")
-    found = names.get(first)
+    found: Any = names.get(first)
     if found is None:
         known = [n for n, f in names.items() if inspect.isfunction(f) or n in kernels(names)]
         raise ValueError(
