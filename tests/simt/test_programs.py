@@ -229,7 +229,7 @@ def test_tokens_of_a_source_put_together_are_the_source() -> None:
 
 def test_a_file_that_only_offers_kernels_says_how_to_launch_one(tmp_path: Path) -> None:
     path = tmp_path / "kernels.cu"
-    path.write_text("struct S { float* x; };\n__global__ void scale(S s, int n) { if (threadIdx.x < n) s.x[threadIdx.x] *= 2; }\n", encoding="utf-8")
+    path.write_text("struct S { float** x; };\n__global__ void scale(S s, int n) { if (threadIdx.x < n) s.x[0][threadIdx.x] *= 2; }\n", encoding="utf-8")
     with pytest.raises(ValueError, match=r"has no main\(\).*the parameter S s of scale: .*--kernel"):
         program.source_of(path)
 
