@@ -102,9 +102,10 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any) -> None:
-    from contracts import plan
+    if left := getattr(node, "workeroutput", {}).get("left_out"):
+        from contracts import plan
 
-    plan.CLOCK.left_out.update(getattr(node, "workeroutput", {}).get("left_out", {}))
+        plan.CLOCK.left_out.update(left)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
