@@ -275,11 +275,10 @@ class Contract:
     def idle(self, problem: Problem) -> bool:
         """Whether there is nothing to write: every output is absent or empty, and so is every tensor that the op writes into, or nothing is
         to be written there (no new tokens for a cache)."""
-
-        def empty(names: Sequence[str]) -> bool:
-            return all((m := problem.get(n)) is None or m.numel == 0 for n in names)
-
-        return empty(self.output_names) and (empty(self.mutates) or self.work(problem).write == 0)
+        for name in self.output_names:
+            if (meta := problem.get(name)) is not None and 0 not in meta.shape:
+                return False
+        return all((m := problem.get(n)) is None or 0 in m.shape for n in self.mutates) or self.work(problem).write == 0
 
     def reused(self, problem: Problem) -> dict[str, str]:
         """Output -> the input whose memory it reuses in this problem: if `inplace` is true and both have the same shape, dtype and

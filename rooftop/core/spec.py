@@ -80,7 +80,9 @@ def contiguous_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
 def collapse(shape: tuple[int, ...], strides: tuple[int, ...]) -> tuple[int, int] | None:
     """Dimensions merged into one (extent, stride), or None if their strides do not allow it. Dimensions of extent 1 are ignored."""
     extent, stride = 1, 1
-    for n, s in reversed([(n, s) for n, s in zip(shape, strides, strict=True) if n != 1]):
+    for n, s in zip(reversed(shape), reversed(strides), strict=True):
+        if n == 1:
+            continue
         if extent == 1:
             extent, stride = n, s
         elif s == stride * extent:
@@ -98,22 +100,18 @@ class Meta:
     dtype: str
     strides: tuple[int, ...] = ()
     align: int = 16
+    itemsize: int = field(init=False, compare=False, repr=False)
+    numel: int = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         if self.dtype not in DTYPES:
             raise ValueError(f"dtype {self.dtype!r} is not one of {', '.join(DTYPES)}")
+        object.__setattr__(self, "itemsize", DTYPES[self.dtype].bytes)
+        object.__setattr__(self, "numel", prod(self.shape))
         if len(self.strides) != len(self.shape):
             if self.strides:
                 raise ValueError(f"{len(self.strides)} strides for {len(self.shape)} dimensions")
             object.__setattr__(self, "strides", contiguous_strides(self.shape))
-
-    @property
-    def numel(self) -> int:
-        return prod(self.shape)
-
-    @property
-    def itemsize(self) -> int:
-        return DTYPES[self.dtype].bytes
 
     @property
     def nbytes(self) -> int:
@@ -122,10 +120,12 @@ class Meta:
 
     @property
     def contiguous(self) -> bool:
-        return self.numel == 0 or all(
-            extent == 1 or stride == want
-            for extent, stride, want in zip(self.shape, self.strides, contiguous_strides(self.shape), strict=True)
-        )
+        step = 1
+        for extent, stride in zip(reversed(self.shape), reversed(self.strides), strict=True):
+            if extent != 1 and stride != step:
+                return 0 in self.shape
+            step *= extent
+        return True
 
     @property
     def span(self) -> int:

@@ -20,14 +20,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import lru_cache, partial
-from itertools import product, takewhile
+from functools import lru_cache
+from itertools import product
 from typing import Any
 
 from rooftop.core.head import Head
 from rooftop.core.spec import DTYPES, Launch, Meta, Problem, instance
 from rooftop.kernels.norm import _cluster_slices
-from rooftop.kernels.norm._cluster_slices import ANY, BYTES, KIB, LAYER, RMS, Choice, Rows, takes_turns, traffic
+from rooftop.kernels.norm._cluster_slices import ANY, BYTES, KIB, LAYER, RMS, Choice, Rows, round_of
 
 SUMS = {"shared": 0, "registers": 1, "split": 2}
 THREADS = 3072  # blocks · threads · (3 with all sums in registers, else 2): what a register file holds
@@ -141,93 +141,92 @@ ROUNDS = 8  # with fewer rows a cluster, filling and draining the ring costs mor
 GAIN = 0.96  # a config must be faster than this factor to replace the table's, which was timed
 
 
-def _registers(c: Mapping[str, Any]) -> int:
-    """Registers a thread under __launch_bounds__: each of the four schedulers has 512 registers a lane for its warps, allocated in units of
-    eight."""
-    return 512 // -(-c["blocks"] * c["threads"] // 128) // 8 * 8
-
-
-def _unspilled(r: Rows, c: Mapping[str, Any]) -> bool:
+def _unspilled(r: Rows, cluster: int, pieces: int, threads: int, blocks: int) -> bool:
     """Whether the compiler keeps everything in registers, as `rooftop inspect` shows. With 16-bit elements it spills some bytes of three
     and four packs, whatever the limit, except in these cases. The 8 to 16 bytes that it spills of four packs of odd float32 rows are
-    allowed: with fewer packs more multiprocessors would idle."""
-    pieces, room = c["pieces"], _registers(c)
-    half = r.slices.itemsize == 2
-    if r.centre and pieces == 4 and r.slices.fit(c["cluster"], pieces, c["threads"]) == 2:  # rows that fill all threads
+    allowed: with fewer packs more multiprocessors would idle. A thread has so many registers under __launch_bounds__: each of the four
+    schedulers has 512 a lane for its warps, allocated in units of eight."""
+    room, half, aligned = 512 // -(-blocks * threads // 128) // 8 * 8, r.slices.itemsize == 2, r.slices.aligned
+    if r.centre and pieces == 4 and aligned and r.bytes == 16 * cluster * pieces * threads:  # rows that fill all threads
         return False
     if half and pieces == 4:
-        return r.centre and c["cluster"] > 1 and room == 128
-    if half and pieces == 3 and (r.centre or c["cluster"] == 1):
+        return r.centre and cluster > 1 and room == 128
+    if half and pieces == 3 and (r.centre or cluster == 1):
         return False
-    if pieces == 4 and not r.slices.aligned and room > 144:
+    if pieces == 4 and not aligned and room > 144:
         return False
-    if pieces == 4 and not r.slices.aligned and r.centre and c["cluster"] > 1 and room == 128:
+    if pieces == 4 and not aligned and r.centre and cluster > 1 and room == 128:
         return True
-    return room >= (128 if half and r.centre and pieces == 2 else REGISTERS[pieces] + (0 if r.slices.aligned else 16))
+    return room >= (128 if half and r.centre and pieces == 2 else REGISTERS[pieces] + (0 if aligned else 16))
 
 
-def lasts(memory: float, warps: int, packs: int, centre: bool, itemsize: int, exchange: float = 1.0) -> float:
-    """Cycles of a multiprocessor for a round, in which each of its clusters processes a row; its `warps` warps have `packs` packs a lane
-    each. A round takes as long as the memory traffic, or as the reduction of a row's sums and the instructions if these take longer.
-    `exchange`: a factor on the cycles of the reduction."""
-    a_pack = PACK * (1.5 if centre else 1) * (1 if itemsize == 2 else 0.63)
-    own = EXCHANGE * (1.47 if centre else 1) * exchange + warps * packs * a_pack / 4
-    return takes_turns(memory, own)
+def costs(centre: bool, itemsize: int) -> tuple[float, float]:
+    """Cycles of the reduction of a row's sums, and instructions of a warp for a pack a lane."""
+    return EXCHANGE * (1.47 if centre else 1), PACK * (1.5 if centre else 1) * (1 if itemsize == 2 else 0.63)
 
 
-def _share(r: Rows, c: Mapping[str, Any], rows: int) -> float:
+def _share(r: Rows, c: Mapping[str, Any], rows: int, room: int, cycles: tuple[float, float]) -> float:
     """The estimated speed for this number of rows, as a fraction of the memory's, fitted to timings on an H200: the rounds, in which each
-    cluster processes a row, and then the partial rows."""
-    room = _cluster_slices.resident(r.card, c["cluster"], c["blocks"])
-    clusters = r.slices.clusters(1 << 30 if r.slices.aligned else rows, room)
-    odd = not r.slices.aligned and r.slices.itemsize == 2
-    least, memory = traffic(r, c, clusters, 2, 4 if r.second else 3)
-    exchange = (0.72 if c["joint"] else 1) * (0.75 if c["cluster"] == 1 else 1)
-    round_ = lasts(memory, c["blocks"] * c["threads"] // 32, c["pieces"], r.centre, r.slices.itemsize, exchange) * (1.1 if odd else 1)
+    cluster processes a row, and then the partial rows. `room`: clusters that are resident at once; `cycles`: the costs."""
+    size, blocks, aligned = c["cluster"], c["blocks"], r.slices.aligned
+    clusters = room if aligned else r.slices.clusters(rows, room)  # of aligned rows: as if there were no end of them
+    exchange, pack = cycles
+    own = exchange * ((0.72 if c["joint"] else 1) * (0.75 if size == 1 else 1)) + blocks * c["threads"] // 32 * c["pieces"] * pack / 4
+    least, round_ = round_of(r, size, blocks, c["stages"], clusters, 2, 4 if r.second else 3, own)
     partial = 6 * clusters * r.slices.columns * r.parameters / (BYTES * r.sms)  # written once; half of them are read from the L2
-    rounds = rows / clusters + _cluster_slices.EMPTY * (r.slices.runs(clusters) - 1)
-    return least * rows / clusters / (rounds * round_ + partial)
+    rounds = rows / clusters + (0 if aligned else _cluster_slices.EMPTY * (r.slices.runs(clusters) - 1))
+    odd = not aligned and r.slices.itemsize == 2
+    return least * rows / clusters / (rounds * (round_ * (1.1 if odd else 1)) + partial)
 
 
 @lru_cache(maxsize=64)
-def _candidates(r: Rows) -> tuple[dict[str, Any], ...]:
-    """Of rows of which `count` is 0: what fits does not depend on it."""
-    joint = r.centre and r.slices.itemsize == 2
+def _candidates(r: Rows) -> list[dict[str, Any]]:
+    """Of rows of which `count` is 0: what fits does not depend on it. In the order of their blocks and pieces. A fourth row in the ring
+    only where three keep too few bytes in flight."""
+    edge = 0 if r.slices.aligned else _cluster_slices.EDGE
+    one = share(1, 1, 1, 3, joint=r.centre and r.slices.itemsize == 2)
     found = []
-    for size, pieces in product([n for n in (1, 2, 4, 8, 16) if n == 1 or r.bytes > 4096 * n], (1, 2, 3, 4)):
-        one = _complete(r, share(size, pieces, 1, 3, joint=joint))
-        room = THREADS // (3 * one["threads"])  # blocks
-        for blocks in range(-(-256 // one["threads"]), min(room, 4) + 1):
-            if _unspilled(r, c := {**one, "blocks": blocks}):  # a row more in the ring needs more shared memory
-                found += takewhile(partial(runs, r), [{**c, "stages": stages} for stages in (3, 4)])
-    return tuple(found)
+    for size in [n for n in (1, 2, 4, 8, 16) if n == 1 or r.bytes > 4096 * n]:
+        for pieces in (1, 2, 3, 4):
+            threads = r.slices.threads(size, pieces)
+            slots = pieces * threads + edge
+            places = range(-(-256 // threads), min(THREADS // (3 * threads), 4) + 1)  # for blocks, by their threads and registers
+            fixed = 16 * slots * r.weight + (512 if edge else 0) + (_static(threads, size) if places else 0)
+            for blocks in places:
+                room = (_cluster_slices.SHARED // blocks - _cluster_slices.SYSTEM - fixed) // (32 * slots)  # for rows
+                few = blocks * 2 * 2 * r.bytes < _cluster_slices.FLYING * size
+                for stages in range(3, min(room, 4 if few else 3) + 1) if room >= 3 and _unspilled(r, size, pieces, threads, blocks) else ():
+                    found.append({**one, "cluster": size, "pieces": pieces, "blocks": blocks, "stages": stages, "threads": threads})
+    return found
 
 
-def _fastest(r: Rows) -> dict[str, Any] | None:
+def _fastest(r: Rows, table: Mapping[str, Any]) -> dict[str, Any] | None:
     """The config with the lowest estimate, for rows of more than 4 KiB with several rows a cluster; None if the table decides. Configs
     whose ring fills shared memory are the fastest: the reduction of a row's sums over warps and blocks takes as long for a short slice as
     for a long one."""
     if not r.count:
         return None
     rows = 1 << r.count.bit_length() - 1  # rounded to a power of two, so that a new number of rows seldom compiles a new kernel
-    table = _of_table(r)
     # blocks hide each other's reductions: 0.88 to 0.99
     if r.bytes <= 4 * KIB or r.second or (not r.centre and table["cluster"] == 1 and table["blocks"] > 1):
         return None
-    resident = _cluster_slices.resident
-    waited = [
-        c for c in _candidates(replace(r, count=0))
-        if rows >= ROUNDS * r.slices.clusters(r.count, resident(r.card, c["cluster"], c["blocks"]))
-    ]
-    timed = [(-round(_share(r, c, rows), 2), c["cluster"], c["pieces"], i) for i, c in enumerate(waited)]
-    best = dict(waited[min(timed)[-1]]) if timed else None
-    # the table was timed with one run
-    untimed = r.slices.runs(r.slices.clusters(rows, resident(r.card, table["cluster"], table["blocks"]))) > 1
-    return best if best and (untimed or GAIN * _share(r, best, rows) > _share(r, table, rows)) else None
-
-
-def _of_table(r: Rows) -> dict[str, Any]:
-    return _complete(r, next(c.config for c in TABLE if c.takes(r)))
+    resident = dict(zip((1, 2, 4, 8, 16), map(r.card.resident, (1, 2, 4, 8, 16)), strict=True))
+    best, speed, cycles = None, -1.0, costs(r.centre, r.slices.itemsize)
+    launched: dict[int, int] = {}  # clusters, by how many are resident at once
+    for c in _candidates(replace(r, count=0)):
+        room = resident[c["cluster"]] * c["blocks"]
+        if room not in launched:
+            launched[room] = r.slices.clusters(r.count, room)
+        if rows >= ROUNDS * launched[room]:  # if each cluster has enough of them
+            found = round(_share(r, c, rows, room, cycles), 2)
+            if found > speed:
+                best, speed = c, found
+    if best is None:
+        return None
+    room = resident[table["cluster"]] * table["blocks"]
+    untimed = not r.slices.aligned and r.slices.runs(r.slices.clusters(rows, room)) > 1  # the table was timed with one run
+    faster = untimed or GAIN * _share(r, best, rows, resident[best["cluster"]] * best["blocks"], cycles) > _share(r, table, rows, room, cycles)
+    return dict(best) if faster else None
 
 
 def share_of(p: Problem) -> float:
@@ -235,11 +234,18 @@ def share_of(p: Problem) -> float:
     r = of(p)
     config = choose(p)
     fair = r.bytes > 2 * KIB and not r.second and not _refusal(r) and r.count >= ROUNDS * clusters(p, r, config)
-    return _share(r, config, r.count) if fair else 0.0
+    return _share(r, config, r.count, r.card.resident(config["cluster"]) * config["blocks"], costs(r.centre, r.slices.itemsize)) if fair else 0.0
 
 
 def choose(p: Problem, head: Head | None = None) -> dict[str, Any]:
-    return _fastest(of(p)) or _of_table(of(p))
+    r = of(p)
+    table = _complete(r, _cluster_slices.of_table(TABLE, r).config)
+    return _fastest(r, table) or table
+
+
+def _static(threads: int, cluster: int) -> int:
+    """Bytes of static shared memory: the parts of warps and blocks."""
+    return 128 * -(-(threads // 2 * (2 if cluster == 1 else 1) + 32 * cluster + 32) // 128)
 
 
 def _shared(r: Rows, c: Mapping[str, Any]) -> int:
@@ -258,9 +264,8 @@ def runs(r: Rows, c: Mapping[str, Any]) -> bool:
         or (c["cluster"] > 1 and r.bytes <= 4096 * c["cluster"])
     ):
         return False
-    static = 128 * -(-(threads // 2 * (2 if c["cluster"] == 1 else 1) + 32 * c["cluster"] + 32) // 128)
     grouped = c["group"] == 1 or (c["cluster"] == 1 and r.slices.aligned and r.parameters)
-    return grouped and _cluster_slices.fits(blocks, threads, _shared(r, c), static)
+    return grouped and _cluster_slices.fits(blocks, threads, _shared(r, c), _static(threads, c["cluster"]))
 
 
 def configs(p: Problem, head: Head) -> list[dict[str, Any]]:
@@ -275,7 +280,7 @@ def configs(p: Problem, head: Head) -> list[dict[str, Any]]:
 
 def clusters(p: Problem, r: Rows, c: Mapping[str, Any]) -> int:
     size, group = c["cluster"], c["group"]
-    return r.slices.clusters(r.count, _cluster_slices.resident(p.device, size * group, c["blocks"]) * group, group)
+    return r.slices.clusters(r.count, p.device.resident(size * group) * c["blocks"] * group, group)
 
 
 def scratch(p: Problem, c: Mapping[str, Any], head: Head) -> dict[str, Meta]:

@@ -57,7 +57,7 @@ def _shared(r: Rows, pieces: int, threads: int, stages: int) -> int:
 
 
 def _clusters(r: Rows, c: Mapping[str, Any]) -> int:
-    return r.slices.clusters(r.count, _cluster_slices.resident(r.card, c["cluster"], c["blocks"]))
+    return r.slices.clusters(r.count, r.card.resident(c["cluster"]) * c["blocks"])
 
 
 def keeps_busy(p: Problem) -> bool:
