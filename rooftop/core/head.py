@@ -30,6 +30,7 @@ class _Evaluated:
         self.chosen: Mapping[str, Any] | None = None
         self.support_known = False
         self.refusal: str | None = None
+        self.broken: dict[str, str | None] = {}
         self.scratch: dict[str, dict[str, Meta]] = {}
         self.launches: dict[str, list[Launch]] = {}
 
@@ -204,10 +205,13 @@ class Head:
     def breaks(self, problem: Problem, config: Mapping[str, Any]) -> str | None:
         """None, or which condition of `requires` is violated with these constants. Raises ExpressionError if one cannot be evaluated."""
         scope = self.scope(problem, config)
-        for condition, why in self.requires.items():
-            if not evaluate(condition, scope):
-                return f"{why} ({condition})"
-        return None
+        if not self.requires:
+            return None
+        evaluated, key = self._evaluated(problem), repr(config)
+        if key not in evaluated.broken:
+            broken = (f"{why} ({condition})" for condition, why in self.requires.items() if not evaluate(condition, scope))
+            evaluated.broken[key] = next(broken, None)
+        return evaluated.broken[key]
 
     @cached_property
     def _named(self) -> frozenset[str]:

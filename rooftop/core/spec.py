@@ -454,10 +454,23 @@ def case(name: str, *, tags: str = "", why: str = "", part: float = 1.0, **input
 
 def instance(name: str, *arguments: Any) -> str:
     """A kernel's name with its template arguments, as C++ writes them."""
-    return f"{name}<{', '.join([str(a).lower() if isinstance(a, bool) else str(a) for a in arguments])}>"
+    text = ", ".join(map(str, arguments)).replace("True", "true")
+    return f"{name}<{text.replace('False', 'false')}>"
+
+
+def typed(listed: Mapping[str, tuple[Any, Any]], *, value_first: bool = False) -> dict[str, Any]:
+    """name -> (C type, value), or (value, C type), as the `args` and `types` of a launch."""
+    types, values = zip(*listed.values(), strict=True)
+    if value_first:
+        types, values = values, types
+    return {"args": dict(zip(listed, values, strict=True)), "types": types}
 
 
 def typed_arguments(p: Problem, listed: Mapping[str, tuple[str, Any]]) -> tuple[dict[str, Any], tuple[str, ...]]:
     """name -> (C type, value) as the `args` and `types` of a launch; a "ptr" is the tensor of that name, or null if it is absent."""
-    args = {name: (name if p.get(name) is not None else None) if kind == "ptr" else value for name, (kind, value) in listed.items()}
-    return args, tuple([kind for kind, _ in listed.values()])
+    args: dict[str, Any] = {}
+    types: list[str] = []
+    for name, (kind, value) in listed.items():
+        args[name] = (None if p.get(name) is None else name) if kind == "ptr" else value
+        types.append(kind)
+    return args, tuple(types)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from math import prod
 from pathlib import Path
@@ -197,29 +197,32 @@ class CudaImplementation(Implementation):
         made = self._last_launches
         if made is None or made[0] is not problem or made[1] != config:
             tensors = {**dict(problem.tensors), **self.scratch(problem, config)}
-            found = [self._with_full_maps(launch, tensors) for launch in function(problem, config, self._head)]
+            found = self._with_full_maps(function(problem, config, self._head), tensors)
             made = self._last_launches = (problem, dict(config), found)
         return list(made[2])
 
-    def _with_full_maps(self, launch: Launch, tensors: Mapping[str, Meta | None]) -> Launch:
-        """A launch made by Python code, with tensor maps completed for the driver. Raises Unfit for a grid that no GPU supports, or a
+    def _with_full_maps(self, launches: Iterable[Launch], tensors: Mapping[str, Meta | None]) -> list[Launch]:
+        """Launches made by Python code, with tensor maps completed for the driver. Raises Unfit for a grid that no GPU supports, or a
         number that its type does not hold."""
-        for extent, most in zip(launch.grid, GRID, strict=False):
-            if not 1 <= extent <= most:
-                raise Unfit(f"{self._head.path}: a grid of {'x'.join(map(str, launch.grid))} blocks; at most {'x'.join(map(str, GRID))}")
-        for (name, value), kind in zip(launch.args.items(), launch.types, strict=False):
-            if kind in RANGES and type(value) is int and not RANGES[kind][0] <= value <= RANGES[kind][1]:
-                raise Unfit(f"{self._head.path}: {name} = {value} does not fit {kind}")
-        args: dict[str, Any] = {}
-        for name, value in launch.args.items():
-            if isinstance(value, TensorMap):
-                meta = tensors.get(value.tensor)
-                if meta is None:
-                    raise HeadError(f"{self._head.path}: {name} is a map of {value.tensor!r}, and there is no such tensor")
-                if reason := tensor_maps.refused(value, meta):
-                    raise Unfit(f"{self._head.path}: {name}: {reason}")
-                args[name] = tensor_maps.settled(value, meta)
-        return dataclasses.replace(launch, args={**launch.args, **args}) if args else launch
+        found = []
+        for launch in launches:
+            for extent, most in zip(launch.grid, GRID, strict=False):
+                if not 1 <= extent <= most:
+                    raise Unfit(f"{self._head.path}: a grid of {'x'.join(map(str, launch.grid))} blocks; at most {'x'.join(map(str, GRID))}")
+            for (name, value), kind in zip(launch.args.items(), launch.types, strict=False):
+                if kind in RANGES and type(value) is int and not RANGES[kind][0] <= value <= RANGES[kind][1]:
+                    raise Unfit(f"{self._head.path}: {name} = {value} does not fit {kind}")
+            maps: dict[str, Any] = {}
+            for name, value in launch.args.items():
+                if isinstance(value, TensorMap):
+                    meta = tensors.get(value.tensor)
+                    if meta is None:
+                        raise HeadError(f"{self._head.path}: {name} is a map of {value.tensor!r}, and there is no such tensor")
+                    if reason := tensor_maps.refused(value, meta):
+                        raise Unfit(f"{self._head.path}: {name}: {reason}")
+                    maps[name] = tensor_maps.settled(value, meta)
+            found.append(dataclasses.replace(launch, args={**launch.args, **maps}) if maps else launch)
+        return found
 
     def scratch(self, problem: Problem, config: Any) -> dict[str, Meta]:
         function = self._functions.get("scratch")

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from rooftop.core.head import Head
-from rooftop.core.spec import DTYPES, Launch, Meta, Problem
+from rooftop.core.spec import DTYPES, Launch, Meta, Problem, typed
 
 BLOCK, VECTORS, N = 256, 4, 8  # threads; vectors a thread; elements of a vector
 LEAST, MOST = N, 1 << 14  # classes: a vector has elements of at most two rows; places in a piece are divided with 32 bits
@@ -71,8 +71,7 @@ def launches(p: Problem, config: Mapping[str, Any], head: Head) -> list[Launch]:
         Launch(
             kernel,
             (-(-x.numel // piece),),
-            {n: v for n, (_, v) in args.items()},
-            types=tuple(kind for kind, _ in args.values()),
+            **typed(args),
             block=(BLOCK,),
             shared=16 * rows,
             chained=p.device.arch >= 90,

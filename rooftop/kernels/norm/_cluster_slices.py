@@ -80,16 +80,19 @@ class Slices:
 
 def same_starts(*tensors: Meta | None) -> bool:
     """Whether row k has the same offset from 16 bytes in all of these tensors, for every k."""
-    present = [m for m in tensors if m is not None]
-    first = present[0]
-    return all(m.align % 16 == 0 and (m.strides[0] - first.strides[0]) * first.itemsize % 16 == 0 for m in present)
+    first: Meta | None = None
+    for m in tensors:
+        if m is not None:
+            first = first or m
+            if m.align % 16 or (m.strides[0] - first.strides[0]) * first.itemsize % 16:
+                return False
+    return True
 
 
-def rows_aligned(m: Meta | None) -> bool:
-    """Whether each row starts on 16 bytes; of a tensor of one dimension: whether it does."""
-    if m is None:
-        return True
-    return m.align % 16 == 0 and (len(m.shape) < 2 or m.shape[0] <= 1 or m.strides[0] * m.itemsize % 16 == 0)
+def rows_aligned(*tensors: Meta | None) -> bool:
+    """Whether each row of all of these tensors starts on 16 bytes; of a tensor of one dimension: whether it does."""
+    odd = [m for m in tensors if m and (m.align % 16 or (len(m.shape) > 1 and m.shape[0] > 1 and m.strides[0] * m.itemsize % 16))]
+    return not odd
 
 
 def fits(blocks: int, threads: int, shared: int, static: int) -> bool:

@@ -96,7 +96,7 @@ class Rows(_cluster_slices.Rows):
                 return _complete(r, {**persistent(size, pieces, blocks, stages), "threads": threads}) if time <= SLOWEST[r.centre] else None
         return None
 
-    @cached_property
+    @property
     def as_ring_rows(self) -> Rows:
         """The rows as a ring takes them. Of rows of an odd multiple of 16 bytes every second one starts amid 32 bytes: as odd rows, no
         sector is split."""
@@ -108,14 +108,11 @@ class Rows(_cluster_slices.Rows):
 def of(p: Problem) -> Rows:
     x = p["x"]
     tensors = [p.get(n) for n in ("x", "y", "residual", "s", "weight", "bias")]
-    aligned = x.shape[1] * x.itemsize % 16 == 0 and all(map(_cluster_slices.rows_aligned, tensors))
+    aligned = x.shape[1] * x.itemsize % 16 == 0 and _cluster_slices.rows_aligned(*tensors)
     layout = _cluster_slices.Slices(x.shape[1], x.itemsize, x.strides[0], aligned)
     same_alignment = aligned or _cluster_slices.same_starts(*tensors[:4])
-    present = {n: p.get(n) is not None for n in ("residual", "weight", "bias")}
-    return Rows(
-        x.shape[0], layout, same_alignment, present["residual"], present["weight"], present["bias"], p.op.startswith("layer_norm"),
-        p.device.sms, p.device
-    )
+    residual, weight, bias = tensors[2] is not None, tensors[4] is not None, tensors[5] is not None
+    return Rows(x.shape[0], layout, same_alignment, residual, weight, bias, p.op.startswith("layer_norm"), p.device.sms, p.device)
 
 
 def warp(blocks: int, pieces: int, rows: int = 1, threads: int = 64) -> dict[str, Any]:
@@ -238,19 +235,25 @@ def _rings(r: Rows) -> list[tuple[float, int, int, int, int, int, int]]:
     these take longer. It does not depend on the number of rows (`count` is 2^30), so a new number of rows compiles nothing new."""
     found = []
     aligned, edge = r.slices.aligned, 0 if r.slices.aligned else _cluster_slices.EDGE
-    limits = _threads(r, False), _threads(r, True)
+    limits = _threads(r)
     mean, width = 1 if r.centre else 0.65, 1 if r.slices.itemsize == 2 else 0.55
     for size in (1, 2, 4, 8, 16):
-        room = r.card.resident(size)
+        known: dict[int, tuple[int, bool]] = {}  # by the blocks of a multiprocessor: clusters, and whether they have several runs of rows
+        room = 0
         for pieces in (2, 4, 8) if size == 1 or r.bytes > 4096 * size else ():
             threads = r.slices.threads(size, pieces)
             slot = 16 * (pieces * threads + edge)
-            fixed = slot * r.parameters + _cluster_slices.SYSTEM + (_static(1, threads, size) if threads <= 1024 else _cluster_slices.SHARED)
-            # bytes of shared memory: most configs do not fit
+            fixed = slot * r.parameters + _cluster_slices.SYSTEM  # bytes of shared memory
+            if threads > 1024 or 3 * slot + fixed > _cluster_slices.SHARED:
+                continue
+            fixed += _static(1, threads, size)
             most, with_runs = limits[pieces > 2]
             for blocks in range(-(-256 // threads), min(4, most // threads, _cluster_slices.SHARED // (3 * slot + fixed)) + 1):
-                clusters = room * blocks if aligned else r.slices.clusters(r.count, room * blocks)
-                several = not aligned and r.slices.runs(clusters) > 1
+                if blocks not in known:
+                    room = room or r.card.resident(size)
+                    clusters = room * blocks if aligned else r.slices.clusters(r.count, room * blocks)
+                    known[blocks] = clusters, not aligned and r.slices.runs(clusters) > 1
+                clusters, several = known[blocks]
                 if several and blocks * threads > with_runs:
                     continue
                 # three rows in the ring; a fourth if there is room, and three keep too few bytes in flight
@@ -263,12 +266,13 @@ def _rings(r: Rows) -> list[tuple[float, int, int, int, int, int, int]]:
     return sorted(found)
 
 
-def _threads(r: Rows, many: bool) -> tuple[int, int]:
-    """Threads of norm_persistent on a multiprocessor, at most: in all, and with several runs of rows a cluster. Each of the four schedulers
-    has 512 registers a lane. `many`: with more than two packs a thread, which take 80 registers for odd rows of 16 bits."""
+def _threads(r: Rows) -> tuple[tuple[int, int], tuple[int, int]]:
+    """Threads of norm_persistent on a multiprocessor, at most, and the same with several runs of rows a cluster: with two packs a thread,
+    and with more, which take 80 registers for odd rows of 16 bits. Each of the four schedulers has 512 registers a lane."""
     least = 32 if not r.centre and r.slices.itemsize == 4 else 48 if r.slices.aligned else 56  # registers, with two packs
-    most = 768 if many and not r.slices.aligned and r.slices.itemsize == 2 else 2048
-    return min(most, 128 * (512 // least)), min(most, 128 * (512 // max(48, least + 8)))
+    most, with_runs = 128 * (512 // least), 128 * (512 // max(48, least + 8))
+    many = 768 if not r.slices.aligned and r.slices.itemsize == 2 else 2048
+    return (most, with_runs), (min(most, many), min(with_runs, many))
 
 
 def choose(p: Problem, head: Head) -> dict[str, Any]:
@@ -319,7 +323,7 @@ def runs(r: Rows, c: Mapping[str, Any]) -> bool:
             held = blocks * threads * pieces * (c["rows"] + 3) <= WARP_PACKS
             return r.slices.aligned and 256 <= blocks * threads <= 2048 and held and (pieces - 1) * 512 < r.bytes <= pieces * 512
         case "persistent":
-            most, with_runs = _threads(r, pieces > 2)
+            most, with_runs = _threads(r)[pieces > 2]
             several = r.slices.runs(_clusters(r, c, r.count)) > 1
             few = r.count * c["cluster"] <= r.sms * blocks
             if not r.same_alignment or few or blocks * threads > (with_runs if several else most):
@@ -344,7 +348,7 @@ def configs(p: Problem, head: Head) -> list[dict[str, Any]]:
 def launches(p: Problem, c: Mapping[str, Any], head: Head) -> list[Launch]:
     r, path, (args, types) = of(p), c["path"], head.arguments(p, c)
     r = r.as_ring_rows if path == "persistent" else r
-    threads, size, blocks, pieces, rows = (c[n] for n in ("threads", "cluster", "blocks", "pieces", "rows"))
+    threads, size, blocks, pieces, rows = c["threads"], c["cluster"], c["blocks"], c["pieces"], c["rows"]
     fit = r.slices.fit(size, pieces, threads)
     grid, config = {
         "cluster": (r.count * size, (threads, size, blocks)),

@@ -37,11 +37,11 @@ THREADS = 3072  # blocks · threads · (3 with all sums in registers, else 2): w
 def of(p: Problem) -> Rows:
     s = p["s"]
     tensors = [p.get(n) for n in ("s", "dy", "dx", "ds", "weight")]
-    aligned = s.shape[1] * s.itemsize % 16 == 0 and all(map(_cluster_slices.rows_aligned, tensors))
+    aligned = s.shape[1] * s.itemsize % 16 == 0 and _cluster_slices.rows_aligned(*tensors)
     layout = _cluster_slices.Slices(s.shape[1], s.itemsize, s.strides[0], aligned)
     same_alignment = aligned or _cluster_slices.same_starts(*tensors[:4])
-    second, weight, bias = (p.get(n) is not None for n in ("ds", "dweight", "dbias"))
-    return Rows(s.shape[0], layout, same_alignment, second, weight, bias, p.op.startswith("layer_norm"), p.device.sms, p.device)
+    given = p.get("ds") is not None, p.get("dweight") is not None, p.get("dbias") is not None
+    return Rows(s.shape[0], layout, same_alignment, *given, p.op.startswith("layer_norm"), p.device.sms, p.device)
 
 
 def share(
@@ -123,9 +123,8 @@ def _refusal(r: Rows) -> str | None:
     """Why clusters cannot hold these rows, or None."""
     if not r.same_alignment:
         return "rows must start on 16 bytes, or all of s, dy, ds and dx as far from them"
-    most = 512 * KIB
-    if r.bytes > most:
-        return f"three rows of s and dy, the weight and its sums must fit a cluster's sixteen blocks: rows of {most} bytes; given {r.bytes}"
+    if r.bytes > 512 * KIB:
+        return f"three rows of s and dy, the weight and its sums must fit a cluster's sixteen blocks: rows of {512 * KIB} bytes; given {r.bytes}"
     return None
 
 
@@ -153,10 +152,8 @@ def _unspilled(r: Rows, cluster: int, pieces: int, threads: int, blocks: int) ->
         return r.centre and cluster > 1 and room == 128
     if half and pieces == 3 and (r.centre or cluster == 1):
         return False
-    if pieces == 4 and not aligned and room > 144:
-        return False
-    if pieces == 4 and not aligned and r.centre and cluster > 1 and room == 128:
-        return True
+    if pieces == 4 and not aligned and (room > 144 or (r.centre and cluster > 1 and room == 128)):
+        return room == 128
     return room >= (128 if half and r.centre and pieces == 2 else REGISTERS[pieces] + (0 if aligned else 16))
 
 
@@ -165,16 +162,20 @@ def costs(centre: bool, itemsize: int) -> tuple[float, float]:
     return EXCHANGE * (1.47 if centre else 1), PACK * (1.5 if centre else 1) * (1 if itemsize == 2 else 0.63)
 
 
-def _share(r: Rows, c: Mapping[str, Any], rows: int, room: int, cycles: tuple[float, float]) -> float:
+def _launched(r: Rows, rows: int, room: int) -> tuple[int, int]:
+    """Clusters, if so many are resident at once, and the runs of rows of each. Of aligned rows: as if there were no end of them."""
+    clusters = room if r.slices.aligned else r.slices.clusters(rows, room)
+    return clusters, 1 if r.slices.aligned else r.slices.runs(clusters)
+
+
+def _share(r: Rows, c: Mapping[str, Any], rows: int, launched: tuple[int, int], cycles: tuple[float, float]) -> float:
     """The estimated speed for this number of rows, as a fraction of the memory's, fitted to timings on an H200: the rounds, in which each
-    cluster processes a row, and then the partial rows. `room`: clusters that are resident at once; `cycles`: the costs."""
-    size, blocks, aligned = c["cluster"], c["blocks"], r.slices.aligned
-    clusters = room if aligned else r.slices.clusters(rows, room)  # of aligned rows: as if there were no end of them
-    exchange, pack = cycles
+    cluster processes a row, and then the partial rows. `launched`: clusters and their runs; `cycles`: the costs."""
+    size, blocks, aligned, (clusters, runs), (exchange, pack) = c["cluster"], c["blocks"], r.slices.aligned, launched, cycles
     own = exchange * ((0.72 if c["joint"] else 1) * (0.75 if size == 1 else 1)) + blocks * c["threads"] // 32 * c["pieces"] * pack / 4
     least, round_ = round_of(r, size, blocks, c["stages"], clusters, 2, 4 if r.second else 3, own)
     partial = 6 * clusters * r.slices.columns * r.parameters / (BYTES * r.sms)  # written once; half of them are read from the L2
-    rounds = rows / clusters + (0 if aligned else _cluster_slices.EMPTY * (r.slices.runs(clusters) - 1))
+    rounds = rows / clusters + _cluster_slices.EMPTY * (runs - 1)
     odd = not aligned and r.slices.itemsize == 2
     return least * rows / clusters / (rounds * (round_ * (1.1 if odd else 1)) + partial)
 
@@ -191,7 +192,10 @@ def _candidates(r: Rows) -> list[dict[str, Any]]:
             threads = r.slices.threads(size, pieces)
             slots = pieces * threads + edge
             places = range(-(-256 // threads), min(THREADS // (3 * threads), 4) + 1)  # for blocks, by their threads and registers
-            fixed = 16 * slots * r.weight + (512 if edge else 0) + (_static(threads, size) if places else 0)
+            fixed = 16 * slots * r.weight + (512 if edge else 0)
+            if not places or 96 * slots + fixed + _cluster_slices.SYSTEM > _cluster_slices.SHARED:
+                continue
+            fixed += _static(threads, size)
             for blocks in places:
                 room = (_cluster_slices.SHARED // blocks - _cluster_slices.SYSTEM - fixed) // (32 * slots)  # for rows
                 few = blocks * 2 * 2 * r.bytes < _cluster_slices.FLYING * size
@@ -204,29 +208,24 @@ def _fastest(r: Rows, table: Mapping[str, Any]) -> dict[str, Any] | None:
     """The config with the lowest estimate, for rows of more than 4 KiB with several rows a cluster; None if the table decides. Configs
     whose ring fills shared memory are the fastest: the reduction of a row's sums over warps and blocks takes as long for a short slice as
     for a long one."""
-    if not r.count:
-        return None
-    rows = 1 << r.count.bit_length() - 1  # rounded to a power of two, so that a new number of rows seldom compiles a new kernel
+    rows = 1 << max(r.count.bit_length() - 1, 0)  # rounded to a power of two, so that a new number of rows seldom compiles a new kernel
     # blocks hide each other's reductions: 0.88 to 0.99
-    if r.bytes <= 4 * KIB or r.second or (not r.centre and table["cluster"] == 1 and table["blocks"] > 1):
+    if not r.count or r.bytes <= 4 * KIB or r.second or (not r.centre and table["cluster"] == 1 and table["blocks"] > 1):
         return None
     resident = dict(zip((1, 2, 4, 8, 16), map(r.card.resident, (1, 2, 4, 8, 16)), strict=True))
-    best, speed, cycles = None, -1.0, costs(r.centre, r.slices.itemsize)
-    launched: dict[int, int] = {}  # clusters, by how many are resident at once
+    best, speed, exact, cycles = None, -1.0, 0.0, costs(r.centre, r.slices.itemsize)
+    known: dict[int, tuple[int, tuple[int, int]]] = {}  # by the clusters that are resident at once: how many there are, and for `rows`
     for c in _candidates(replace(r, count=0)):
         room = resident[c["cluster"]] * c["blocks"]
-        if room not in launched:
-            launched[room] = r.slices.clusters(r.count, room)
-        if rows >= ROUNDS * launched[room]:  # if each cluster has enough of them
-            found = round(_share(r, c, rows, room, cycles), 2)
-            if found > speed:
-                best, speed = c, found
+        if room not in known:
+            known[room] = r.slices.clusters(r.count, room), _launched(r, rows, room)
+        clusters, launched = known[room]
+        if rows >= ROUNDS * clusters and (found := round(of_memory := _share(r, c, rows, launched, cycles), 2)) > speed:
+            best, speed, exact = c, found, of_memory
     if best is None:
         return None
-    room = resident[table["cluster"]] * table["blocks"]
-    untimed = not r.slices.aligned and r.slices.runs(r.slices.clusters(rows, room)) > 1  # the table was timed with one run
-    faster = untimed or GAIN * _share(r, best, rows, resident[best["cluster"]] * best["blocks"], cycles) > _share(r, table, rows, room, cycles)
-    return dict(best) if faster else None
+    launched = _launched(r, rows, resident[table["cluster"]] * table["blocks"])  # the table was timed with one run
+    return dict(best) if launched[1] > 1 or GAIN * exact > _share(r, table, rows, launched, cycles) else None
 
 
 def share_of(p: Problem) -> float:
@@ -234,7 +233,8 @@ def share_of(p: Problem) -> float:
     r = of(p)
     config = choose(p)
     fair = r.bytes > 2 * KIB and not r.second and not _refusal(r) and r.count >= ROUNDS * clusters(p, r, config)
-    return _share(r, config, r.count, r.card.resident(config["cluster"]) * config["blocks"], costs(r.centre, r.slices.itemsize)) if fair else 0.0
+    launched = _launched(r, r.count, r.card.resident(config["cluster"]) * config["blocks"])
+    return _share(r, config, r.count, launched, costs(r.centre, r.slices.itemsize)) if fair else 0.0
 
 
 def choose(p: Problem, head: Head | None = None) -> dict[str, Any]:

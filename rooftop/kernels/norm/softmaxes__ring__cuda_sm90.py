@@ -22,7 +22,7 @@ def _rows(p: Problem) -> Rows:
     """Of rows of an odd multiple of 16 bytes every second one starts amid 32 bytes: as odd rows, no sector is split."""
     x, y = p["x"], p["y"]
     size = x.itemsize
-    aligned = x.shape[1] * size % 16 == 0 and x.strides[0] * size % 32 == 0 and _cluster_slices.rows_aligned(x) and _cluster_slices.rows_aligned(y)
+    aligned = x.shape[1] * size % 16 == 0 and x.strides[0] * size % 32 == 0 and _cluster_slices.rows_aligned(x, y)
     layout = _cluster_slices.Slices(x.shape[1], size, x.strides[0], aligned)
     return Rows(x.shape[0], layout, aligned or _cluster_slices.same_starts(x, y), False, False, False, False, p.device.sms, p.device)
 
