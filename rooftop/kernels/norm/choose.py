@@ -186,7 +186,7 @@ def _clusters_are_faster(p: Problem, centre: bool) -> bool:
     if s.shape[1] < 1024 or s.nbytes <= 32 << 20:
         return False
     c = bwd_rows.choose(p)
-    least = c["teams"] * r.vectors * 16 * (r.tensors + 1) / bwd_clusters.BYTES
+    least = c["teams"] * r.vectors * 16 * (r.tensors + 1) / _cluster_slices.BYTES
     exchange, pack = bwd_clusters.costs(centre, r.itemsize)
     own = exchange + c["team"] * c["teams"] // 32 * c["vectors"] * pack / 4
     round_ = _cluster_slices.takes_turns(least * (1 if r.aligned else 1.5), own)

@@ -264,7 +264,7 @@ def runs(r: Rows, c: Mapping[str, Any]) -> bool:
         or (c["cluster"] > 1 and r.bytes <= 4096 * c["cluster"])
     ):
         return False
-    grouped = c["group"] == 1 or (c["cluster"] == 1 and r.slices.aligned and r.parameters)
+    grouped = c["group"] == 1 or (c["cluster"] == 1 and r.slices.aligned and r.parameters > 0)
     return grouped and _cluster_slices.fits(blocks, threads, _shared(r, c), _static(threads, c["cluster"]))
 
 
