@@ -22,8 +22,8 @@ from rooftop.kernels.norm import norms_bwd__cuda_sm80 as bwd_rows
 from rooftop.kernels.norm import norms_bwd__cuda_sm90 as bwd_clusters
 from rooftop.kernels.norm import norms_bwd__long__cuda_sm80 as bwd_long_rows
 from rooftop.kernels.norm import norms_bwd__staged__cuda_sm80 as bwd_staged
+from rooftop.kernels.norm import softmax__ring__cuda_sm90 as softmax_ring
 from rooftop.kernels.norm import softmaxes__long__cuda_sm80 as softmax_long_rows
-from rooftop.kernels.norm import softmaxes__ring__cuda_sm90 as softmax_ring
 
 KIB = 1 << 10
 Order = list[tuple[str, str]]

@@ -1,4 +1,4 @@
-"""Which rows softmaxes__ring__cuda_sm90.cu supports, and how they are divided: among the fewest blocks of a cluster whose shared memory holds
+"""Which rows softmax__ring__cuda_sm90.cu supports, and how they are divided: among the fewest blocks of a cluster whose shared memory holds
 three rows, with as many clusters as are resident at once."""
 
 from __future__ import annotations
@@ -83,8 +83,7 @@ def launches(p: Problem, c: Mapping[str, Any], head: Head) -> list[Launch]:
     threads, size, pieces, stages = (c[n] for n in ("threads", "cluster", "pieces", "stages"))
     clusters, fit = _clusters(r, c), r.slices.fit(size, pieces, threads)
     kernel = instance(
-        "softmax_ring", DTYPES[p["x"].dtype].cuda, pieces, threads, size, c["blocks"], stages, fit, r.slices.runs(clusters) > 1,
-        p.op == "log_softmax",
+        "softmax_ring", DTYPES[p["x"].dtype].cuda, pieces, threads, size, c["blocks"], stages, fit, r.slices.runs(clusters) > 1
     )
     args, types = head.arguments(p, c)
     (rows, columns, *rest) = args.items()
