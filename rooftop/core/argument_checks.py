@@ -16,6 +16,8 @@ def number(op: str, name: str, value: Any, accepted: str, *, whole: bool = False
     where that is, for a whole one of more than 64 bits, or for one that no float holds.
 
     Comparisons alone: torch.compile traces them for numbers that it takes as dynamic, as it does not `isfinite`."""
+    if (type(value) is int and -(2**31) < value < 2**31) or (type(value) is float and not whole and -1e38 < value < 1e38):  # what nearly all are
+        return
     import torch
 
     kinds = (int, torch.SymInt) if whole else (int, float, torch.SymInt, torch.SymFloat)
@@ -52,7 +54,7 @@ def among(value: Any, accepted: Iterable[Any]) -> bool:
 
 def in_order(dims: Sequence[int], rank: int) -> tuple[int, ...]:
     """The dimensions of `rank` that are in `dims`, each once. torch.compile does not trace `sorted` for numbers that it takes as dynamic."""
-    return tuple([i for i in range(rank) if among(i, dims)])
+    return tuple(dims) if len(dims) < 2 else tuple([i for i in range(rank) if among(i, dims)])
 
 
 def whole_seed(op: str, value: Any) -> None:
@@ -117,6 +119,8 @@ def wants_gradient(t: Any) -> bool:
 
 def shape(op: str, name: str, value: Any) -> tuple[int, ...]:
     """A shape given as a number or as numbers. Raises TypeError for anything else."""
+    if type(value) is int:
+        return (value,)
     import torch
 
     found = (
