@@ -75,11 +75,14 @@ def written(op: str, name: str, t: Any) -> None:
     """Raises ValueError where several elements of `t`, which is written into, have one memory address."""
     import torch
 
+    tracing = torch.compiler.is_compiling()  # a trace does not order strides that it takes as dynamic
+    if not tracing and t.is_contiguous():
+        return
     if any(step == 0 and n > 1 for step, n in zip(t.stride(), t.shape, strict=True)):
         raise ValueError(
             f"{op}: {name} has shape {tuple(t.shape)} and strides {tuple(t.stride())}: it is expanded, and cannot be written into"
         )
-    if torch.compiler.is_compiling() or t.is_contiguous():  # a trace does not order strides that it takes as dynamic
+    if tracing:
         return
     reach = 0  # from the first to the last element of the dimensions so far
     for step, n in sorted((step, n) for step, n in zip(t.stride(), t.shape, strict=True) if n > 1):
