@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 FEW, MANY = 8, 64  # columns; rows
-PART = 1 << 18  # elements: 1 MiB of float32
+PART, LONG = 1 << 16, 256  # elements: 256 KiB of float32; columns
 
 
 def layer_norm(
@@ -129,23 +129,24 @@ def cpu_backward(dy: Tensor, ds: Tensor | None, s: Tensor, weight: Tensor | None
 
 
 def _in_parts(dy: Tensor, ds: Tensor | None, s: Tensor, weight: Tensor | None, dims: int, eps: float) -> tuple[Tensor, Tensor, Tensor]:
-    """As many rows at a time as a core's cache holds: what one pass leaves there, the next one finds."""
+    """Some rows at a time, which a core's cache holds: what one pass leaves there, the next one finds. Torch adds up what the weights get of
+    MANY rows well enough; so few short rows are not worth a call, and of more of them products are summed."""
     import torch
 
     columns = prod(s.shape[s.dim() - dims :])
     rows = s.numel() // columns
-    dx, w = torch.empty(rows, columns), None if weight is None else weight.float().view(columns)
+    dx, w = torch.empty(rows, columns), torch.ones(columns) if weight is None else weight.float().view(columns)
     flat = [t if t is None else t.reshape(rows, columns) for t in (dy, ds, s)]
-    sums = []
-    step = max(1, PART // columns)
+    sums, few = [], columns >= LONG
+    step = MANY if few else PART // columns
     for i in range(0, rows, step):
         g, more, wide = (t if t is None else t[i : i + step].float() for t in flat)
         assert g is not None and wide is not None
         off = wide - wide.mean(1, keepdim=True)
         scale = (off.square().mean(1, keepdim=True) + eps).rsqrt()
-        made = torch.ops.aten.native_layer_norm_backward(g, off, [columns], torch.zeros_like(scale), scale, w, None, [True, False, False])[0]
+        made, *own = torch.ops.aten.native_layer_norm_backward(g, off, [columns], torch.zeros_like(scale), scale, w, w, [True, few, few])
         dx[i : i + step] = made if more is None else made + more
-        sums.append((off.mul_(scale).mul_(g).sum(0), g.sum(0)))
+        sums.append(own if few else (off.mul_(scale).mul_(g).sum(0), g.sum(0)))
     dweight, dbias = (torch.stack(parts).sum(0) for parts in zip(*sums, strict=True))
     return dx, dweight, dbias
 
