@@ -14,8 +14,7 @@ from _support import answers, committed
 from rooftop.core import registry
 from rooftop.lab.learn import course, pages, puzzles
 from rooftop.lab.report import known, site
-from rooftop.lab.report.data import Gatherer
-from rooftop.lab.report.model import LadderPage, SiteData
+from rooftop.lab.report.data import Gatherer, LadderPage, SiteData
 from rooftop.lab.report.rung_counts import Access, Line, RungCounts
 
 # Bytes. The site's own limit (test_report_size.py) is for what grows with records; these pages do not. They grow with rungs, each of which has two puzzles at

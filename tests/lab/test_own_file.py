@@ -43,6 +43,7 @@ def names(made: own_file.Kernels) -> list[str]:
     return sorted(k["kernel"] for k in made.found)
 
 
+@pytest.mark.sampled("slow")
 @pytest.mark.parametrize(
     ("text", "kernels"),
     [

@@ -24,6 +24,7 @@ def simulated(folder: Path, text: str, *options: str) -> tuple[int, str]:
     return done.exit_code, done.output
 
 
+@pytest.mark.sampled("simulator")
 def test_a_program_that_says_which_kernels_it_has_is_called_with_the_first(tmp_path: Path) -> None:
     code, said = simulated(tmp_path, (
         "#include <cstdio>\n#include <cstdlib>\n__global__ void k(int* x, int n) { x[threadIdx.x] = n; }\n"
@@ -44,6 +45,7 @@ TIMED = (
 )
 
 
+@pytest.mark.sampled("simulator")
 def test_launches_on_memory_that_a_loop_makes_anew_are_the_same_launch_and_each_is_made(tmp_path: Path) -> None:
     path = tmp_path / "own.cu"
     path.write_text(TIMED, encoding="utf-8")
@@ -57,6 +59,7 @@ def test_launches_on_memory_that_a_loop_makes_anew_are_the_same_launch_and_each_
     assert [f.kind for f in run.report.faults] == ["out-of-bounds"]
 
 
+@pytest.mark.sampled("simulator")
 def test_a_program_whose_time_ends_between_launches_is_judged_by_those_that_were_watched(tmp_path: Path) -> None:
     text = (
         "__global__ void k(int* x) { for (int i = 0; i < 20000; ++i) x[threadIdx.x] += i; }\n"
@@ -110,6 +113,7 @@ int main() {
     assert code == 0 and "read 4 last 4" in said and not (tmp_path / "own.bin").exists(), said
 
 
+@pytest.mark.sampled("simulator")
 def test_a_product_of_a_library_that_takes_too_long_is_left_out_and_kernels_are_watched_all_the_same(tmp_path: Path) -> None:
     code, said = simulated(tmp_path, """#include <cublas_v2.h>
 #include <helper_cuda.h>
@@ -139,6 +143,7 @@ int main(int argc, char** argv) {
     assert code == 0 and "a library's product of 20000x20000x20000" in said and "k<<<1, 32>>>(" in said, said
 
 
+@pytest.mark.sampled("simulator")
 def test_a_race_at_any_size_is_a_fault_where_sizes_are_assumed_and_one_past_the_end_may_come_of_them(tmp_path: Path) -> None:
     text = """__global__ void k(const float* x, float* y, int n) {
     __shared__ float t[128];

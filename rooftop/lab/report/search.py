@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Iterator
 
 from rooftop.lab.report import document
-from rooftop.lab.report.model import SiteData
+from rooftop.lab.report.data import SiteData
 from rooftop.lab.report.reference import Entry
 
 FILE = "search.js"

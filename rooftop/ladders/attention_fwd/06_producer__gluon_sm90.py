@@ -13,12 +13,10 @@ from rooftop.core.tensor_maps import not_copied
 from rooftop.kernels.attention._fwd_sm90 import flat, range_of, store_tile
 
 IDEA = (
-    "Warp specialisation: one producer warp loads the queries, then tiles of keys and values by TMA into a ring of two. Each slot has two "
-    "mbarriers, full (its "
-    "bytes have arrived) and empty (both groups have released it). Two consumer groups of four warps have 64 queries each and do nothing "
-    "but multiply (wgmma, "
-    "whose operands stay in shared memory) and compute exponentials. Tiles of 128 keys, from the last back, so that the masked ones come "
-    "first."
+    "Warp specialisation: one producer warp loads the queries, then tiles of keys and values by TMA into a ring of two. Each slot has "
+    "two mbarriers, full (its bytes have arrived) and empty (both groups have released it). Two consumer groups of four warps have 64 "
+    "queries each and do nothing but multiply (wgmma, whose operands stay in shared memory) and compute exponentials. Tiles of 128 "
+    "keys, from the last back, so that the masked ones come first."
 )
 PREDICT = {"speedup": 1.1}
 LIMIT = (

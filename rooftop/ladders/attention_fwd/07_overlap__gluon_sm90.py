@@ -14,15 +14,14 @@ from rooftop.kernels.attention._fwd_sm90 import flat, range_of, store_tile
 
 IDEA = (
     "A group issues the scores of the next tile of keys together with the product of this tile's weights and values, and waits for the "
-    "scores alone. So the "
-    "exponentials of one tile are computed while the tensor cores multiply the other. The result is rescaled after the product, by what "
-    "the new maximum says."
+    "scores alone. So the exponentials of one tile are computed while the tensor cores multiply the other. The result is rescaled after "
+    "the product, by what the new maximum says."
 )
 PREDICT = {"speedup": 1.2}
 LIMIT = (
     "1.06 times as fast as rung 06 on an H200, where 1.2 was predicted, probably because most of the exponentials of one group ran "
-    "during the products of the other before. Nothing keeps the two groups apart: where both compute exponentials at once, the "
-    "tensor cores have one product to run and nothing after it."
+    "during the products of the other before. Nothing keeps the two groups apart: where both compute exponentials at once, the tensor "
+    "cores have one product to run and nothing after it."
 )
 
 

@@ -14,8 +14,7 @@ from rooftop.kernels.attention._fwd_sm90 import flat, range_of, store_tile
 
 IDEA = (
     "Ping-pong: the two groups issue their products in turn. A barrier of each group is released by the other when that has issued its "
-    "products, so that "
-    "the groups are half a tile out of step: one multiplies while the other computes exponentials."
+    "products, so that the groups are half a tile out of step: one multiplies while the other computes exponentials."
 )
 PREDICT = {"speedup": 1.05}
 LIMIT = (

@@ -13,15 +13,15 @@ from rooftop.core.tensor_maps import not_copied
 from rooftop.kernels.attention._fwd_sm90 import flat, place, range_of, store_tile
 
 IDEA = (
-    "Persistent: a block for each multiprocessor computes tile after tile of queries, so that the producer loads the next tile's queries "
-    "and keys while this one is stored. The tiles of as many heads as L2 holds are scheduled together, the longest first, in turns that go "
-    "forwards and backwards: a block that had the longest tile of one turn has the shortest of the next."
+    "Persistent: a block for each multiprocessor computes tile after tile of queries, so that the producer loads the next tile's "
+    "queries and keys while this one is stored. The tiles of as many heads as L2 holds are scheduled together, the longest first, in "
+    "turns that go forwards and backwards: a block that had the longest tile of one turn has the shortest of the next."
 )
 PREDICT = {"speedup": 1.05}
 LIMIT = (
     "0.97 of the speed of rung 08 on an H200, where 1.05 was predicted, probably because tiles are dealt out beforehand, where the "
-    "hardware gives the next one to whichever multiprocessor is free. The exponentials: at 64 columns per head they take as long as "
-    "the products, and no schedule hides all of them."
+    "hardware gives the next one to whichever multiprocessor is free. The exponentials: at 64 columns per head they take as long as the "
+    "products, and no schedule hides all of them."
 )
 DEMANDS = {"has": ["HGMMA", "UTMALDG", "UTMASTG"], "spills": 16}  # addresses that are read once a tile of queries
 

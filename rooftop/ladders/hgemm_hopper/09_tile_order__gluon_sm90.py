@@ -11,14 +11,13 @@ from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared,
 from rooftop.core.spec import Descriptor, Launch, Meta, Problem
 
 IDEA = (
-    "Tiles are processed in squares: 16 rows of tiles column by column, so that concurrent tiles share slices in L2 and each slice is read "
-    "from memory "
-    "fewer times."
+    "Tiles are processed in squares: 16 rows of tiles column by column, so that concurrent tiles share slices in L2 and each slice is "
+    "read from memory fewer times."
 )
 PREDICT = {"speedup": 1.0}
 LIMIT = (
-    "One tile for every product: of 128 x 256 there are 128 at 2048 cubed, for 132 multiprocessors, and a product of 64 rows "
-    "computes 128."
+    "One tile for every product: of 128 x 256 there are 128 at 2048 cubed, for 132 multiprocessors, and a product of 64 rows computes "
+    "128."
 )
 
 

@@ -12,15 +12,13 @@ from rooftop.kernels.gemm._model import Config, Facts, piece, ranked
 
 IDEA = (
     "The sizes are not constants: tiles of 64 to 256 rows and 64 to 256 columns, one group of warps or two, as many stages as fit. A "
-    "performance model of "
-    "a multiprocessor (products, wgmma's reads of shared memory, loads from L2, waves of tiles, the epilogue) predicts the time of each, "
-    "and the shortest is "
-    "chosen: a few dozen numbers of arithmetic for a new size."
+    "performance model of a multiprocessor (products, wgmma's reads of shared memory, loads from L2, waves of tiles, the epilogue) "
+    "predicts the time of each, and the shortest is chosen: a few dozen numbers of arithmetic for a new size."
 )
 PREDICT = {"speedup": 1.0}
 LIMIT = (
-    "Power at large sizes, then wgmma's own rate. If the last wave has few tiles, most multiprocessors are idle in it. One order "
-    "of each operand; nothing after the product."
+    "Power at large sizes, then wgmma's own rate. If the last wave has few tiles, most multiprocessors are idle in it. One order of "
+    "each operand; nothing after the product."
 )
 
 
