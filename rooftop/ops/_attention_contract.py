@@ -21,7 +21,7 @@ def cpu(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, mask: Tensor | Non
     tensors, (left, right, scale, softcap, dropout_p, _), ranges = rest[:9], rest[9:15], rest[15:]
     causal = right == 0 and q.shape[1] != 1
     if (
-        any([t is not None for t in (bias, mask, *tensors, *ranges)]) or softcap or dropout_p or left != UNBOUNDED
+        any(t is not None for t in (bias, mask, *tensors, *ranges)) or softcap or dropout_p or left != UNBOUNDED
         or right not in (UNBOUNDED, 0)
     ):
         return NotImplemented

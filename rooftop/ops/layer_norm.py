@@ -116,8 +116,6 @@ def cpu(x: Tensor, residual: Tensor | None, weight: Tensor | None, bias: Tensor 
 def cpu_backward(dy: Tensor, ds: Tensor | None, s: Tensor, weight: Tensor | None, bias: Tensor | None, dims: int, eps: float) -> Any:
     """Of rows from which the mean is taken beforehand: of equal elements exactly zeros are left. The gradients of few columns cancel to
     nothing but rounding: in float64."""
-    import torch
-
     if not s.numel():
         return NotImplemented
     if prod(s.shape[s.dim() - dims :]) <= FEW:
@@ -135,7 +133,7 @@ def _in_parts(dy: Tensor, ds: Tensor | None, s: Tensor, weight: Tensor | None, d
 
     columns = prod(s.shape[s.dim() - dims :])
     rows = s.numel() // columns
-    dx, w = torch.empty(rows, columns), torch.ones(columns) if weight is None else weight.float().view(columns)
+    dx, w = torch.empty(rows, columns), torch.ones(columns) if weight is None else weight.float().reshape(columns)
     flat = [t if t is None else t.reshape(rows, columns) for t in (dy, ds, s)]
     sums, few = [], columns >= LONG
     step = MANY if few else PART // columns
