@@ -232,7 +232,8 @@ def refusals(op: Contract, problem: Problem, without: str = "") -> Reasons:
         reason = candidate.supports(problem) or only_named(candidate)
         if reason is None:
             said = candidate.chosen(problem)
-            reason = f"supports this too, but {without} is chosen" + (f" ({said.why})" if isinstance(said, Chosen) and said.why else "")
+            why = said.why if isinstance(said, Chosen) and said.why != registry.NAMED else ""
+            reason = f"supports this too, but {without} is chosen" + (f" ({why})" if why else "")
         found.append((candidate.name, reason))
     return tuple(found)
 
