@@ -15,7 +15,7 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 
 # What the process has imported that all of them are forked from: in each of them it would take longer than most of what they do.
-multiprocessing.set_forkserver_preload(["torch", "torch.distributed", "torch.distributed.tensor", "rooftop.comm"])
+multiprocessing.set_forkserver_preload(["torch._dynamo", "torch.distributed.fsdp", "torch.distributed.tensor", "rooftop.comm"])
 
 
 def start(function: Callable[..., Any], args: tuple[Any, ...], ranks: int, join: bool) -> Any:

@@ -7,7 +7,6 @@ import os
 import sys
 from collections.abc import Iterator
 from hashlib import sha256
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -26,7 +25,7 @@ gc.set_threshold(50_000, 20, 20)
 
 os.environ["ROOFTOP_DIARY"] = "off"  # commands of tests are no part of anybody's diary
 
-RANK = pytest.StashKey[int]()  # of a test in its group, in an order that each commit draws anew
+RANK = pytest.StashKey[int]()  # of a test in its group, in an order that each commit draws anew; where everything runs, none has one
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -35,7 +34,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def whole(config: pytest.Config) -> bool:
     """Whether everything that was collected runs: with `--all`, or where a file or a test of one is named."""
-    return bool(config.getoption("--all")) or any(Path(a.partition("::")[0]).is_file() for a in config.args)
+    return bool(config.getoption("--all")) or any((config.invocation_params.dir / a.partition("::")[0]).is_file() for a in config.args)
 
 
 def kernels(item: pytest.Item) -> Iterator[str]:
@@ -72,7 +71,7 @@ def pytest_collection_finish() -> None:
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
     mark = item.get_closest_marker("sampled")
-    if mark is None or whole(item.config):
+    if mark is None or RANK not in item.stash:
         return
     from contracts import plan
 
@@ -83,7 +82,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
     mark = item.get_closest_marker("sampled")
-    if mark is None or whole(item.config):
+    if mark is None or RANK not in item.stash:
         return (yield)
     from contracts import plan
 
@@ -103,9 +102,10 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any) -> None:
-    from contracts import plan
+    if left := getattr(node, "workeroutput", {}).get("left_out"):
+        from contracts import plan
 
-    plan.CLOCK.left_out.update(getattr(node, "workeroutput", {}).get("left_out", {}))
+        plan.CLOCK.left_out.update(left)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:

@@ -294,7 +294,7 @@ def in_order(p: Problem, named: str, order: Iterable[tuple[str, str]]) -> Chosen
     not; `named`: that kernel alone."""
     refused = ""
     for name, why in [(named, NAMED)] if named else order:
-        kernel = implementation(name)
+        kernel = _implementation(name, HOUSE)
         reason = kernel.rejects(p)
         if reason is None:
             return Chosen(name, kernel.configure(p), why)

@@ -36,7 +36,7 @@ from rooftop.lab.check import checker
 from rooftop.lab.check.proofs import Proofs
 
 LONGEST = 1 << 16  # elements of all tensors of a case
-BUDGET = 3 << 20  # elements of the whole sample
+BUDGET = 2 << 20  # elements of the whole sample
 UNPROVEN = 4 << 20  # elements of all cases without a check record of the present digest
 PRICE = 1 << 12  # elements whose time a case takes whatever its size: inputs, reference, judgement
 # Group of tests that are marked `sampled` -> (of those of which nothing has changed, how many run; how many run at most).
