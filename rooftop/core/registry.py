@@ -286,12 +286,15 @@ def chooser(op_name: str, house: House = HOUSE) -> tuple[Choose, str, tuple[str,
     return (function, head_text.shown(path), tuple(f.name for f in files)) if callable(function) else None
 
 
+NAMED = "the call names it"  # why a choice says of a kernel that it was asked for
+
+
 def in_order(p: Problem, named: str, order: Iterable[tuple[str, str]]) -> Chosen | str:
     """For a `choose.py`: the first of these (kernel, why) that takes the problem, with the config of its own file, or why the first does
     not; `named`: that kernel alone."""
     refused = ""
-    for name, why in [(named, "the call names it")] if named else order:
-        kernel = implementation(name)
+    for name, why in [(named, NAMED)] if named else order:
+        kernel = _implementation(name, HOUSE)
         reason = kernel.rejects(p)
         if reason is None:
             return Chosen(name, kernel.configure(p), why)

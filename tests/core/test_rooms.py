@@ -109,7 +109,7 @@ MORE = {
     # chunks of a file, what they are made of, and the coder
     "compress_planes__bytes__cuda_sm80": (9, 1000), "compress_ratio__cuda_sm80": (9, 1080), "decompress_ratio__cuda_sm80": (9, 1230),
     # rows of any alignment among clusters, as the norms' persistent kernels
-    "softmaxes__ring__cuda_sm90": (9, 1380),
+    "softmax__ring__cuda_sm90": (9, 1380),
     # products that share the kernel of matmul, and are larger contracts
     "matmul__split__gluon_sm90": (8, 2100), "scaled_matmul__gluon_sm90": (8, 1670), "quantized_matmul__gluon_sm90": (8, 1660),
     "int_matmul__gluon_sm90": (8, 1510), "linear_cross_entropy__gluon_sm90": (11, 2050), "linear_cross_entropy_bwd__gluon_sm90": (11, 2020),

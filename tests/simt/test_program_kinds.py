@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from rooftop.core.compile import CompileError
 from rooftop.lab import simt
 from rooftop.lab.cli import commands
 from rooftop.lab.cli.app import app
-from rooftop.lab.simt import kernel_caller, ordinary, program
+from rooftop.lab.simt import host_variables, kernel_caller, ordinary, program
 
 pytestmark = pytest.mark.skipif(simt.unavailable() is not None, reason=str(simt.unavailable()))
 
@@ -159,3 +160,52 @@ extern "C" void solve(const float* x, float* y, int n) { k<<<(n + 127) / 128, 12
     assert code == 1 and "shared-race" in said and "may come of that" not in said, said
     code, said = simulated(tmp_path, text.replace("if (i < n) y[i]", "y[i + 1000]"))
     assert code == 3 and "its inputs are assumed, and what is found may come of that" in said, said
+
+
+def test_a_program_that_lists_choices_is_called_with_the_first(tmp_path: Path) -> None:
+    code, said = simulated(tmp_path, (
+        "#include <cstdio>\n#include <cstring>\n__global__ void k(int* x) { x[threadIdx.x] = 1; }\nint main(int argc, char** argv) {\n"
+        '    if (argc < 2) { printf("Usage:\\n  %s --quick   # a few\\n  %s --all\\n", argv[0], argv[0]); return 0; }\n'
+        '    int* x;\n    cudaMalloc(&x, 128);\n    if (!strcmp(argv[1], "--quick")) k<<<1, 32>>>(x);\n    cudaFree(x);\n}\n'
+    ))
+    assert code == 0 and "--args '--quick', as its usage has it" in said and "k<<<1, 32>>>(x)" in said, said
+
+
+def test_a_struct_of_pointers_and_sizes_is_filled_field_by_field() -> None:
+    text = (
+        "struct Params {\n    float* x; // [rows, columns]\n    const int* index;\n    float scale;\n    int rows;\n};\n"
+        + "__global__ void k(const Params p, int n) { if (threadIdx.x < n) p.x[threadIdx.x] = p.scale * p.index[0]; }\n"
+    )
+    code, said = kernel_caller.call_of_kernels(text, [(k, k.name) for k in ordinary.kernels(text)], {}, text)
+    assert "p.x=f32:4096, p.index=i32:4096, p=Params{p_x, p_index, 1.0f, 64}, n=64" in said, said
+    assert "k(simt_a...); }, Params{p_x, p_index, 1.0f, 64}, 64);" in code
+
+
+HOSTS = """#include <cstdio>
+int n = 5, m = 2;
+float scale;
+const int c = 3;
+__constant__ float table[4];
+__device__ int seen;
+struct P { int n; float scale; };
+{device}
+int main() {{ int* p; cudaMalloc(&p, 128); scale = n * m; k<<<1, 32>>>(p, n, P()); cudaFree(p); }}
+"""
+
+
+@pytest.mark.parametrize(
+    ("device", "names"),
+    [("__global__ void k(int* p, int m, P q) { p[threadIdx.x] = m * n; }", ["n"]),
+     ("__device__ void add(int* p) { atomicAdd(p, m); }\n__global__ void k(int* p, int, P q) { printf(\"%g\", scale); add(p); }", ["m", "scale"]),
+     ("__host__ __device__ int twice(int n) { return n * 2; }\n__global__ void k(int* p, int n, P q) {\n"
+      "    float *scale = nullptr;\n    int i = c, m = 1;\n    p[i] = q.n + m;\n    seen = table[n];\n}", []),
+     ("__global__ void k(int* p, int, P q) {\n    const P& scale = q;\n    for (int n = 0, m = 4; n < m; ++n) p[n] = scale.n;\n}", [])],
+)
+def test_a_variable_of_the_hosts_in_a_kernel_is_refused_as_nvcc_does(device: str, names: list[str], tmp_path: Path) -> None:
+    text = HOSTS.replace("{device}", device).replace("{{", "{").replace("}}", "}")
+    assert sorted(name for _, _, name, _ in host_variables.used({"own.cu": text})) == names
+    if names == ["n"]:
+        path = tmp_path / "own.cu"
+        path.write_text(text, encoding="utf-8")
+        with pytest.raises(CompileError, match=r"own\.cu:8: n is a variable of the host's \(line 2\), which nvcc refuses in device code"):
+            program.run(program.source_of(path)[0])

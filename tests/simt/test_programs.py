@@ -160,13 +160,15 @@ int main() {
     assert sorted(p.name for p in tmp_path.rglob("*") if p.is_file()) == ["numbers.txt", "own.cu"]
 
 
-def test_a_host_without_an_end_is_ended_in_time_and_what_was_found_is_told(tmp_path: Path) -> None:
+@pytest.mark.parametrize("waits", ["", pytest.param("if (n % 200000 == 0) usleep(5000);", marks=pytest.mark.sampled("programs"))])
+def test_a_host_without_an_end_is_ended_in_time_and_what_was_found_is_told(waits: str, tmp_path: Path) -> None:
+    """By its CPU time, or by the clock where it waits, as on a machine with other work."""
     path = tmp_path / "own.cu"
-    path.write_text("__global__ void k(int* p) { p[1] = 0; }\nint main() {\n    int* d;\n    cudaMalloc(&d, 4);\n    k<<<1, 1>>>(d);\n    volatile int n = 0;\n"
-                    "    while (true) n = n + 1;\n}\n", encoding="utf-8")
+    path.write_text("#include <unistd.h>\n__global__ void k(int* p) { p[1] = 0; }\nint main() {\n    int* d;\n    cudaMalloc(&d, 4);\n    k<<<1, 1>>>(d);\n    volatile int n = 0;\n"
+                    f"    while (true) {{ n = n + 1; {waits} }}\n}}\n", encoding="utf-8")
     run = program.run(program.source_of(path)[0], most=0.2)
-    assert (run.ended, run.over, run.busy) == ("time", True, "line 7")
-    assert [(f.line, f.kind) for f in run.report.findings] == [(1, "out-of-bounds")]
+    assert (run.ended, run.over, run.busy) == ("time", True, "line 8")
+    assert [(f.line, f.kind) for f in run.report.findings] == [(2, "out-of-bounds")]
 
 
 def test_sizes_among_the_arguments_are_scaled_and_missing_arguments_are_assumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,8 +9,10 @@ from rooftop.kernels.gemm import _lowbit_plan
 
 # multiply-adds of float32, and K: up to here Triton's kernel is faster, since the CUDA C++ one takes longer to start
 SMALL, SHALLOW = 1 << 25, 128
-THREADS = 1.65  # measured times of threads that load 2 bytes at a time over the predicted ones
-SURER = 0.95  # of two kernels with equal predictions, the one whose rates were fitted to more products
+# Neither has a record of its own. THREADS: times of threads that load 2 bytes at a time over the predicted ones; of the contract's cases
+# those with odd sizes, strides or addresses depend on it. SURER: for the kernel whose rates were fitted to more products; 1024 cubed in
+# bfloat16 depends on it, no other case.
+THREADS, SURER = 1.65, 0.95
 THIN = 64  # rows or columns; with fewer, copying or splitting the other operand beforehand moves more bytes than the product
 DECODE, FEW = 16, 64  # rows of x of a quantised product up to which mma.sync is always faster, and up to which it may be
 CUBLAS = ("matmul__cublas__torch", "no kernel of this library takes it")

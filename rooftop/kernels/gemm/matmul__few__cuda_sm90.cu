@@ -101,8 +101,6 @@ struct Mapped<ANY | ACROSS> {
     using Map = None;
 };
 
-__device__ inline void cluster_arrive() { asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory"); }
-__device__ inline void cluster_wait() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
 __device__ inline unsigned at_block(unsigned address, unsigned rank) {
     unsigned there;
     asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(address), "r"(rank));

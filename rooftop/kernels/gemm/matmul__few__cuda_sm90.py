@@ -15,7 +15,7 @@ from typing import Any
 
 from rooftop.core import tensor_maps
 from rooftop.core.head import Head
-from rooftop.core.spec import DTYPES, Launch, Meta, Problem, TensorMap, instance
+from rooftop.core.spec import DTYPES, Launch, Meta, Problem, TensorMap, instance, typed
 from rooftop.kernels.gemm import _model
 from rooftop.ops.matmul import ACTIVATIONS
 
@@ -270,7 +270,7 @@ def launches(p: Problem, config: Mapping[str, Any], head: Head) -> list[Launch]:
     threads = 128 * c.GROUPS + (256 if (x_mode | y_mode) & ANY else 32)
     return [
         Launch(
-            kernel, (tiles * c.SPLIT,), {n: v for n, (_, v) in args.items()}, types=tuple(kind for kind, _ in args.values()), block=(threads,),
+            kernel, (tiles * c.SPLIT,), **typed(args), block=(threads,),
             cluster=(c.SPLIT,) if c.SPLIT > 1 else (), shared=_shared(c, y_mode), chained=True,
         )
     ]

@@ -138,7 +138,7 @@ def _bench_own(
     from rooftop.core.compile import ToolchainError
     from rooftop.lab import simt
     from rooftop.lab.check import like as likes
-    from rooftop.lab.cli.simt import launch_of
+    from rooftop.lab.cli.launched import launch_of
     from rooftop.lab.ending import gpu_for
     from rooftop.lab.simt import program
     from rooftop.lab.timing import own_program

@@ -23,6 +23,7 @@ ASSUMED = (8, 64, 128)  # numbers for the arguments of a program that says how m
 RANGE = re.compile(r"\b(\d{1,2})\s*(?:-|–|~|to|\.\.+)\s*(\d{1,2})\b")  # of the numbers of kernels that an argument chooses from
 USAGE = re.compile(r"^\s*usage:?\s+\S+((?:[ \t]+(?:[<\[(][^<>\[\]()\n]+[>\])]|\w+)){1,4})[ \t]*$", re.I | re.M)
 # what it calls its arguments
+FLAG = re.compile(r"^[ \t]*(?:usage:?[ \t]+)?(?:\S+\.cu|\./\S+)[ \t]+(--[a-z][\w-]*)", re.I | re.M)  # the first choice that its usage names
 MAIN = re.compile(r"\bmain\s*\(\s*(?:const\s+)?int\s+\w+\s*,\s*(?:const\s+)?char\s*(?:const\s*)?\*\s*(?:const\s*)?\*?\s*(\w+)")
 LISTED = 60  # launches that are shown
 RACES = ("shared-race", "warp-race", "missing-wait")  # that no assumed size or value makes
@@ -115,6 +116,11 @@ def _simulated(
     checked, counted = ran(words)
     wanted = [] if given_words is not None else _wanted(checked or counted, source)  # type: ignore[arg-type]
     own = "__global__" in source.whole
+    if given_words is None and not (checked or counted).launches and (flag := FLAG.search((checked or counted).report.printed)):  # type: ignore[union-attr]
+        others = ran([flag[1]])
+        if any(r is not None and r.launches for r in others):
+            (checked, counted), words, wanted = others, [flag[1]], []
+            assumed, source = f"--args '{flag[1]}', as its usage has it", replace(source, guessed="its arguments are assumed")
     equal = [[n] * len(wanted) for n in ASSUMED]
     rising = [[ASSUMED[0] * (i + 1) for i in range(len(wanted))]] if len(wanted) > 1 else []
     chosen = RANGE.search((checked or counted).report.printed) if len(wanted) == 1 else None  # type: ignore[union-attr]

@@ -51,20 +51,19 @@ def jit_of(kernel: Any) -> Any:
     return kernel
 
 
-def functions(names: Mapping[str, Any], module: str) -> dict[str, Callable[..., Any]]:
+def functions(names: Mapping[str, Any], module: str, inner: bool = False) -> dict[str, Callable[..., Any]]:
     """The functions of a file that launch its kernels, themselves or by others of its functions; `apply` of classes of autograd. Of those
-    that others of them call none is among them."""
+    that others of them call none is among them, or with `inner` those alone."""
     launch = set(kernels(names))
     own = {n: f for n, f in names.items() if inspect.isfunction(f) and f.__module__ == module}
-    classes = {
-        n: c for n, c in names.items() if inspect.isclass(c) and c.__module__ == module and hasattr(c, "forward") and hasattr(c, "apply")
-    }
+    classes: dict[str, Any] = {n: c for n, c in names.items() if _of_autograd(c, module)}
     used = {n: _names(f) for n, f in own.items()} | {n: _names(inspect.getattr_static(c, "forward")) for n, c in classes.items()}
     found: set[str] = set()
     while new := {n for n, u in used.items() if n not in found and u & (launch | found)}:
         found |= new
-    inner = {n for f in found for n in used[f] if n in found and n != f}
-    return {n if n in own else f"{n}.apply": own[n] if n in own else classes[n].apply for n in used if n in (found - inner or found)}
+    called = {n for f in found for n in used[f] if n in found and n != f}
+    chosen = called if inner else found - called or found
+    return {n if n in own else f"{n}.apply": own[n] if n in own else classes[n].apply for n in used if n in chosen}
 
 
 def _names(function: Any) -> set[str]:
@@ -79,12 +78,20 @@ def _names(function: Any) -> set[str]:
     return found
 
 
+def _of_autograd(found: Any, module: str = "") -> bool:
+    """Whether it is a function of autograd, of this module; a layer has `forward` and `apply` too, which are others."""
+    from torch.autograd import Function
+
+    own = inspect.isclass(found) and issubclass(found, Function) and "forward" in vars(found)
+    return own and module in ("", found.__module__)
+
+
 def resolve(names: Mapping[str, Any], word: str, path: Any) -> Any:
     """`softmax`, or `Softmax.apply`. Raises ValueError."""
     from rooftop.core.names import hint
 
     first, *rest = word.split(".")
-    found = names.get(first)
+    found: Any = names.get(first)
     if found is None:
         known = [n for n, f in names.items() if inspect.isfunction(f) or n in kernels(names)]
         raise ValueError(
@@ -92,7 +99,7 @@ def resolve(names: Mapping[str, Any], word: str, path: Any) -> Any:
         )
     for part in rest:
         found = getattr(found, part, None)
-    if inspect.isclass(found) and hasattr(found, "forward") and hasattr(found, "apply"):  # of autograd
+    if _of_autograd(found):
         found = found.apply
     if not callable(found):
         raise ValueError(f"{path}: {word} is no function")

@@ -13,7 +13,7 @@ from typing import Any
 
 from rooftop.core import settings
 from rooftop.core.compile import CompileError
-from rooftop.lab.simt import counts, findings, native, process, program_build, program_text
+from rooftop.lab.simt import counts, findings, host_variables, native, process, program_build, program_text
 from rooftop.lab.simt.build import stack_bytes
 from rooftop.lab.simt.launching import POISONS, Answer, Mode, Program, Request
 from rooftop.lab.simt.lines import places, text_of
@@ -155,7 +155,7 @@ def _kernels_of(source: Source, given: Mapping[str, str]) -> tuple[Source, str]:
     from rooftop.lab.simt import kernel_caller
 
     text = _code(source)
-    code, assumed = kernel_caller.call_of_kernels(text, _instances(text), given)
+    code, assumed = kernel_caller.call_of_kernels(text, _instances(text), given, source.whole)
     return replace(source, added=code, device=True, guessed="its launches are assumed"), assumed
 
 
@@ -202,6 +202,11 @@ def run(
     with their arguments and not made, so that nothing that the GPU calculates is there.
 
     Raises CompileError where it does not compile, SimulatedCrash where its process ends otherwise."""
+    if theirs := host_variables.used(source.texts):
+        raise CompileError("\n".join(
+            f"{file}:{line}: {name} is a variable of the host's (line {at}), which nvcc refuses in device code: pass it as an argument, or declare it"
+            " __device__ or __constant__" for file, line, name, at in theirs
+        ))
     built = program_build.built(source, mode, only)
     program = Program(
         built.pairs, [source.shown, *arguments], repeat, budget, most or MOST * budget, listed=listed,

@@ -136,14 +136,18 @@ const char* instance(const char* name, std::initializer_list<const char*> argume
 }
 
 /// A launch that is made later, with its arguments as they are now.
-static std::function<void()> later(const Given& given, void (*entry)(void**), void* closure, size_t bytes, u64 address) {
+static std::function<void()> later(const Given& given, void (*entry)(void**), void* closure, size_t bytes, u64 address, const LaunchArgument* list = nullptr, unsigned count = 0) {
     const std::string kept(static_cast<const char*>(closure), bytes);
+    std::vector<std::pair<LaunchArgument, std::string>> arguments;
+    for (unsigned i = 0; i < count; ++i) arguments.emplace_back(list[i], std::string(static_cast<const char*>(list[i].at), list[i].at ? list[i].bytes : 0));
     const auto pointer = given.pointer ? reinterpret_cast<char*>(given.pointer) - static_cast<char*>(closure) : -1;
     return [=]() {
         Given again = given;
         std::string own = kept;
         again.pointer = pointer < 0 ? nullptr : reinterpret_cast<void**>(&own[static_cast<size_t>(pointer)]);
-        launch(again, entry, &own[0], bytes, nullptr, 0, address);
+        std::vector<LaunchArgument> now;
+        for (const auto& [a, value] : arguments) now.push_back({a.kind, a.at ? value.data() : nullptr, a.bytes, a.is_signed});
+        launch(again, entry, &own[0], bytes, now.data(), static_cast<unsigned>(now.size()), address);
     };
 }
 static constexpr u32 MOST_BY_KERNELS = 2000;                     // launches by kernels: each thread may make one
@@ -165,11 +169,12 @@ static void run_those_by_kernels() {
 }
 
 cudaError_t launch(Given& given, void (*entry)(void**), void* closure, size_t bytes, const LaunchArgument* arguments, unsigned count, unsigned long long address) {
+    if (program.launched_at) address = std::exchange(program.launched_at, 0);
     const u64 pc = here(reinterpret_cast<void*>(address));
     if (worker && worker->current) return launch_by_kernel(given, entry, closure, bytes, address), cudaSuccess;
     begin();
     if (program.capturing) {
-        program.capturing->push_back(later(given, entry, closure, bytes, address));
+        program.capturing->push_back(later(given, entry, closure, bytes, address, arguments, count));
         return cudaSuccess;
     }
     if (program.sticky) return failed(program.sticky);
@@ -273,7 +278,27 @@ cudaError_t launch(Given& given, void (*entry)(void**), void* closure, size_t by
     program.sticky = all_findings.size() > first && all_findings.back().kind == ASSERT ? cudaErrorAssert : status == 1 ? cudaErrorIllegalAddress : cudaErrorLaunchFailure;
     return cudaSuccess;                                          // told at the next call, as on a GPU
 }
+static std::map<const void*, std::pair<const char*, ByAddress>>& by_addresses() {
+    static std::map<const void*, std::pair<const char*, ByAddress>> known;
+    return known;
+}
+void know(const void* kernel, const char* name, ByAddress launches) { by_addresses()[kernel] = {name, launches}; }
+cudaError_t launch_by_address(const void* kernel, dim3 grid, dim3 block, void** values, size_t shared, bool cooperative, unsigned long long address) {
+    const auto found = by_addresses().find(kernel);
+    if (found == by_addresses().end()) {
+        if (Finding* f = found_on_host(NOT_SIMULATED, here(reinterpret_cast<void*>(address)))) say(*f, "a launch by an address of which the source does not say what kernel it is");
+        leave_program(4, 0);
+    }
+    program.launched_at = address;
+    return found->second.second(kernel, {found->second.first, grid, block, dim3(0, 0, 0), shared, cooperative, nullptr}, values);
+}
 }  // namespace simt
+SIMT_FAR cudaError_t cudaLaunchKernel(const void* kernel, dim3 grid, dim3 block, void** values, size_t shared, cudaStream_t) {
+    return launch_by_address(kernel, grid, block, values, shared, false, reinterpret_cast<u64>(__builtin_return_address(0)));
+}
+SIMT_FAR cudaError_t cudaLaunchCooperativeKernel(const void* kernel, dim3 grid, dim3 block, void** values, size_t shared, cudaStream_t) {
+    return launch_by_address(kernel, grid, block, values, shared, true, reinterpret_cast<u64>(__builtin_return_address(0)));
+}
 
 // Of callers that are made for a file (program_caller.py): launches so far; and a fresh start after a fault.
 unsigned long long simt_launches() { return program.done_launches; }

@@ -1,4 +1,4 @@
-// What the parts of a program's runtime have of each other: program.cpp runs it, device_memory.cpp, devices.cpp and launches.cpp are CUDA's runtime API
+// What the parts of a program's runtime have of each other: program.cpp runs it, device_memory.cpp, devices.cpp, graphs.cpp and launches.cpp are CUDA's runtime API
 // beneath it (runtime_api.h), host_calls.cpp what it calls of C's and C++'s libraries.
 #pragma once
 #define SIMT_PROGRAM 1
@@ -51,6 +51,7 @@ extern struct ProgramState {
     std::map<void*, u64> events;
     u64 done_launches = 0;
     std::vector<std::function<void()>>* capturing = nullptr;     // a graph that is being made: what is asked for is not done yet
+    u64 launched_at = 0;                                         // the return address of the call that launches a kernel by its address
     int opted_in = 48 << 10, device = 0;
     bool listed = false;                                         // launches are listed and not run
     bool protects = false, running = false, cut = false;         // cut: its time was over, and launches were left out
@@ -80,6 +81,8 @@ struct Open {                                                    // while the AP
 };
 void mark(u64 from, u64 bytes, u32 bits);
 Allocation* allocation_of(const void* p);
+cudaError_t copy(void* to, const void* from, size_t bytes, int kind, u64 pc, const char* what);
+cudaError_t copy_3d(const cudaMemcpy3DParms* p, u64 pc);
 }  // namespace simt
 using namespace simt;
 #define SIMT_FAR __attribute__((noinline))

@@ -4,6 +4,7 @@
 #include <functional>
 #include <numeric>
 #include <random>
+#include <tuple>
 #include "../library_types.h"
 namespace thrust {
 template <class T> struct device_ptr;
@@ -32,6 +33,7 @@ struct device_ptr {
     device_reference<T> operator*() const { return {p}; }
     device_reference<T> operator[](difference_type i) const { return {p + i}; }
     device_ptr& operator++() { ++p; return *this; }
+    device_ptr& operator+=(difference_type n) { p += n; return *this; }
     device_ptr operator+(difference_type n) const { return device_ptr(p + n); }
     device_ptr operator-(difference_type n) const { return device_ptr(p - n); }
     difference_type operator-(const device_ptr& o) const { return p - o.p; }
@@ -42,6 +44,7 @@ struct device_ptr {
 template <class T> T* raw_pointer_cast(const device_ptr<T>& p) { return p.p; }
 template <class T> T* raw_pointer_cast(T* p) { return p; }
 template <class T> device_ptr<T> device_pointer_cast(T* p) { return device_ptr<T>(p); }
+template <class T> device_ptr<T> device_pointer_cast(const device_ptr<T>& p) { return p; }
 template <class T> device_ptr<T> device_malloc(size_t n) { T* p; cudaMalloc(&p, n * sizeof(T)); return device_ptr<T>(p); }
 template <class T> void device_free(device_ptr<T> p) { cudaFree(p.p); }
 template <class T> struct host_vector : std::vector<T> { using std::vector<T>::vector; host_vector() = default; template <class V, class = decltype(std::declval<V>().to_host())> host_vector(const V& v) : std::vector<T>(v.to_host()) {} template <class V, class = decltype(std::declval<V>().to_host())> host_vector& operator=(const V& v) { std::vector<T>::operator=(v.to_host()); return *this; } };
@@ -110,7 +113,18 @@ namespace cuda { inline constexpr execution par{}, par_nosync{}; }
 namespace details {
 template <class T> T* raw(const device_ptr<T>& p) { return p.p; }
 template <class I> I raw(I i) { return i; }
-struct Wrote : simt::Library { template <class I> void range(I a, I b) { if constexpr (std::is_pointer_v<I>) wrote(const_cast<void*>(static_cast<const void*>(a)), static_cast<size_t>(reinterpret_cast<const char*>(b) - reinterpret_cast<const char*>(a))); } };
+template <class T> struct Unwrapped { static const T& of(const T& i) { return i; } };
+template <class T> struct Unwrapped<device_ptr<T>> { static T* of(const device_ptr<T>& p) { return p.p; } };
+struct Wrote : simt::Library {
+    template <class I> void range(const I& a, const I& b) {
+        if constexpr (std::is_pointer_v<I>) wrote(const_cast<void*>(static_cast<const void*>(a)), static_cast<size_t>(reinterpret_cast<const char*>(b) - reinterpret_cast<const char*>(a)));
+        else several(a, b, 0);
+    }
+    template <class I> auto several(const I& a, const I& b, int) -> decltype((void)a.all) { each(a.all, b.all, std::make_index_sequence<std::tuple_size_v<decltype(a.all)>>()); }   // a zip: what each of its iterators is over
+    template <class T, size_t... N> void each(const T& a, const T& b, std::index_sequence<N...>) { (one(std::get<N>(a), std::get<N>(b)), ...); }
+    template <class I> void one(const I& a, const I& b) { range(Unwrapped<I>::of(a), Unwrapped<I>::of(b)); }
+    template <class I> void several(const I&, const I&, long) {}
+};
 }
 using details::raw;
 template <class I, class O> O copy(I a, I b, O to) { details::Wrote here; auto x = raw(to); auto y = std::copy(raw(a), raw(b), x); here.range(x, y); return to + (y - x); }

@@ -1,5 +1,4 @@
 /* rooftop
-ops     = ["softmax", "log_softmax"]
 idea    = """Clusters of blocks live for the whole launch and loop over rows (as norm_persistent, _fwd_slices_sm90.cuh). A ring in the shared \
   memory of a block holds its slice of three or four rows, filled by cp.async; while the maxima and sums of row k travel between the blocks \
   (st.async, counted by an mbarrier), row k - 1 is stored and a further row is requested. So neither the exchange nor the arithmetic stops \
@@ -51,8 +50,7 @@ __device__ Peak whole_of(const Peak& part) {
 }
 
 /// The grid is `clusters` clusters, as many as are resident at once. FIT, PIECES: cluster_slices.cuh; RUNS, period: _same_alignment.cuh.
-/// LOG: the logarithm of the softmax.
-template <typename T, int PIECES, int THREADS, int CLUSTER, int BLOCKS, int STAGES, int FIT, bool RUNS, bool LOG>
+template <typename T, int PIECES, int THREADS, int CLUSTER, int BLOCKS, int STAGES, int FIT, bool RUNS>
 __global__ void __launch_bounds__(THREADS, BLOCKS)
     softmax_ring(int R, int C, int clusters, int period, const T* __restrict__ x, long long xs, T* __restrict__ y, long long ys) {
     using P = Pack<T>;
@@ -119,10 +117,8 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
             }
             if (k > 0) {
                 const Peak all = CLUSTER == 1 ? of_warps(gathered) : whole_of<T, CLUSTER>(gathered);
-                const float scale = LOG ? logf(all.sum) : 1 / all.sum;
-                const auto result = [&](float v) {
-                    return LOG ? v - all.most - scale : quotient<T>(exponential<T>(v - all.most), all.sum, scale);
-                };
+                const float scale = 1 / all.sum;
+                const auto result = [&](float v) { return quotient<T>(exponential<T>(v - all.most), all.sum, scale); };
                 const auto at = slots(previous);
 #pragma unroll
                 for (int i = 0; i < PIECES; ++i) {

@@ -1,4 +1,4 @@
-"""Which rows softmaxes__ring__cuda_sm90.cu supports, and how they are divided: among the fewest blocks of a cluster whose shared memory holds
+"""Which rows softmax__ring__cuda_sm90.cu supports, and how they are divided: among the fewest blocks of a cluster whose shared memory holds
 three rows, with as many clusters as are resident at once."""
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def _rows(p: Problem) -> Rows:
     """Of rows of an odd multiple of 16 bytes every second one starts amid 32 bytes: as odd rows, no sector is split."""
     x, y = p["x"], p["y"]
     size = x.itemsize
-    aligned = x.shape[1] * size % 16 == 0 and x.strides[0] * size % 32 == 0 and _cluster_slices.rows_aligned(x) and _cluster_slices.rows_aligned(y)
+    aligned = x.shape[1] * size % 16 == 0 and x.strides[0] * size % 32 == 0 and _cluster_slices.rows_aligned(x, y)
     layout = _cluster_slices.Slices(x.shape[1], size, x.strides[0], aligned)
     return Rows(x.shape[0], layout, aligned or _cluster_slices.same_starts(x, y), False, False, False, False, p.device.sms, p.device)
 
@@ -57,7 +57,7 @@ def _shared(r: Rows, pieces: int, threads: int, stages: int) -> int:
 
 
 def _clusters(r: Rows, c: Mapping[str, Any]) -> int:
-    return r.slices.clusters(r.count, _cluster_slices.resident(r.card, c["cluster"], c["blocks"]))
+    return r.slices.clusters(r.count, r.card.resident(c["cluster"]) * c["blocks"])
 
 
 def keeps_busy(p: Problem) -> bool:
@@ -83,8 +83,7 @@ def launches(p: Problem, c: Mapping[str, Any], head: Head) -> list[Launch]:
     threads, size, pieces, stages = (c[n] for n in ("threads", "cluster", "pieces", "stages"))
     clusters, fit = _clusters(r, c), r.slices.fit(size, pieces, threads)
     kernel = instance(
-        "softmax_ring", DTYPES[p["x"].dtype].cuda, pieces, threads, size, c["blocks"], stages, fit, r.slices.runs(clusters) > 1,
-        p.op == "log_softmax",
+        "softmax_ring", DTYPES[p["x"].dtype].cuda, pieces, threads, size, c["blocks"], stages, fit, r.slices.runs(clusters) > 1
     )
     args, types = head.arguments(p, c)
     (rows, columns, *rest) = args.items()
