@@ -164,7 +164,8 @@ int main() {
 def test_a_host_without_an_end_is_ended_in_time_and_what_was_found_is_told(waits: str, tmp_path: Path) -> None:
     """By its CPU time, or by the clock where it waits, as on a machine with other work."""
     path = tmp_path / "own.cu"
-    path.write_text("#include <unistd.h>\n__global__ void k(int* p) { p[1] = 0; }\nint main() {\n    int* d;\n    cudaMalloc(&d, 4);\n    k<<<1, 1>>>(d);\n    volatile int n = 0;\n"
+    path.write_text("#include <unistd.h>\n__global__ void k(int* p) { p[1] = 0; }\nint main() {\n    int* d;\n    cudaMalloc(&d, 4);\n    k<<<1, 1>>>(d);\n"
+                    "    volatile int n = 0;\n"
                     f"    while (true) {{ n = n + 1; {waits} }}\n}}\n", encoding="utf-8")
     run = program.run(program.source_of(path)[0], most=0.2)
     assert (run.ended, run.over, run.busy) == ("time", True, "line 8")
