@@ -17,8 +17,9 @@ for _name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(_name, "1")
 
 # Tests start hundreds of commands. Where the environment says that Python keeps no bytecode, each would compile the package again: seconds each.
+# This process keeps none: a test may write a module twice in a second, and the bytecode of the first would stand for the second.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
-sys.dont_write_bytecode = False
+sys.dont_write_bytecode = True
 
 # Python looks for unreachable cycles after each 700 objects that are new: with all that torch and the tests hold, a tenth of a run's time.
 gc.set_threshold(50_000, 20, 20)

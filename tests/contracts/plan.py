@@ -41,7 +41,7 @@ UNPROVEN = 4 << 20  # elements of all cases without a check record of the presen
 PRICE = 1 << 12  # elements whose time a case takes whatever its size: inputs, reference, judgement
 # Group of tests that are marked `sampled` -> (of those of which nothing has changed, how many run; how many run at most).
 SAMPLES = {
-    "kernels": (20, 40), "binaries": (12, 24), "counters": (2, 4), "fuzz": (5, 8), "warm": (5, 8), "corpus": (30, 45), "slow": (12, 24), "simulator": (8, 16),
+    "kernels": (20, 40), "binaries": (12, 24), "counters": (2, 4), "fuzz": (3, 6), "warm": (5, 8), "corpus": (30, 45), "slow": (12, 24), "simulator": (8, 16),
     "models": (30, 45), "programs": (4, 6), "targets": (3, 6), "cpu": (5, 8), "patched": (5, 10), "compiled": (1, 3),
     "exploits": (2, 4), "serve": (0, 0), "puzzles": (1, 2), "questions": (2, 4), "compiled_questions": (1, 1),
 }
