@@ -165,8 +165,7 @@ def test_a_host_without_an_end_is_ended_in_time_and_what_was_found_is_told(waits
     """By its CPU time, or by the clock where it waits, as on a machine with other work."""
     path = tmp_path / "own.cu"
     path.write_text("#include <unistd.h>\n__global__ void k(int* p) { p[1] = 0; }\nint main() {\n    int* d;\n    cudaMalloc(&d, 4);\n    k<<<1, 1>>>(d);\n"
-                    "    volatile int n = 0;\n"
-                    f"    while (true) {{ n = n + 1; {waits} }}\n}}\n", encoding="utf-8")
+                    f"    volatile int n = 0;\n    while (true) {{ n = n + 1; {waits} }}\n}}\n", encoding="utf-8")
     run = program.run(program.source_of(path)[0], most=0.2)
     assert (run.ended, run.over, run.busy) == ("time", True, "line 8")
     assert [(f.line, f.kind) for f in run.report.findings] == [(2, "out-of-bounds")]
@@ -230,7 +229,7 @@ def test_tokens_of_a_source_put_together_are_the_source() -> None:
 
 def test_a_file_that_only_offers_kernels_says_how_to_launch_one(tmp_path: Path) -> None:
     path = tmp_path / "kernels.cu"
-    path.write_text("struct S { float* x; };\n__global__ void scale(S s, int n) { if (threadIdx.x < n) s.x[threadIdx.x] *= 2; }\n", encoding="utf-8")
+    path.write_text("struct S { float** x; };\n__global__ void scale(S s, int n) { if (threadIdx.x < n) s.x[0][threadIdx.x] *= 2; }\n", encoding="utf-8")
     with pytest.raises(ValueError, match=r"has no main\(\).*the parameter S s of scale: .*--kernel"):
         program.source_of(path)
 

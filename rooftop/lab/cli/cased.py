@@ -33,12 +33,17 @@ def sizes(text: str) -> dict[str, tuple[int, ...]]:
     return found
 
 
-def _size(part: str) -> tuple[str, tuple[int, ...]]:
+def _size(part: str) -> tuple[str, tuple[Any, ...]]:
     name, equals, text = part.partition("=")
     numbers = text.split("x")
-    if not equals or not all(n.strip().isdigit() for n in numbers):
-        raise ValueError(f"--shape {part!r}: it is written NAME=SIZE or NAME=ROWSxCOLUMNS, with commas between")
-    return name.strip(), tuple(int(n) for n in numbers)
+    if equals and all(n.strip().isdigit() for n in numbers):
+        return name.strip(), tuple(int(n) for n in numbers)
+    try:
+        return name.strip(), (float(text),)  # a number of a head without an op, such as eps
+    except ValueError:
+        raise ValueError(
+            f"--shape {part!r}: it is written NAME=SIZE or NAME=ROWSxCOLUMNS, of a number that is no size NAME=1e-5, with commas between"
+        ) from None
 
 
 def case(subject: Subject, name: str | None, sizes: dict[str, tuple[int, ...]]) -> Case:
@@ -53,6 +58,8 @@ def case(subject: Subject, name: str | None, sizes: dict[str, tuple[int, ...]]) 
         small = [c for c in plain if sizes or sum(checks.count(i) for _, i in c.tensors()) <= LARGEST]
         cases = sorted(small, key=lambda c: -sum(checks.count(i) for _, i in c.tensors()))
     if sizes:
+        if broken := [n for n, v in sizes.items() if not all(isinstance(x, int) for x in v)]:
+            raise ValueError(f"--shape {broken[0]}={sizes[broken[0]][0]}: {broken[0]} is a shape, of whole numbers")
 
         def resized(c: Case) -> Case:
             inputs: dict[str, Any] = {
@@ -126,6 +133,8 @@ def without_op(
     example = ",".join(f"{d}=1024" for d in sorted(known))
     if missing := sorted(known - set(sizes)):
         raise ValueError(f"{path} names no op: give the sizes of its dimensions ({', '.join(missing)} missing), as in --shape {example}")
+    if broken := [n for n in sorted(known & set(sizes)) if not all(isinstance(v, int) for v in sizes[n])]:
+        raise ValueError(f"--shape {broken[0]}={sizes[broken[0]][0]}: {broken[0]} is a size, a whole number")
     if unknown := sorted(set(sizes) - known - free):
         raise ValueError(
             f"--shape names {', '.join(unknown)}; the sizes in the head of {path} are {', '.join(sorted(known | free)) or 'all fixed'}"

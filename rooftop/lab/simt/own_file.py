@@ -25,7 +25,7 @@ from rooftop.lab.simt.tokens import Token, tokenise
 # What NVRTC does not declare by itself and headers of the host's do.
 _LIMITS = {
     "INFINITY": "__int_as_float(0x7f800000)", "NAN": "__int_as_float(0x7fffffff)", "NULL": "0", "FLT_MAX": "3.402823466e+38F",
-    "FLT_MIN": "1.175494351e-38F",
+    "FLT_MIN": "1.175494351e-38F", "__FLT_MAX__": "3.402823466e+38F", "__DBL_MAX__": "1.7976931348623157e+308",
     "FLT_EPSILON": "1.192092896e-07F", "DBL_MAX": "1.7976931348623158e+308", "DBL_MIN": "2.2250738585072014e-308", "INT_MAX": "2147483647",
     "INT_MIN": "(-INT_MAX - 1)", "UINT_MAX": "4294967295U", "UINT32_MAX": "4294967295U", "LLONG_MAX": "9223372036854775807LL",
     "CHAR_BIT": "8",
