@@ -105,7 +105,7 @@ MORE = {
     "quantize__groups__cuda_sm80": (9, 1500), "quantize__panels__cuda_sm80": (9, 1500), "quantize__columns__cuda_sm80": (9, 1480),
     # selection: sorting networks, thresholds and radix passes, between which the device decides
     "selections__cuda_sm80": (12, 2290), "selections__splitters__cuda_sm80": (10, 2090),
-    "sample__cuda_sm90": (13, 2950), "sample__stream__cuda_sm80": (11, 2760), "sample__cuda_sm80": (9, 1850),
+    "sample__cuda_sm90": (13, 2950), "sample__stream__cuda_sm80": (11, 2760), "sample__cuda_sm80": (9, 1860),
     # chunks of a file, what they are made of, and the coder
     "compress_planes__bytes__cuda_sm80": (9, 1000), "compress_ratio__cuda_sm80": (9, 1080), "decompress_ratio__cuda_sm80": (9, 1230),
     # rows of any alignment among clusters, as the norms' persistent kernels
