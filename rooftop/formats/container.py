@@ -74,7 +74,7 @@ class Header:
 
 
 def grid_of(shape: tuple[int, ...], rank: int) -> tuple[int, int, int, int]:
-    shape = tuple([n for n in shape if n != 1]) if prod(shape) else (0,)
+    shape = tuple(n for n in shape if n != 1) if prod(shape) else (0,)
     if rank <= 1:
         return 1, 1, 1, prod(shape)
     shape = (1,) * (rank - len(shape)) + shape
