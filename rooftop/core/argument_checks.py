@@ -16,7 +16,7 @@ def number(op: str, name: str, value: Any, accepted: str, *, whole: bool = False
     where that is, for a whole one of more than 64 bits, or for one that no float holds.
 
     Comparisons alone: torch.compile traces them for numbers that it takes as dynamic, as it does not `isfinite`."""
-    if (type(value) is int and -(2**31) < value < 2**31) or (type(value) is float and not whole and -1e38 < value < 1e38):  # what nearly all are
+    if (isinstance(value, int) and -(2**31) < value < 2**31) or (isinstance(value, float) and not whole and -1e38 < value < 1e38):  # nearly all
         return
     import torch
 
@@ -122,7 +122,7 @@ def wants_gradient(t: Any) -> bool:
 
 def shape(op: str, name: str, value: Any) -> tuple[int, ...]:
     """A shape given as a number or as numbers. Raises TypeError for anything else."""
-    if type(value) is int:
+    if isinstance(value, int):
         return (value,)
     import torch
 

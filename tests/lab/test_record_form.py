@@ -294,7 +294,7 @@ def test_an_op_holds_no_more_records_than_it_may() -> None:
         for line in text.splitlines(keepends=True):
             value = json.loads(line)
             counted = value["kind"] in ("counters", "compared")
-            op = str(value.get("op", value["kind"]))
+            op = str(value.get("op") or value["subject" if value["kind"] == "clock" else "kind"])
             size[path.parent.name, "" if counted else f"sweep {op}" if value["kind"] == "sweep" else op] += len(line)
     assert sum(size.values()) == sum(map(len, texts.values()))
     heads = A_HEAD * len(texts)
