@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
@@ -9,9 +10,16 @@ import pytest
 
 from rooftop.core import registry
 from rooftop.core.registry import RegistryError
-from rooftop.lab.report import ladder_text
+from rooftop.lab.report import site
 
 MOST = 120  # lines that are added or taken away: code, without comments and indentation
+
+
+def changed_lines(before: str, after: str) -> list[str]:
+    """The lines that a rung's source adds to that of the rung before, or takes away: without heads, comments and indentation."""
+    old, new = ([line for i in site.lesson(text) if (line := lines[i].strip()) and not line.startswith("//")]
+                for text in (before, after) for lines in [text.splitlines()])
+    return [line for line in difflib.unified_diff(old, new, lineterm="", n=0) if line[0] in "+-" and line[:3] not in ("+++", "---")]
 
 
 def faults(name: str, rungs: Sequence[tuple[str, str]], large: dict[str, str]) -> Iterator[str]:
@@ -19,7 +27,7 @@ def faults(name: str, rungs: Sequence[tuple[str, str]], large: dict[str, str]) -
     needs."""
     needed = set()
     for (_, before), (rung, after) in pairwise(rungs):
-        changed = len(ladder_text.changed_lines(before, after))
+        changed = len(changed_lines(before, after))
         if changed == 0:
             yield f"{name}/{rung} has the code of the rung before: its idea is not visible"
         if changed > MOST:

@@ -37,13 +37,6 @@ def _changed(before: RungRow, after: RungRow) -> str:
     return f"{sum(line[0] == '+' for line in lines)} lines more, {sum(line[0] == '-' for line in lines)} less than {before.title}"
 
 
-def changed_lines(before: str, after: str) -> list[str]:
-    """The lines that a rung's source adds to that of the rung before, or takes away: without heads, comments and indentation."""
-    old, new = ([line for i in site.lesson(text) if (line := lines[i].strip()) and not line.startswith("//")]
-                for text in (before, after) for lines in [text.splitlines()])
-    return [line for line in difflib.unified_diff(old, new, lineterm="", n=0) if line[0] in "+-" and line[:3] not in ("+++", "---")]
-
-
 def _measured(page: LadderPage, row: RungRow) -> Iterator[str]:
     for device in page.devices:
         found = row.cells.get((device.name, page.headline))

@@ -126,22 +126,21 @@ def timed(op: Contract, case: Case, timer: Timer, device: Any) -> dict[str, Any]
     touched = sum(t.numel() * t.element_size() for t in tensors.values() if t is not None)
     sets = [tensors] + [{n: None if t is None else t.clone() for n, t in tensors.items()} for _ in range(sets_needed(touched, device.l2_bytes) - 1)]
     values: list[Any] = [options[n] for n in op.runtime_options]
-    found: dict[str, Plan] = {}
-    if op.name == "linear_cross_entropy":
-        with torch.no_grad():
-            both = [Candidate(n, [partial(losses, on, s) for s in sets]) for n, on in (("free", False), ("mode", True))]
-            took = timer.measure(both, bytes_per_call=touched, budget_s=CASE_S, target=0.01, samples=(7, 60))
-        return {c.name: took[c.name].median for c in both} | {"kernels": ["linear_cross_entropy", "matmul, cross_entropy"]}
+    candidates, kernels = [], []
     with torch.no_grad():
         for name, on in (("free", False), ("mode", True)):
-            with invariance.invariant(on):
-                plan = plan_for(op, op.arguments(tensors, options), None)
-            if not isinstance(plan, Plan):
-                raise invariance.InvarianceError(f"{op.name}: no kernel runs {case.id}")
-            found[name] = plan
-        candidates = [Candidate(n, [partial(p, [s[x] for x in p.call.inputs], values) for s in sets]) for n, p in found.items()]
+            if op.name == "linear_cross_entropy":  # no kernel of its own in the mode
+                calls, kernel = [partial(losses, on, s) for s in sets], "matmul, cross_entropy" if on else op.name
+            else:
+                with invariance.invariant(on):
+                    plan = plan_for(op, op.arguments(tensors, options), None)
+                if not isinstance(plan, Plan):
+                    raise invariance.InvarianceError(f"{op.name}: no kernel runs {case.id}")
+                calls, kernel = [partial(plan, [s[x] for x in plan.call.inputs], values) for s in sets], plan.call.implementation.name
+            candidates.append(Candidate(name, calls))
+            kernels.append(kernel)
         took = timer.measure(candidates, bytes_per_call=touched, budget_s=CASE_S, target=0.01, samples=(7, 60))
-    return {n: took[n].median for n in found} | {"kernels": [p.call.implementation.name for p in found.values()]}
+    return {c.name: took[c.name].median for c in candidates} | {"kernels": kernels}
 
 
 def table(found: list[Record], _site: Any = None) -> str:
