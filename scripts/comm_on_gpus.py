@@ -4,6 +4,7 @@
     python scripts/comm_on_gpus.py faults --out out/           ranks that call something else, are late, or die
     python scripts/comm_on_gpus.py stragglers --out out/ --iterations 10000
     python scripts/comm_on_gpus.py sampling --out out/         how far the time of a call depends on how many a sample has
+    python scripts/comm_on_gpus.py times --out out/            the CPU's share of a call, one and two shots, norms, products, beside NCCL and torch
     python scripts/comm_on_gpus.py some --only shapes,late     checks of any section in the same processes
 
 It starts a process for each GPU (--processes for another number), on a machine without GPUs over gloo. Each section writes out/SECTION.json; the exit code is 1
@@ -30,40 +31,49 @@ import torch
 import torch.distributed as dist
 from _comm_checks import BF16, F16, F32, FORMATS, PUBLIC, Here
 from _comm_faults import FAULTS, gaps, sampling, stragglers
+from _comm_hooks import HOOKS
+from _comm_times import TIMED, TIMES
 
 from rooftop.ranks import symmetric
 
+CALLS = {**PUBLIC, **HOOKS}
 CHECKS: dict[str, dict[str, Callable[..., Any]]] = {
-    "public": PUBLIC, "faults": FAULTS, "stragglers": {"stragglers": stragglers}, "sampling": {"sampling": sampling, "gaps": gaps},
-    "some": {**PUBLIC, "gaps": gaps, **{name: check for name, check in FAULTS.items() if name != "killed"}},
+    "public": CALLS, "faults": FAULTS, "stragglers": {"stragglers": stragglers}, "sampling": {"sampling": sampling, "gaps": gaps},
+    "times": TIMES,
+    "some": {**CALLS, "gaps": gaps, **{name: check for name, check in FAULTS.items() if name != "killed"}},
 }
 # what the checks run beside FORMATS
 MORE = (
     ("int8", 128, True, False, BF16), ("int8", 128, True, False, F32), ("int4", 32, False, False, F32), ("fp8", 128, False, False, F32),
     ("int4", 128, False, False, F32), ("int4", 128, True, True, F32),
 )
+EXPERTS = (("bf16", "int8", 128), ("f32", "int4", 32), ("bf16", "bf16", 128), ("f16", "fp8", 64), ("f32", "int8", 256), ("bf16", "int4", 64))
 
 
-def prepare() -> None:
-    """Compile what FORMATS run, on all cores."""
+def prepare(section: str) -> None:
+    """Compile what the section runs, on all cores: FORMATS and MORE, or what is timed."""
     from rooftop.core.compile import compile_many
     from rooftop.core.spec import TARGETS, dtype_of
     from rooftop.ranks import exchange, expert_launches, kernels, norm, rank_launches
 
     target = kernels.facts(0).target if torch.cuda.is_available() else TARGETS[90].target
     made: set[tuple[str, str]] = {("meeting", "meeting")}
-    for wire, group, hadamard, stochastic, dtype in (*FORMATS, *MORE):
+    times = section == "times"
+    for wire, group, hadamard, stochastic, dtype in TIMED if times else (*FORMATS, *MORE):
         d = dtype_of(F32 if hadamard and dtype == F16 else dtype)
         said, how = (4096, 2, d, wire, group, hadamard, stochastic, 1), rank_launches.How(wire, group, hadamard, stochastic)
         made |= {("one_shot" if s == 1 else "two_shot", rank_launches.launch(s, *said, rank=0).kernel) for s in (1, 2)}
+        if times:
+            continue
         made |= {("exchange", exchange.launch(kind, *said, rank=0).kernel) for kind in exchange.KINDS}
         made |= {("steps", x.kernel) for x in (
             rank_launches.encode_rows(how, d, 1, 1, 1, 1, 1, x="x", messages="m"), rank_launches.add_messages(how, 2, 1, 1, 1, messages="m", sums="s"),
             rank_launches.decode_rows(how, d, 1, 1, 1, 1, 1, 1, 1, messages="m", out="o"),
         )}
-    for weight, wire, group, how in (("bf16", "bf16", 128, norm.Norm(0.0)), ("f32", "int8", 128, norm.Norm(0.0))):
+    for weight, wire, group, how in (("bf16", "bf16", 128, norm.Norm(0.0)), ("bf16", "int8", 128, norm.Norm(0.0)), ("f32", "int8", 128, norm.Norm(0.0))):
         made.add(("norm", norm.launch(1, 64, 2, weight, weight, wire, group, how, 1, residual=True, rank=0).kernel))
-    for d, wire, group in (("bf16", "int8", 128), ("f32", "int4", 32), ("bf16", "bf16", 128), ("f16", "fp8", 64), ("f32", "int8", 256), ("bf16", "int4", 64)):
+    made.add(("exchange", exchange.launch("reduce_scatter", 4096, 2, "bf16", "int8", 128, False, False, 1, rank=0).kernel))
+    for d, wire, group in EXPERTS[: 1 if times else None]:
         made |= {("experts", expert_launches.launch(1, 64, 2, 2, 2, d, wire, group, 1, back=back, rank=0).kernel) for back in (False, True)}
     sources = {stem: kernels.source(stem) for stem, _ in made}
     compile_many([(*sources[stem][:2], target, (name,), sources[stem][2]) for stem, name in sorted(made)])
@@ -153,7 +163,7 @@ def start(a: argparse.Namespace) -> int:
     for old in out.glob(f"{a.section}.*.jsonl"):
         old.unlink()
     if torch.cuda.is_available():
-        prepare()
+        prepare(a.section)
     while a.skip < len(todo) and time.monotonic() < ends - 5:
         codes += (now := processes(a, out, ends))
         new = [json.loads(line) for p in sorted(out.glob(f"{a.section}.*.jsonl")) for line in p.read_text(encoding="utf-8").splitlines()]

@@ -148,14 +148,20 @@ def resources(cubin: bytes) -> str:
     return ", ".join(f"{f.instructions} instructions, {f.registers} registers, {f.shared} B shared, {f.stack} B stack" for f in all_facts(cubin).values())
 
 
-def compare(trees: tuple[Tree, Tree], family: str, name: str, target: str, kernels: list[str]) -> list[tuple[Binary, str]]:
-    """Each binary with "" where it is the same, else what differs. What differs among several is compared one by one."""
+def codes(cubin: bytes) -> list[str]:
+    """Hashes of its kernels' code, in an order that does not depend on their names."""
+    from rooftop.lab.inspect.inspector import symbols
     from rooftop.lab.records.identity import code_of
 
+    return sorted(code_of(cubin, symbol) for symbol in symbols(cubin))
+
+
+def compare(trees: tuple[Tree, Tree], family: str, name: str, target: str, kernels: list[str]) -> list[tuple[Binary, str]]:
+    """Each binary with "" where it is the same, else what differs. What differs among several is compared one by one."""
     answers = [tree.ask("compiled", family, name, target, kernels) for tree in trees]
     cubins = [base64.b64decode(a["cubin"]) for a in answers if "cubin" in a]
     whys = [str(a.get("why", "compiles")) for a in answers]
-    if len(cubins) == 2 and code_of(cubins[0]) == code_of(cubins[1]):
+    if len(cubins) == 2 and codes(cubins[0]) == codes(cubins[1]):
         said = ""
     elif len(kernels) > 1:
         return [found for kernel in kernels for found in compare(trees, family, name, target, [kernel])]

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ from torch.nn.functional import cross_entropy, scaled_dot_product_attention
 from torch.nn.parallel import DistributedDataParallel
 
 from rooftop import comm
+from rooftop.lab.report.loss_curves import drawn
 
 WORDS, LENGTH = 64, 64
 RUNS: dict[str, dict[str, Any] | None] = {
@@ -84,29 +84,6 @@ def train(options: dict[str, Any] | None, seed: int, a: argparse.Namespace, devi
         losses[step] = loss.detach()
     dist.all_reduce(losses)
     return (losses / dist.get_world_size()).tolist()
-
-
-def drawn(curves: Mapping[str, Sequence[Sequence[float]]], step: int = 1) -> str:
-    """The curves as SVG, the seeds of a run in one colour. `step`: steps of training from one point to the next."""
-    wide, high, left, low = 720, 360, 44, 28
-    points = [losses for found in curves.values() for losses in found]
-    top, bottom, last = max(map(max, points)), min(map(min, points)), max(map(len, points)) - 1
-
-    def place(i: float, loss: float) -> str:
-        return f"{left + i / last * (wide - left - 8):.1f},{8 + (top - loss) / (top - bottom) * (high - low - 8):.1f}"
-
-    lines = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {wide} {high}" font-family="sans-serif" font-size="12">',
-             f'<rect width="{wide}" height="{high}" fill="#fff"/>']
-    for k in range(5):
-        loss = bottom + k / 4 * (top - bottom)
-        x, y = place(0, loss).split(",")
-        lines += [f'<path d="M{x} {y}H{wide - 8}" stroke="#ddd"/>', f'<text x="4" y="{float(y) + 4:.1f}" fill="#333">{loss:.2f}</text>']
-        x = place(k / 4 * last, bottom).split(",")[0]
-        lines.append(f'<text x="{float(x) - 10:.1f}" y="{high - 8}" fill="#333">{round(k / 4 * (last + 1) * step)}</text>')
-    for n, ((name, found), colour) in enumerate(zip(curves.items(), ("#111", "#0a62b0", "#c2410c"), strict=False)):
-        lines += [f'<polyline fill="none" stroke="{colour}" points="{" ".join(place(i, v) for i, v in enumerate(losses))}"/>' for losses in found]
-        lines.append(f'<text x="{wide - 180}" y="{28 + 18 * n}" fill="{colour}">{name}, {len(found)} seeds</text>')
-    return "\n".join([*lines, "</svg>", ""])
 
 
 def main() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import tempfile
 import traceback
 from collections.abc import Callable
@@ -12,6 +13,14 @@ from typing import Any
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
+
+# What the process has imported that all of them are forked from: in each of them it would take longer than most of what they do.
+multiprocessing.set_forkserver_preload(["torch._dynamo", "torch.distributed.fsdp", "torch.distributed.tensor", "rooftop.comm"])
+
+
+def start(function: Callable[..., Any], args: tuple[Any, ...], ranks: int, join: bool) -> Any:
+    """`function(rank, *args)` in a process a rank."""
+    return mp.start_processes(function, args, ranks, join=join, start_method="forkserver")  # type: ignore[no-untyped-call]
 
 
 def _work(rank: int, folder: str, ranks: int, function: Callable[..., Any], args: tuple[Any, ...], timeout: float) -> None:
@@ -29,7 +38,7 @@ def _work(rank: int, folder: str, ranks: int, function: Callable[..., Any], args
 def run(function: Callable[..., Any], ranks: int, *args: Any, timeout: float = 120, fails: bool = False) -> list[Any]:
     """What `function(rank, ranks, *args)` returns on each rank; with `fails`, (name of the error, its text) of each that raised, None of one that vanished."""
     with tempfile.TemporaryDirectory() as folder:
-        context = mp.spawn(_work, (folder, ranks, function, args, timeout), ranks, join=False)  # type: ignore[no-untyped-call]
+        context = start(_work, (folder, ranks, function, args, timeout), ranks, join=False)
         for process in context.processes:
             process.join(300)
         found: list[Any] = []

@@ -17,8 +17,7 @@ from rooftop.core import registry
 from rooftop.lab.check.proofs import device_of
 from rooftop.lab.records.record import Record, Table
 from rooftop.lab.report import site
-from rooftop.lab.report.data import Gatherer, gather
-from rooftop.lab.report.model import LadderPage, RungRow
+from rooftop.lab.report.data import Gatherer, LadderPage, RungRow, gather
 from rooftop.lab.timing import roofline
 
 NOW = datetime(2026, 1, 2, 3, 4, tzinfo=UTC)

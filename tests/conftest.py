@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import gc
 import os
+import sys
 from collections.abc import Iterator
 from hashlib import sha256
-from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,12 +16,17 @@ import pytest
 for _name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(_name, "1")
 
+# Tests start hundreds of commands. Where the environment says that Python keeps no bytecode, each would compile the package again: seconds each.
+# This process keeps none: a test may write a module twice in a second, and the bytecode of the first would stand for the second.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = True
+
 # Python looks for unreachable cycles after each 700 objects that are new: with all that torch and the tests hold, a tenth of a run's time.
 gc.set_threshold(50_000, 20, 20)
 
 os.environ["ROOFTOP_DIARY"] = "off"  # commands of tests are no part of anybody's diary
 
-RANK = pytest.StashKey[int]()  # of a test in its group, in an order that each commit draws anew
+RANK = pytest.StashKey[int]()  # of a test in its group, in an order that each commit draws anew; where everything runs, none has one
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -29,7 +35,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def whole(config: pytest.Config) -> bool:
     """Whether everything that was collected runs: with `--all`, or where a file or a test of one is named."""
-    return bool(config.getoption("--all")) or any(Path(a.partition("::")[0]).is_file() for a in config.args)
+    return bool(config.getoption("--all")) or any((config.invocation_params.dir / a.partition("::")[0]).is_file() for a in config.args)
 
 
 def kernels(item: pytest.Item) -> Iterator[str]:
@@ -40,6 +46,7 @@ def kernels(item: pytest.Item) -> Iterator[str]:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Of each group of marked tests those stay that this commit can run: the rest is counted and left out before it costs a setup and a report each."""
     groups: dict[str, list[pytest.Item]] = {}
     for item in items:
         if mark := item.get_closest_marker("sampled"):
@@ -48,15 +55,24 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         return
     from contracts import plan
 
-    for members in groups.values():
+    out: set[pytest.Item] = set()
+    for group, members in groups.items():
         members.sort(key=lambda item: sha256(f"{plan.seed()} {item.nodeid}".encode()).digest())
         for rank, item in enumerate(members):
             item.stash[RANK] = rank
+        out.update(item for item in members if not plan.may_run(group, item.stash[RANK], list(kernels(item))))
+    config.hook.pytest_deselected(items=[item for item in items if item in out])
+    items[:] = [item for item in items if item not in out]
+
+
+def pytest_collection_finish() -> None:
+    """Python's collector never again looks through what was collected and imported: it stays to the end."""
+    gc.freeze()
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
     mark = item.get_closest_marker("sampled")
-    if mark is None or whole(item.config):
+    if mark is None or RANK not in item.stash:
         return
     from contracts import plan
 
@@ -64,12 +80,45 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         pytest.skip("not in the sample of this commit; in that of others, and with --all")
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
+    mark = item.get_closest_marker("sampled")
+    if mark is None or RANK not in item.stash:
+        return (yield)
+    from contracts import plan
+
+    if item.stash[RANK] < plan.SAMPLES[str(mark.args[0])][0]:
+        return (yield)
+    with plan.CLOCK.running():
+        return (yield)
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """A worker tells the process that started it what there was no time for."""
+    if hasattr(session.config, "workeroutput") and not whole(session.config):
+        from contracts import plan
+
+        session.config.workeroutput["left_out"] = dict(plan.CLOCK.left_out)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    if left := getattr(node, "workeroutput", {}).get("left_out"):
+        from contracts import plan
+
+        plan.CLOCK.left_out.update(left)
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """Names the kernels that were not run here and have no check record: only a GPU can tell whether they are right."""
+    """Names what has changed and was not run here: for want of time, or because only a GPU can tell whether it is right."""
     if config.option.collectonly or config.args_source is pytest.Config.ArgsSource.ARGS:
         return
     from contracts import plan
 
+    if left := plan.CLOCK.left_out:
+        terminalreporter.section("no time for these, of which some ran: make test-all, or name their files")
+        for name, tests in sorted(left.items()):
+            terminalreporter.line(f"{name}: {tests} left out")
     if waiting := plan.waiting():
         terminalreporter.section("only a GPU can run these: rooftop check --records results")
         for line in waiting:

@@ -16,6 +16,8 @@ def number(op: str, name: str, value: Any, accepted: str, *, whole: bool = False
     where that is, for a whole one of more than 64 bits, or for one that no float holds.
 
     Comparisons alone: torch.compile traces them for numbers that it takes as dynamic, as it does not `isfinite`."""
+    if (isinstance(value, int) and -(2**31) < value < 2**31) or (isinstance(value, float) and not whole and -1e38 < value < 1e38):  # nearly all
+        return
     import torch
 
     kinds = (int, torch.SymInt) if whole else (int, float, torch.SymInt, torch.SymFloat)
@@ -52,7 +54,7 @@ def among(value: Any, accepted: Iterable[Any]) -> bool:
 
 def in_order(dims: Sequence[int], rank: int) -> tuple[int, ...]:
     """The dimensions of `rank` that are in `dims`, each once. torch.compile does not trace `sorted` for numbers that it takes as dynamic."""
-    return tuple([i for i in range(rank) if among(i, dims)])
+    return tuple(dims) if len(dims) < 2 else tuple([i for i in range(rank) if among(i, dims)])
 
 
 def whole_seed(op: str, value: Any) -> None:
@@ -73,11 +75,14 @@ def written(op: str, name: str, t: Any) -> None:
     """Raises ValueError where several elements of `t`, which is written into, have one memory address."""
     import torch
 
+    tracing = torch.compiler.is_compiling()  # a trace does not order strides that it takes as dynamic
+    if not tracing and t.is_contiguous():
+        return
     if any(step == 0 and n > 1 for step, n in zip(t.stride(), t.shape, strict=True)):
         raise ValueError(
             f"{op}: {name} has shape {tuple(t.shape)} and strides {tuple(t.stride())}: it is expanded, and cannot be written into"
         )
-    if torch.compiler.is_compiling() or t.is_contiguous():  # a trace does not order strides that it takes as dynamic
+    if tracing:
         return
     reach = 0  # from the first to the last element of the dimensions so far
     for step, n in sorted((step, n) for step, n in zip(t.stride(), t.shape, strict=True) if n > 1):
@@ -117,6 +122,8 @@ def wants_gradient(t: Any) -> bool:
 
 def shape(op: str, name: str, value: Any) -> tuple[int, ...]:
     """A shape given as a number or as numbers. Raises TypeError for anything else."""
+    if isinstance(value, int):
+        return (value,)
     import torch
 
     found = (

@@ -29,8 +29,8 @@ def problem_for_kernels(op: Contract, problem: Problem) -> tuple[Problem, tuple[
     if op.twin_of is not None:
         problem = _as_twin(op, problem)
         op = op.twin_of
-    # an output that reuses an input's memory has that input's address
-    kernel_problem = op.kernel_problem(problem.replace(**{out: problem[given] for out, given in op.reused(problem).items()}))
+    reused = op.reused(problem)  # an output that reuses an input's memory has that input's address
+    kernel_problem = op.kernel_problem(problem.replace(**{out: problem[given] for out, given in reused.items()}) if reused else problem)
     if kernel_problem is not None:
         return kernel_problem, ()
     inputs = op.inputs_of(problem)
@@ -232,7 +232,8 @@ def refusals(op: Contract, problem: Problem, without: str = "") -> Reasons:
         reason = candidate.supports(problem) or only_named(candidate)
         if reason is None:
             said = candidate.chosen(problem)
-            reason = f"supports this too, but {without} is chosen" + (f" ({said.why})" if isinstance(said, Chosen) and said.why else "")
+            why = said.why if isinstance(said, Chosen) and said.why != registry.NAMED else ""
+            reason = f"supports this too, but {without} is chosen" + (f" ({why})" if why else "")
         found.append((candidate.name, reason))
     return tuple(found)
 

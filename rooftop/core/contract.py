@@ -206,7 +206,7 @@ class Contract:
         return {**sequences, "splits": "it is computed by one rank; what several add up depends on their number", **self.invariant}
 
     def inputs_of(self, problem: Problem) -> tuple[str, ...]:
-        return tuple(n for n, _ in problem.tensors if n not in self.output_names)
+        return tuple([n for n, _ in problem.tensors if n not in self.output_names])
 
     def case(self, case_id: str) -> Case:
         """A case by `name dtype`, or by its name if that is unique."""
@@ -225,7 +225,7 @@ class Contract:
         for name in self.tensor_names:
             flat += [(f"{name}{i}", m) for i, m in enumerate(grouped[name])] if name in self.list_names else [(name, grouped[name])]
         problem = Problem(
-            self.name, (*flat, *outputs.items()), tuple((k, v) for k, v in options.items() if k not in self.runtime_options),
+            self.name, (*flat, *outputs.items()), tuple([(k, v) for k, v in options.items() if k not in self.runtime_options]),
             runtime_options=self.runtime_options, runtime_floats=self.runtime_floats, bucket=self.bucket,
             extra=self._extra(metas, options), **({} if device is None else {"device": device}),
         )
@@ -240,7 +240,7 @@ class Contract:
 
     def _extra(self, metas: Mapping[str, Meta | None], options: Mapping[str, Option]) -> tuple[str, ...]:
         """Those of them that do not have it here."""
-        return tuple(n for n, d in self.later.items() if (metas[n] is not None if n in metas else n in options and options[n] != d))
+        return tuple([n for n, d in self.later.items() if (metas[n] is not None if n in metas else n in options and options[n] != d)])
 
     def problem(self, case: Case, device: Any = None) -> Problem:
         """The problem of a case, with the layouts that its inputs will have."""
@@ -275,11 +275,10 @@ class Contract:
     def idle(self, problem: Problem) -> bool:
         """Whether there is nothing to write: every output is absent or empty, and so is every tensor that the op writes into, or nothing is
         to be written there (no new tokens for a cache)."""
-
-        def empty(names: Sequence[str]) -> bool:
-            return all((m := problem.get(n)) is None or m.numel == 0 for n in names)
-
-        return empty(self.output_names) and (empty(self.mutates) or self.work(problem).write == 0)
+        for name in self.output_names:
+            if (meta := problem.get(name)) is not None and 0 not in meta.shape:
+                return False
+        return all((m := problem.get(n)) is None or 0 in m.shape for n in self.mutates) or self.work(problem).write == 0
 
     def reused(self, problem: Problem) -> dict[str, str]:
         """Output -> the input whose memory it reuses in this problem: if `inplace` is true and both have the same shape, dtype and
@@ -355,12 +354,11 @@ def _same(a: Any, b: Any) -> bool:
 
 def like(x: Meta) -> Meta:
     """An output with the shape and dtype of `x`, and with its strides if they are dense, as torch's elementwise ops do."""
-    order = sorted(range(len(x.shape)), key=lambda i: (x.strides[i], x.shape[i]))
     step = 1
-    for i in order:
-        if x.shape[i] != 1 and x.strides[i] != step:
+    for stride, extent in sorted(zip(x.strides, x.shape, strict=True)):
+        if extent != 1 and stride != step:
             return Meta(x.shape, x.dtype)
-        step *= x.shape[i]
+        step *= extent
     return Meta(x.shape, x.dtype, x.strides)
 
 

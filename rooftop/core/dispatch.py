@@ -240,12 +240,16 @@ def caller(op: Contract) -> Callable[..., Any]:
         ):
             return library.transformed(op, args)
         if native and top is None and implementation is None and not modes() and not invariance.on:
+            dense = True
             for i in tensor_positions:
                 t = args[i]
-                if t is not None and (keys(t).raw_repr() not in common or type(t) not in plain):
+                if t is None:
+                    continue
+                if keys(t).raw_repr() not in common or type(t) not in plain:
                     break
+                dense = dense and t.is_contiguous()
             else:
-                found = library.by_torch(op, args)
+                found = library.by_torch(op, args, dense)
                 if found is not NotImplemented:
                     return found
         if modes() or top is not None:

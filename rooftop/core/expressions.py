@@ -205,7 +205,8 @@ def strided(text: str) -> frozenset[str]:
 
 
 @lru_cache(maxsize=4096)
-def _code(text: str) -> Code | None:
+def compiled(text: str) -> Code | None:
+    """The code of an expression, which gives its value in simple cases and else raises; None if there is none."""
     return code_of(_parse(text), FUNCTIONS, MAX_VALUE)
 
 
@@ -213,7 +214,7 @@ def evaluate(text: str, scope: Mapping[str, Any]) -> Any:
     """The value of `text` with the names of `scope`.
 
     Raises ExpressionError for anything but the arithmetic of docs/head.md, an unknown name, or a division by zero."""
-    code = _code(text)
+    code = compiled(text)
     if code is not None:
         try:
             return code(scope)

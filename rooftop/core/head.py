@@ -13,7 +13,7 @@ from math import prod
 from typing import Any
 
 from rooftop.core import helpers, tensor_maps
-from rooftop.core.expressions import ExpressionError, Scope, evaluate, integer, names, strided
+from rooftop.core.expressions import ExpressionError, Scope, compiled, evaluate, integer, names, strided
 from rooftop.core.head_parts import BRACES, RANGES, Arg, HeadError, LaunchHead, MapArg, NumberArg, TensorArg, Unfit
 from rooftop.core.spec import DTYPES, Launch, Meta, Problem, TensorMap, contiguous_strides
 
@@ -24,11 +24,13 @@ class _Evaluated:
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
+        self.tensors = dict(problem.tensors)
         self.bound: dict[str, Any] | None = None  # the values of names, without those of a config
         self.scopes: dict[str, Scope] = {}
         self.chosen: Mapping[str, Any] | None = None
         self.support_known = False
         self.refusal: str | None = None
+        self.broken: dict[str, str | None] = {}
         self.scratch: dict[str, dict[str, Meta]] = {}
         self.launches: dict[str, list[Launch]] = {}
 
@@ -80,9 +82,12 @@ class Head:
 
     def scope(self, problem: Problem, config: Mapping[str, Any]) -> Scope:
         """The values of all names in expressions for this problem. Raises HeadError if the tensors do not match `args`."""
-        known, key = self._evaluated(problem), repr(config)
+        known: _Evaluated | None = self.__dict__.get("_last")  # asked several times a call, so not by a call
+        if known is None or known.problem is not problem:
+            known = self._evaluated(problem)
+        key = repr(config)
         if key not in known.scopes:
-            if self._letters.isdisjoint(config) and not any(name in config for name, _ in problem.tensors):
+            if self._letters.isdisjoint(config) and known.tensors.keys().isdisjoint(config):
                 if known.bound is None:
                     known.bound = self._bound(problem, {})
                 known.scopes[key] = Scope({**known.bound, **config}, self._located_lets)
@@ -107,40 +112,42 @@ class Head:
         device = problem.device
         values = {"sms": device.sms, "card": device, "arch": device.arch, "op": problem.op, **dict(problem.options), **config}
         known = {**dict.fromkeys(self._optional), **dict(problem.tensors)}
-        for arg in (*self.args, *self.tensors):
-            if isinstance(arg, TensorArg) and arg.name not in self.scratch:
-                self._bind(arg, problem, known, values)
+        for arg in self._bound_args:
+            if arg.name not in known:
+                raise HeadError(f"{self.path}: args name a tensor {arg.name!r}; {problem.op} has {', '.join(known)}")
+            meta = known[arg.name]
+            if meta is None:
+                if not arg.optional:
+                    raise Unfit(f"{self.path}: {arg.name} is absent, and args do not mark it optional with a '?'")
+                continue
+            if len(meta.shape) != len(arg.dims):
+                raise Unfit(f"{arg.name} has {len(meta.shape)} dimensions; the kernel takes {len(arg.dims)}: [{', '.join(arg.dims)}]")
+            if arg.dtype == "T":
+                if values.setdefault("T", meta.dtype) != meta.dtype:
+                    raise Unfit(f"{arg.name} is {meta.dtype}, other tensors of type T are {values['T']}")
+                if self.dtypes and meta.dtype not in self.dtypes:
+                    raise Unfit(f"{arg.name} is {meta.dtype}; the kernel takes {', '.join(self.dtypes)}")
+            elif meta.dtype != arg.dtype:
+                raise Unfit(f"{arg.name} is {meta.dtype}; the kernel takes {arg.dtype}")
+            if not self.python and arg.name not in self.strided and not meta.contiguous:
+                raise Unfit(
+                    f"{arg.name} has shape {list(meta.shape)} and strides {list(meta.strides)}; a head that does not name stride({arg.name}, ...) takes it "
+                    f'contiguous, with strides {list(contiguous_strides(meta.shape))}: pass {arg.name}.contiguous(), or add "i64 = stride({arg.name}, 0)" '
+                    "to args"
+                )
+            for name, extent in zip(arg.dims, meta.shape, strict=True):
+                want = int(name) if name.isdigit() else values.setdefault(name, extent)
+                if want != extent and name.isdigit():
+                    raise Unfit(f"{arg.name} is [{', '.join(map(str, meta.shape))}] as the kernel sees it; it takes [{', '.join(arg.dims)}]")
+                if want != extent:
+                    raise Unfit(f"{arg.name}[{', '.join(arg.dims)}]: {name} is {want} elsewhere and {extent} here")
         values.update(known)
         return values
 
-    def _bind(self, arg: TensorArg, problem: Problem, known: Mapping[str, Meta | None], scope: dict[str, Any]) -> None:
-        if arg.name not in known:
-            raise HeadError(f"{self.path}: args name a tensor {arg.name!r}; {problem.op} has {', '.join(known)}")
-        meta = known[arg.name]
-        if meta is None:
-            if not arg.optional:
-                raise Unfit(f"{self.path}: {arg.name} is absent, and args do not mark it optional with a '?'")
-            return
-        if len(meta.shape) != len(arg.dims):
-            raise Unfit(f"{arg.name} has {len(meta.shape)} dimensions; the kernel takes {len(arg.dims)}: [{', '.join(arg.dims)}]")
-        if arg.dtype == "T":
-            if scope.setdefault("T", meta.dtype) != meta.dtype:
-                raise Unfit(f"{arg.name} is {meta.dtype}, other tensors of type T are {scope['T']}")
-            if self.dtypes and meta.dtype not in self.dtypes:
-                raise Unfit(f"{arg.name} is {meta.dtype}; the kernel takes {', '.join(self.dtypes)}")
-        elif meta.dtype != arg.dtype:
-            raise Unfit(f"{arg.name} is {meta.dtype}; the kernel takes {arg.dtype}")
-        if arg.name not in self.strided and not self.python and not meta.contiguous:
-            raise Unfit(
-                f"{arg.name} has shape {list(meta.shape)} and strides {list(meta.strides)}; a head that does not name stride({arg.name}, ...) takes it "
-                f'contiguous, with strides {list(contiguous_strides(meta.shape))}: pass {arg.name}.contiguous(), or add "i64 = stride({arg.name}, 0)" to args'
-            )
-        for name, extent in zip(arg.dims, meta.shape, strict=True):
-            want = int(name) if name.isdigit() else scope.setdefault(name, extent)
-            if want != extent and name.isdigit():
-                raise Unfit(f"{arg.name} is [{', '.join(map(str, meta.shape))}] as the kernel sees it; it takes [{', '.join(arg.dims)}]")
-            if want != extent:
-                raise Unfit(f"{arg.name}[{', '.join(arg.dims)}]: {name} is {want} elsewhere and {extent} here")
+    @cached_property
+    def _bound_args(self) -> tuple[TensorArg, ...]:
+        """The tensors whose shapes name dimensions."""
+        return tuple(arg for arg in (*self.args, *self.tensors) if isinstance(arg, TensorArg) and arg.name not in self.scratch)
 
     def supports(self, problem: Problem) -> str | None:
         """None, or the reason why this kernel does not support the problem. Raises HeadError if the head itself is wrong, so that no
@@ -169,9 +176,9 @@ class Head:
         if problem.device.arch < self.arch:
             return f"needs sm_{self.arch} or later; {problem.device.name} is sm_{problem.device.arch}"
         self._check_names(problem)
-        if missing := [name for name in problem.extra if name not in self._named and name not in words]:
+        if problem.extra and (missing := [name for name in problem.extra if name not in self._named and name not in words]):
             return f"the kernel has no parameter {' and no '.join(missing)}, which does not have its default in this call"
-        if given := [name for name in self.without if problem.get(name) is not None]:
+        if self.without and (given := [name for name in self.without if problem.get(name) is not None]):
             return f"the kernel does not support {' and '.join(given)}"
         try:
             self.scope(problem, self.config)
@@ -198,10 +205,13 @@ class Head:
     def breaks(self, problem: Problem, config: Mapping[str, Any]) -> str | None:
         """None, or which condition of `requires` is violated with these constants. Raises ExpressionError if one cannot be evaluated."""
         scope = self.scope(problem, config)
-        for condition, why in self.requires.items():
-            if not evaluate(condition, scope):
-                return f"{why} ({condition})"
-        return None
+        if not self.requires:
+            return None
+        evaluated, key = self._evaluated(problem), repr(config)
+        if key not in evaluated.broken:
+            broken = (f"{why} ({condition})" for condition, why in self.requires.items() if not evaluate(condition, scope))
+            evaluated.broken[key] = next(broken, None)
+        return evaluated.broken[key]
 
     @cached_property
     def _named(self) -> frozenset[str]:
@@ -229,7 +239,7 @@ class Head:
 
     def _check_names(self, problem: Problem) -> None:
         """Raises HeadError if an expression uses an undefined name."""
-        what = (tuple([n for n, _ in problem.tensors]), tuple([n for n, _ in problem.options]), problem.runtime_options)
+        what = (tuple(dict(problem.tensors)), tuple(dict(problem.options)), problem.runtime_options)
         if what in self._checked:
             return
         letters = {d for arg in (*self.args, *self.tensors) if isinstance(arg, TensorArg) for d in arg.dims}
@@ -279,18 +289,14 @@ class Head:
 
     def choose(self, problem: Problem) -> Mapping[str, Any]:
         """The constants for this problem: those of the first `[[choice]]` whose condition holds, else the defaults."""
+        if not self.choices:
+            return self.config
         evaluated = self._evaluated(problem)
         if evaluated.chosen is None:
-            evaluated.chosen = self._choice(problem)
-        return evaluated.chosen
-
-    def _choice(self, problem: Problem) -> Mapping[str, Any]:
-        if self.choices:
             scope = self.scope(problem, self.config)
-            for when, constants in self.choices:
-                if evaluate(when, scope):
-                    return {**self.config, **constants}
-        return self.config
+            fitting = ({**self.config, **constants} for when, constants in self.choices if evaluate(when, scope))
+            evaluated.chosen = next(fitting, self.config)
+        return evaluated.chosen
 
     def is_valid(self, problem: Problem, config: Mapping[str, Any]) -> bool:
         """Whether these constants satisfy `valid`."""
@@ -343,7 +349,13 @@ class Head:
                 args[arg.name] = self._map(arg, scope)
                 types.append("map")
             else:
-                args[arg.name] = arg.expression if arg.expression in runtime_options else self._number(arg, scope)
+                value, (low, high) = scope.get(arg.expression), RANGES.get(arg.type, (1, 0))
+                if arg.expression in runtime_options:
+                    args[arg.name] = arg.expression
+                elif type(value) is int and low <= value <= high:  # a name, most often
+                    args[arg.name] = value
+                else:
+                    args[arg.name] = self._number(arg, scope)
                 types.append(arg.type)
         return args, tuple(types)
 
@@ -368,22 +380,27 @@ class Head:
         return Launch(
             kernel=self.kernel_name(head.kernel, scope), grid=self._extents(head.grid, "grid", (2**31 - 1, 65535, 65535), scope),
             args=args, types=types, block=block, cluster=self._extents(head.cluster, "cluster", (16, 16, 16), scope),
-            shared=integer(head.shared, scope), chained=head.chained and scope["arch"] >= 90, cooperative=head.cooperative,
+            shared=0 if head.shared == "0" else integer(head.shared, scope), chained=head.chained and scope["arch"] >= 90, cooperative=head.cooperative,
         )
 
     def _extents(self, texts: Sequence[str], what: str, most: Sequence[int], scope: Scope) -> tuple[int, ...]:
-        values = tuple(integer(t, scope) for t in texts)
+        values = tuple([int(t) if t.isdecimal() else integer(t, scope) for t in texts])
         for text, value, limit in zip(texts, values, most, strict=False):
             if not 1 <= value <= limit:
                 raise Unfit(f"{self.path}: {what} {text!r} is {value}; it must be 1 to {limit}")
         return values
 
     def _number(self, arg: NumberArg, scope: Mapping[str, Any]) -> int | float | bool:
+        try:
+            value = compiled(arg.expression)(scope)  # type: ignore[misc]
+        except Exception:  # not a simple case
+            value = evaluate(arg.expression, scope)
         if arg.type in ("f32", "f64"):
-            return float(evaluate(arg.expression, scope))
+            return float(value)
         if arg.type == "bool":
-            return bool(evaluate(arg.expression, scope))
-        value = integer(arg.expression, scope)
+            return bool(value)
+        if type(value) is not int:
+            value = integer(arg.expression, scope)  # raises
         low, high = RANGES[arg.type]
         if not low <= value <= high:
             raise Unfit(f"{self.path}: {arg.name} = {value} does not fit {arg.type}")

@@ -256,6 +256,8 @@ class Implementation:
         return dict(dataclasses.asdict(config)) if dataclasses.is_dataclass(config) and not isinstance(config, type) else dict(config)
 
     def _tuned(self, problem: Problem) -> tuple[Any, str] | None:
+        if self.name not in _tuned_names(TUNED):
+            return None
         key: str | None = None
         for path, card in _tuned_paths(TUNED, problem.device.name, self.name):
             if not (table := _tuned_table(path)):
@@ -266,6 +268,12 @@ class Implementation:
                 values = entry.get("config")  # null: the heuristic was measured to be best
                 return None if values is None else (self.config_of(values), f"tuned on {card}")
         return None
+
+
+@cache
+def _tuned_names(root: Path) -> frozenset[str]:
+    """The implementations of which some card has a table."""
+    return frozenset(path.stem for path in root.glob("*/*.json"))
 
 
 @cache

@@ -125,8 +125,9 @@ def on_cpu(op: Contract, given: Sequence[Any], implementation: str | None) -> An
     return one_by_one(op, given, fallback, shaped) if invariance.on else fallback(op, given)
 
 
-def by_torch(op: Contract, given: Sequence[Any]) -> Any:
-    """The result of torch's own function on tensors of the CPU (`Contract.cpu`), NotImplemented where that does not compute it."""
+def by_torch(op: Contract, given: Sequence[Any], dense: bool = False) -> Any:
+    """The result of torch's own function on tensors of the CPU (`Contract.cpu`), NotImplemented where that does not compute it. `dense`: all
+    tensors are known to be contiguous."""
     import torch
 
     assert op.cpu is not None
@@ -134,7 +135,8 @@ def by_torch(op: Contract, given: Sequence[Any]) -> Any:
         debugging.check(op, given)
     autocast = torch._C._is_any_autocast_enabled()
     if not autocast and op.forward is None:
-        return _laid_out(op, given, op.cpu(*given))
+        found = op.cpu(*given)
+        return found if dense else _laid_out(op, given, found)
     tensors = op.flattened(given)[0].values()
     if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors):
         return NotImplemented  # a backward has no derivative; of others autocast would change the products of torch's backward

@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from difflib import get_close_matches
 
-# Kernels that were renamed or merged into another: the old name -> the one of today. Records of the old name are read as of the new one; a
-# call, or a command, with the old name is told the new one.
+# Kernels and rungs that were renamed, or merged into another: the old name -> the one of today. Records of the old name are read as of the
+# new one; a call, or a command, with the old name is told the new one.
 RENAMED = {
     "cross_entropy__rows__cuda_sm80": "cross_entropy__cuda_sm80", "cumsum__chain__cuda_sm90": "cumsum__look_back__cuda_sm90",
     "kthvalue__bracket__cuda_sm80": "kthvalue__splitters__cuda_sm80", "topk_mask__bracket__cuda_sm80": "topk_mask__splitters__cuda_sm80",
     "swiglu__cuda_sm80": "swiglu__rows__cuda_sm80", "compress_planes__cuda_sm80": "compress_planes__bytes__cuda_sm80",
-    "decompress_planes__cuda_sm80": "decompress_planes__ring__cuda_sm80",
+    "decompress_planes__cuda_sm80": "decompress_planes__ring__cuda_sm80", "attention_bwd/05_every_option": "attention_bwd/05_tuned",
+    "attention_fwd/07_hopper": "attention_fwd/10_every_call", "hgemm_hopper/10_multicast": "hgemm_hopper/12_multicast",
+    "layer_norm_cuda/08_by_length": "layer_norm_cuda/10_by_length", "rms_norm_cuda/08_by_length": "rms_norm_cuda/10_by_length",
+    "topk_cuda/06_pivot": "topk_cuda/08_every_order",
 }
 
 

@@ -15,7 +15,7 @@ import importlib
 import re
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 from functools import cache, partial
 from pathlib import Path
@@ -91,6 +91,7 @@ class Ladder:
     rungs: tuple[Rung, ...]
     derivation: tuple[Mapping[str, Any], ...] = ()  # tables with which its page opens; rooftop.lab.report.derivation reads them
     needs: tuple[str, ...] = ()  # ladders and topics that come before it; rooftop.lab.learn.course reads them
+    large_steps: Mapping[str, str] = field(default_factory=dict)  # a rung that changes more than 120 lines -> why it is no smaller step
 
 
 @dataclass(frozen=True)
@@ -285,12 +286,15 @@ def chooser(op_name: str, house: House = HOUSE) -> tuple[Choose, str, tuple[str,
     return (function, head_text.shown(path), tuple(f.name for f in files)) if callable(function) else None
 
 
+NAMED = "the call names it"  # why a choice says of a kernel that it was asked for
+
+
 def in_order(p: Problem, named: str, order: Iterable[tuple[str, str]]) -> Chosen | str:
     """For a `choose.py`: the first of these (kernel, why) that takes the problem, with the config of its own file, or why the first does
     not; `named`: that kernel alone."""
     refused = ""
-    for name, why in [(named, "the call names it")] if named else order:
-        kernel = implementation(name)
+    for name, why in [(named, NAMED)] if named else order:
+        kernel = _implementation(name, HOUSE)
         reason = kernel.rejects(p)
         if reason is None:
             return Chosen(name, kernel.configure(p), why)
@@ -319,13 +323,16 @@ def ladder(name: str, house: House = HOUSE) -> Ladder:
     for key, kind in _LADDER_KEYS.items():
         if not isinstance(data.get(key), kind):
             raise RegistryError(f"ladders/{name}/ladder.toml: {key} must be a {kind.__name__}")
-    if extra := set(data) - {*_LADDER_KEYS, "derivation", "needs"}:
+    if extra := set(data) - {*_LADDER_KEYS, "derivation", "needs", "large_steps"}:
         raise RegistryError(
-            f"ladders/{name}/ladder.toml: unknown keys {', '.join(sorted(extra))}; it holds {', '.join(_LADDER_KEYS)}, derivation, needs"
+            f"ladders/{name}/ladder.toml: unknown keys {', '.join(sorted(extra))}; it holds {', '.join(_LADDER_KEYS)}, derivation, needs, large_steps"
         )
     needs = data.get("needs", [])
     if not isinstance(needs, list) or not all(isinstance(n, str) for n in needs):
         raise RegistryError(f"ladders/{name}/ladder.toml: needs must be names of ladders and topics")
+    large = data.get("large_steps", {})
+    if not isinstance(large, dict) or not all(isinstance(why, str) for why in large.values()):
+        raise RegistryError(f"ladders/{name}/ladder.toml: large_steps must be a table, rung = why")
     derivation = data.get("derivation", [])
     if not isinstance(derivation, list) or not all(isinstance(step, dict) for step in derivation):
         raise RegistryError(f"ladders/{name}/ladder.toml: derivation must be tables, [[derivation]]")
@@ -335,7 +342,7 @@ def ladder(name: str, house: House = HOUSE) -> Ladder:
         name=name, path=folder, op=data["op"], title=data["title"], intro=data["intro"], dtypes=tuple(data["dtypes"]),
         targets=tuple(data["targets"]), headline=data["headline"], cases=tuple(data["cases"]),
         rungs=tuple(_rungs(name, folder, data["op"], house)),
-        derivation=tuple(derivation), needs=tuple(needs),
+        derivation=tuple(derivation), needs=tuple(needs), large_steps=large,
     )
 
 

@@ -80,7 +80,9 @@ def contiguous_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
 def collapse(shape: tuple[int, ...], strides: tuple[int, ...]) -> tuple[int, int] | None:
     """Dimensions merged into one (extent, stride), or None if their strides do not allow it. Dimensions of extent 1 are ignored."""
     extent, stride = 1, 1
-    for n, s in reversed([(n, s) for n, s in zip(shape, strides, strict=True) if n != 1]):
+    for n, s in zip(reversed(shape), reversed(strides), strict=True):
+        if n == 1:
+            continue
         if extent == 1:
             extent, stride = n, s
         elif s == stride * extent:
@@ -98,22 +100,18 @@ class Meta:
     dtype: str
     strides: tuple[int, ...] = ()
     align: int = 16
+    itemsize: int = field(init=False, compare=False, repr=False)
+    numel: int = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         if self.dtype not in DTYPES:
             raise ValueError(f"dtype {self.dtype!r} is not one of {', '.join(DTYPES)}")
+        object.__setattr__(self, "itemsize", DTYPES[self.dtype].bytes)
+        object.__setattr__(self, "numel", prod(self.shape))
         if len(self.strides) != len(self.shape):
             if self.strides:
                 raise ValueError(f"{len(self.strides)} strides for {len(self.shape)} dimensions")
             object.__setattr__(self, "strides", contiguous_strides(self.shape))
-
-    @property
-    def numel(self) -> int:
-        return prod(self.shape)
-
-    @property
-    def itemsize(self) -> int:
-        return DTYPES[self.dtype].bytes
 
     @property
     def nbytes(self) -> int:
@@ -122,10 +120,12 @@ class Meta:
 
     @property
     def contiguous(self) -> bool:
-        return self.numel == 0 or all(
-            extent == 1 or stride == want
-            for extent, stride, want in zip(self.shape, self.strides, contiguous_strides(self.shape), strict=True)
-        )
+        step = 1
+        for extent, stride in zip(reversed(self.shape), reversed(self.strides), strict=True):
+            if extent != 1 and stride != step:
+                return 0 in self.shape
+            step *= extent
+        return True
 
     @property
     def span(self) -> int:
@@ -454,10 +454,23 @@ def case(name: str, *, tags: str = "", why: str = "", part: float = 1.0, **input
 
 def instance(name: str, *arguments: Any) -> str:
     """A kernel's name with its template arguments, as C++ writes them."""
-    return f"{name}<{', '.join([str(a).lower() if isinstance(a, bool) else str(a) for a in arguments])}>"
+    text = ", ".join(map(str, arguments)).replace("True", "true")
+    return f"{name}<{text.replace('False', 'false')}>"
+
+
+def typed(listed: Mapping[str, tuple[Any, Any]], *, value_first: bool = False) -> dict[str, Any]:
+    """name -> (C type, value), or (value, C type), as the `args` and `types` of a launch."""
+    types, values = zip(*listed.values(), strict=True)
+    if value_first:
+        types, values = values, types
+    return {"args": dict(zip(listed, values, strict=True)), "types": types}
 
 
 def typed_arguments(p: Problem, listed: Mapping[str, tuple[str, Any]]) -> tuple[dict[str, Any], tuple[str, ...]]:
     """name -> (C type, value) as the `args` and `types` of a launch; a "ptr" is the tensor of that name, or null if it is absent."""
-    args = {name: (name if p.get(name) is not None else None) if kind == "ptr" else value for name, (kind, value) in listed.items()}
-    return args, tuple([kind for kind, _ in listed.values()])
+    args: dict[str, Any] = {}
+    types: list[str] = []
+    for name, (kind, value) in listed.items():
+        args[name] = (None if p.get(name) is None else name) if kind == "ptr" else value
+        types.append(kind)
+    return args, tuple(types)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Any
 
 from rooftop.core.spec import DTYPES, Meta, TensorMap
@@ -42,7 +41,9 @@ def laid_out(meta: Meta, shape: tuple[int, ...] = (), strides: tuple[int, ...] =
 def settled(given: TensorMap, meta: Meta) -> TensorMap:
     """The map with its defaults replaced by the tensor's dtype, shape, strides and steps."""
     shape, strides = laid_out(meta, given.shape, given.strides)
-    return replace(given, dtype=given.dtype or meta.dtype, shape=shape, strides=strides, steps=given.steps or (1,) * len(shape))
+    return TensorMap(
+        given.tensor, given.box, given.swizzle, given.steps or (1,) * len(shape), given.dtype or meta.dtype, given.promote, given.fill, shape, strides
+    )
 
 
 def refused(given: TensorMap, meta: Meta) -> str | None:
@@ -71,17 +72,18 @@ def not_copied(meta: Meta, shape: tuple[int, ...] = (), strides: tuple[int, ...]
     shape, strides = laid_out(meta, shape, strides)
     if stored and shape and shape[-1] * meta.itemsize % 16:
         return f"its rows are {shape[-1] * meta.itemsize} bytes; TMA writes whole 16"
-    outer = [s * meta.itemsize for s in strides[:-1]]
     if not 1 <= len(shape) <= 5:
         return f"a tensor of {len(shape)} dimensions; TMA takes 1 to 5"
     if meta.align % 16:
         return f"the tensor's address is a multiple of {meta.align} bytes; TMA needs 16"
-    if not all(1 <= n <= 1 << 32 for n in shape):
+    if min(shape) < 1 or max(shape) > 1 << 32:
         return f"the tensor is {list(shape)}; TMA takes 1 to 2^32 elements in a dimension"
     if strides[-1] != 1:
         return f"the innermost stride is {strides[-1]}; TMA takes 1"
-    if not all(0 <= s < 1 << 40 and s % 16 == 0 for s in outer):
-        return f"the outer strides are {outer} bytes; TMA takes multiples of 16 below 2^40"
+    for step in strides[:-1]:
+        if step * meta.itemsize % 16 or not 0 <= step * meta.itemsize < 1 << 40:
+            outer = [s * meta.itemsize for s in strides[:-1]]
+            return f"the outer strides are {outer} bytes; TMA takes multiples of 16 below 2^40"
     return None
 
 
@@ -90,11 +92,11 @@ def _unmapped(made: TensorMap, meta: Meta) -> str | None:
     inner = made.box[-1] * size
     if reason := not_copied(meta, made.shape, made.strides):
         return reason
-    if not all(1 <= n <= 256 for n in made.box) or inner % 16:
+    if min(made.box) < 1 or max(made.box) > 256 or inner % 16:
         return f"the box is {list(made.box)}, {inner} bytes wide; TMA takes 1 to 256 elements in a dimension, and rows of whole 16 bytes"
     if made.swizzle and inner > made.swizzle:
         return f"the box is {inner} bytes wide; swizzle {made.swizzle} takes at most as many"
-    if not all(1 <= n <= 8 for n in made.steps) or made.steps[-1] != 1:
+    if min(made.steps) < 1 or max(made.steps) > 8 or made.steps[-1] != 1:
         return f"the steps are {list(made.steps)}; TMA takes 1 to 8, and 1 for the innermost"
     if made.fill == "nan" and not DTYPES[meta.dtype].floating:
         return f"fill is 'nan', and {meta.dtype} has none"

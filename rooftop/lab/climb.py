@@ -22,7 +22,7 @@ from rooftop.lab.inspect import binary, inspector
 from rooftop.lab.learn import pages as course_pages
 from rooftop.lab.records import store
 from rooftop.lab.report import data, findings, known, ladder_cases, rung_counts, site, twins
-from rooftop.lab.report.model import SiteData
+from rooftop.lab.report.data import SiteData
 
 if TYPE_CHECKING:
     from rich.console import Console

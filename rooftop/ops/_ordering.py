@@ -122,10 +122,12 @@ def _first_by_number(x: Tensor, k: int, largest: bool) -> Tensor:
 
 def kth_by_torch(x: Tensor, k: int) -> Tensor:
     """The index of the k-th smallest of each row: torch.kthvalue gives that of any element of this value."""
+    import torch
+
     x = x.detach()
     value, found = x.kthvalue(k, -1)
     equal = _equal(x, value)
-    several = equal.sum(-1) > 1
+    several = equal.sum(-1, dtype=torch.int32) > 1
     if bool(several.any()):
         x, value, equal = x[several], value[several], equal[several]
         before = (x < value.unsqueeze(-1)).sum(-1).where(value == value, (x == x).sum(-1))
@@ -135,7 +137,9 @@ def kth_by_torch(x: Tensor, k: int) -> Tensor:
 
 
 def _equal(x: Tensor, value: Tensor) -> Tensor:
-    return (x == value.unsqueeze(-1)) | ((x != x) & (value != value).unsqueeze(-1)) if x.is_floating_point() else x == value.unsqueeze(-1)
+    equal = x == value.unsqueeze(-1)
+    lost = value != value
+    return equal | ((x != x) & lost.unsqueeze(-1)) if bool(lost.any()) else equal
 
 
 # -- arguments ---------------------------------------------------------------------------------------------------

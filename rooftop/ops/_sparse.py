@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from rooftop.core.spec import Meta
@@ -27,6 +29,20 @@ def activated(s: Tensor, activation: str) -> Tensor:
     if activation == "silu":
         return F.silu(s)
     return s if activation == "none" else F.gelu(s, approximate="tanh" if activation == "gelu_tanh" else "none")
+
+
+def gelu_on_cpu(reference: Callable[..., Any], *given: Any, **options: Any) -> Any:
+    """GELU of a product on a CPU, by erf: torch's function there is oneDNN's, which makes NaN of infinity. Without gradients. `given`: the
+    arguments of `reference` before the activation."""
+    import torch
+
+    tensors = [t for t in given if isinstance(t, torch.Tensor)]
+    if torch.is_grad_enabled() and any(t.requires_grad for t in tensors):
+        return NotImplemented
+    kept = next(t.dtype for t in tensors if t.is_floating_point())
+    wide = (t.float() if isinstance(t, torch.Tensor) and t.is_floating_point() else t for t in given)
+    s = reference(*wide, activation="none", **options)
+    return (s * ((1 + (s * math.sqrt(0.5)).erf()) / 2)).to(kept)
 
 
 def slope(d: Tensor, s: Tensor | None, activation: str) -> Tensor:

@@ -219,14 +219,15 @@ def cpu(
     rotary_dim: int, limit: float,
 ) -> Any:
     """Whole rows of contiguous caches, for which there is room."""
+    if limit or page_table is not None or cu_seqlens is not None or new_lengths is not None or cos is not None or not lengths.numel():
+        return NotImplemented
     count, starts = k.shape[1], lengths.tolist()
-    if limit or not starts or any(t is not None for t in (page_table, cu_seqlens, new_lengths, cos)):
+    first, last = min(starts), max(starts)
+    if first < 0 or last + count > k_cache.shape[1]:
         return NotImplemented
-    if min(starts) < 0 or max(starts) + count > k_cache.shape[1]:
-        return NotImplemented
-    if min(starts) == max(starts):
-        at = slice(starts[0], starts[0] + count)
-        k_cache[:, at], v_cache[:, at] = k, v
+    if first == last:
+        k_cache.narrow(1, first, count).copy_(k)
+        v_cache.narrow(1, first, count).copy_(v)
         return None
     for b, start in enumerate(starts):
         at = slice(start, start + count)

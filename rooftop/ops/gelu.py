@@ -52,19 +52,15 @@ def _eager(x: Tensor, approximate: str) -> Tensor:
 
 def cpu(x: Tensor, approximate: str) -> Any:
     """oneDNN, which computes the exact one of contiguous tensors, makes infinities of what is large and NaN of them, and zeros of
-    denormals of 16 bits. Gradients of the exact one err more than what is allowed."""
+    denormals of 16 bits; its gradients err more than what is allowed. What it does not take, transposed tensors, torch computes itself."""
     import torch
 
-    if approximate == "tanh":
+    if approximate == "tanh" or not x.is_contiguous():
         return _eager(x, approximate)
-    if x.requires_grad and torch.is_grad_enabled():
-        return NotImplemented
-    if not x.is_contiguous():
-        return _eager(x, approximate)
-    short = x.element_size() == 2
-    if short and x.dim() > 1 and x.shape[-1] > 1 and x.shape[-2] > 1:
+    short, followed = x.element_size() == 2, x.requires_grad and torch.is_grad_enabled()
+    if (short or followed) and x.dim() > 1 and x.shape[-1] > 1 and x.shape[-2] > 1:
         return _eager(x.mT, approximate).mT
-    if x.numel() and not x.detach().amax().item() < 1e37:
+    if followed or (x.numel() and not x.detach().amax().item() < 1e37):
         return NotImplemented
     return _eager(x.float(), approximate).to(x.dtype) if short else _eager(x, approximate)
 

@@ -36,7 +36,9 @@ def gemv(a: Tensor, x: Tensor, *, implementation: str | None = None) -> Tensor:
     single = _validate(a, x)
     batch = a.shape[:-2]
     rows = x.unsqueeze(-2) if single else x
-    if len(batch) != 1:
+    if not batch:
+        a, rows = a.unsqueeze(0), rows.unsqueeze(0)
+    elif len(batch) > 1:
         count = prod(batch)  # not -1, which is ambiguous where there are no elements
         a, rows = a.reshape(count, *a.shape[-2:]), rows.reshape(count, *rows.shape[-2:])
     y = OP(a, rows, implementation=implementation)
@@ -74,8 +76,8 @@ def cpu(a: Tensor, x: Tensor) -> Tensor:
     """A product of one vector by torch's own of a matrix and a vector."""
     wide, rows = (a, x) if a.element_size() > 2 else (a.float(), x.float())
     if a.shape[0] == 1:
-        matrix, many = wide.squeeze(0), rows.squeeze(0)  # whose gradients are views, as those of an index are not
-        found = (matrix @ many.squeeze(0)).view(1, 1, -1) if x.shape[1] == 1 else (many @ matrix.t()).unsqueeze(0)
+        matrix = wide.squeeze(0)  # whose gradient is a view, as that of an index is not
+        found = (matrix @ rows.view(-1)).view(1, 1, -1) if x.shape[1] == 1 else (rows.squeeze(0) @ matrix.t()).unsqueeze(0)
     else:
         found = rows @ wide.transpose(1, 2)
     return found if wide is a else found.to(a.dtype)

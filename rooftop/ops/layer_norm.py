@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 FEW, MANY = 8, 64  # columns; rows
+PART, LONG = 1 << 16, 256  # elements: 256 KiB of float32; columns
 
 
 def layer_norm(
@@ -115,23 +116,37 @@ def cpu(x: Tensor, residual: Tensor | None, weight: Tensor | None, bias: Tensor 
 def cpu_backward(dy: Tensor, ds: Tensor | None, s: Tensor, weight: Tensor | None, bias: Tensor | None, dims: int, eps: float) -> Any:
     """Of rows from which the mean is taken beforehand: of equal elements exactly zeros are left. The gradients of few columns cancel to
     nothing but rounding: in float64."""
-    import torch
-
     if not s.numel():
         return NotImplemented
     if prod(s.shape[s.dim() - dims :]) <= FEW:
         w, b = (t if t is None else t.double() for t in (weight, bias))
         found = backward(dy.double(), ds if ds is None else ds.double(), s.double(), w, b, dims, eps)
     else:
-        wide, axes = s.float(), tuple(range(-dims, 0))
-        off = wide - wide.mean(axes, keepdim=True)
-        scale = (off.square().mean(axes, keepdim=True) + eps).rsqrt()
-        g = dy.float()
-        dx = torch.ops.aten.native_layer_norm_backward(
-            g, off, s.shape[-dims:], torch.zeros_like(scale), scale, widen(weight), widen(bias), [True, False, False]
-        )[0]
-        found = (dx if ds is None else dx + ds.float(), None if weight is None else total(g * (off * scale), dims), total(g, dims))
-    return tuple(None if like is None else t.to(like.dtype) for t, like in zip(found, (s, weight, bias), strict=True))
+        found = _in_parts(dy, ds, s, weight, dims, eps)
+    return tuple(None if like is None else t.to(like.dtype).view(like.shape) for t, like in zip(found, (s, weight, bias), strict=True))
+
+
+def _in_parts(dy: Tensor, ds: Tensor | None, s: Tensor, weight: Tensor | None, dims: int, eps: float) -> tuple[Tensor, Tensor, Tensor]:
+    """Some rows at a time, which a core's cache holds: what one pass leaves there, the next one finds. Torch adds up what the weights get of
+    MANY rows well enough; so few short rows are not worth a call, and of more of them products are summed."""
+    import torch
+
+    columns = prod(s.shape[s.dim() - dims :])
+    rows = s.numel() // columns
+    dx, w = torch.empty(rows, columns), torch.ones(columns) if weight is None else weight.float().reshape(columns)
+    flat = [t if t is None else t.reshape(rows, columns) for t in (dy, ds, s)]
+    sums, few = [], columns >= LONG
+    step = MANY if few else PART // columns
+    for i in range(0, rows, step):
+        g, more, wide = (t if t is None else t[i : i + step].float() for t in flat)
+        assert g is not None and wide is not None
+        off = wide - wide.mean(1, keepdim=True)
+        scale = (off.square().mean(1, keepdim=True) + eps).rsqrt()
+        made, *own = torch.ops.aten.native_layer_norm_backward(g, off, [columns], torch.zeros_like(scale), scale, w, w, [True, few, few])
+        dx[i : i + step] = made if more is None else made + more
+        sums.append(own if few else (off.mul_(scale).mul_(g).sum(0), g.sum(0)))
+    dweight, dbias = (torch.stack(parts).sum(0) for parts in zip(*sums, strict=True))
+    return dx, dweight, dbias
 
 
 def _torch() -> Callable[..., Any]:

@@ -130,12 +130,12 @@ def backward(dout: Tensor, x: Tensor, out: Tensor, op: str, dims: str, correctio
         return wide.expand(x.shape).clone()
     if op == "mean":
         return (wide / n).expand(x.shape).clone()
-    if op == "max":
-        hit = (x == top) | (x.isnan() & top.isnan())
-        count = hit.sum(over, keepdim=True) if over else 1
-        return (wide / count).to(x.dtype) * hit
     import torch
 
+    if op == "max":
+        hit = (x == top) | x.isnan()  # which makes the maximum NaN too
+        count = hit.sum(over, keepdim=True, dtype=torch.int64 if n >= 2**31 else torch.int32) if over else 1
+        return torch.where(hit, (wide / count).to(x.dtype), 0.0)
     x32 = x.to(torch.promote_types(x.dtype, torch.float32))  # a mean of 16 bits would be off by more than the spread of values far from 0
     mean = x32.mean(over, keepdim=True) if over else x32
     return (wide * (2 / max(n - correction, 0) if n > correction else float("nan")) * (x32 - mean)).to(x.dtype)

@@ -226,7 +226,7 @@ def outputs(q: Meta, k: Meta | None, **_: Any) -> dict[str, Meta | None]:
 def canonical(p: Problem) -> Problem | None:
     """As it is; None where neighbours of a head are not neighbours in memory, or the tables lie differently."""
     heads = [m for n in ("q", "k", "out_q", "out_k") if (m := p.get(n)) is not None]
-    if any(m.shape[3] > 1 and m.strides[3] != 1 for m in heads):
+    if [m for m in heads if m.shape[3] > 1 and m.strides[3] != 1]:
         return None
     cos, sin = p.get("cos"), p.get("sin")
     return p if cos is None or sin is None or cos.strides == sin.strides else None
@@ -234,13 +234,14 @@ def canonical(p: Problem) -> Problem | None:
 
 def work(p: Problem) -> Work:
     """Q and K read and written once, the rows of the tables read once."""
-    heads = sum(m.nbytes for n in ("q", "k") if (m := p.get(n)) is not None)
+    turned = [m for n in ("q", "k") if (m := p.get(n)) is not None]
+    heads = sum([m.nbytes for m in turned])
     tokens = p["q"].shape[0] * p["q"].shape[1]
-    used = sum(min(m.nbytes, tokens * m.shape[2] * m.itemsize) for n in ("cos", "sin") if (m := p.get(n)) is not None)
+    used = sum([min(m.nbytes, tokens * m.shape[2] * m.itemsize) for n in ("cos", "sin") if (m := p.get(n)) is not None])
     ids = m.nbytes if (m := p.get("positions")) is not None else 0
     rotary = int(p.option("rotary_dim"))
-    turned = sum(m.numel // max(m.shape[3], 1) * rotary for n in ("q", "k") if (m := p.get(n)) is not None)
-    return Work(heads + used + ids, heads, {"fma32": 2.0 * turned})
+    elements = sum([m.numel // max(m.shape[3], 1) * rotary for m in turned])
+    return Work(heads + used + ids, heads, {"fma32": 2.0 * elements})
 
 
 def _picked(q: Tensor, cos: Tensor | None, sin: Tensor | None, positions: Tensor | None, offset: int) -> tuple[Tensor, Tensor]:

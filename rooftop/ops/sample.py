@@ -197,7 +197,9 @@ def cpu(logits: Tensor, seeds: Tensor | None, temperature: float, top_k: int, to
     share, step = uniform(seed, seeds, x.shape[0], x.device), max(1, AT_ONCE // x.shape[1])
     for i in range(0, x.shape[0], step):
         part = x[i : i + step].float()
-        weights = _weights(part, temperature)
+        top = part.amax(-1, keepdim=True)
+        plain = temperature > 1e-30 and bool(top.isfinite().all())  # nothing is NaN or +inf, and what is -inf has no weight
+        weights = ((part - top) / temperature).exp_().double().mul_(UNIT).floor_() if plain else _weights(part, temperature)
         if top_k or top_p < 1:
             order = _ordering.ordered(part, None, True, "smallest") if bool(part.isnan().any()) else part.sort(
                 dim=-1, descending=True, stable=True
@@ -205,7 +207,10 @@ def cpu(logits: Tensor, seeds: Tensor | None, temperature: float, top_k: int, to
             weights = _kept(part, order, weights, top_k, top_p, min_p)
         elif min_p > 0:
             weights = weights.where(weights >= min_p * UNIT, 0.0)
-        found[i : i + step] = _at(weights, share[i : i + step])
+        upto = weights.cumsum(-1)
+        total = upto[:, -1:]
+        place = torch.searchsorted(upto, (share[i : i + step, None] * total).floor_(), right=True)
+        found[i : i + step] = place.masked_fill_(total <= 0, -1)[:, 0]
     return found.view(logits.shape[:-1])
 
 

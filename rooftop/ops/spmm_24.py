@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from rooftop.core.op import Grad, Judging, Op, Sizes, Tolerance, Values
+from rooftop.core.op import Calls, Grad, Judging, Op, Sizes, Tolerance, Values
 from rooftop.core.spec import Case, Input, Meta, Option, Problem, Work, case
 from rooftop.core.sweeps import PRODUCT
-from rooftop.ops._sparse import UNITS, bias_gradient, finished, slope, validate
+from rooftop.ops._sparse import UNITS, bias_gradient, finished, gelu_on_cpu, slope, validate
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -79,6 +79,13 @@ def reference(
         raise RuntimeError(f"metadata {tuple(meta.shape)} for {values.shape[0]} x {b.shape[0]}")
     out = finished(expand(values, meta, b.shape[0]) @ b, bias, alpha, activation)
     return out.t().contiguous() if transposed else out
+
+
+def cpu(
+    values: Tensor, meta: Tensor, b: Tensor, bias: Tensor | None = None, alpha: float = 1.0, activation: str = "none",
+    transposed: bool = False
+) -> Any:
+    return gelu_on_cpu(reference, values, meta, b, bias, alpha, transposed=transposed) if activation == "gelu" else NotImplemented
 
 
 def backward(
@@ -259,6 +266,7 @@ OP = Op(
     reference,
     outputs=outputs,
     judging=Judging(invariant={"batch": "how K is split follows from the sizes of both matrices"}),
+    calls=Calls(cpu=cpu),
     canonical=canonical,
     cases=_cases(),
     swept=Sizes(_swept, {**PRODUCT, "K": (64, 1 << 18)}, models={"M": "inner", "K": "hidden"}, dtypes=("bf16", "f16")),

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from rooftop.core.op import Calls, Grad, Judging, Op, Sizes, Tolerance, Values
 from rooftop.core.spec import Case, Input, Meta, Option, Problem, Work, case
-from rooftop.ops._sparse import LAYOUTS, UNITS, bias_gradient, finished, indices, slope, validate
+from rooftop.ops._sparse import LAYOUTS, UNITS, bias_gradient, finished, gelu_on_cpu, indices, slope, validate
 from rooftop.ops.spmm_csr import pattern_faults, rows_of, turned
 
 if TYPE_CHECKING:
@@ -95,6 +95,13 @@ def reference(
         parts.append(out.index_add(0, of, torch.bmm(values, blocks[:, :, i : i + each][columns])) if count else out)
     total = torch.cat(parts, 2)[:tall] if parts else b.new_zeros(tall, high, n)
     return finished(total.reshape(tall * high, n)[:rows], bias, alpha, activation)
+
+
+def cpu(
+    values: Tensor, columns: Tensor, offsets: Tensor, b: Tensor, bias: Tensor | None, rows: int, alpha: float = 1.0,
+    activation: str = "none"
+) -> Any:
+    return gelu_on_cpu(reference, values, columns, offsets, b, bias, rows, alpha) if activation == "gelu" else NotImplemented
 
 
 def backward(
@@ -302,7 +309,7 @@ OP = Op(
     tolerance=Tolerance(multiple=4.0),
     grad=Grad(wrt=("values", "b", "bias"), saves=("values", "columns", "offsets", "b", "bias"), backward=backward),
     values=Values(arrange=_arrange),
-    calls=Calls(faults=faults),
+    calls=Calls(cpu=cpu, faults=faults),
     peers={"torch BSR": _torch, "cublas": _dense},
     wrong={
         "last row of b dropped": _with(_tail),

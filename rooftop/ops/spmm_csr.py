@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from rooftop.core.op import Calls, Grad, Judging, Op, Sizes, Tolerance, Values
 from rooftop.core.spec import Case, Input, Meta, Option, Problem, Work, case
-from rooftop.ops._sparse import LAYOUTS, bias_gradient, finished, indices, slope, validate
+from rooftop.ops._sparse import LAYOUTS, bias_gradient, finished, gelu_on_cpu, indices, slope, validate
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -117,6 +117,8 @@ def cpu(
     """torch.sparse of float32, without a gradient of its own."""
     import torch
 
+    if activation == "gelu":
+        return gelu_on_cpu(reference, values, columns, offsets, b, bias, alpha)
     wanted = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in (values, b, bias))
     if wanted or b.dtype != torch.float32 or not (values.numel() and b.numel()):
         return NotImplemented

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from rooftop.core.spec import Launch
+from rooftop.core.spec import Launch, typed
 from rooftop.formats.wire import WIRES, message_bytes, padded
 from rooftop.ranks.rank_launches import BLOCKS, FLAGS, PATIENCE, THREADS, blocks, kernel
 
@@ -38,5 +38,5 @@ def launch(
     rows = 1 if kind == "all_gather" else ranks
     grid = (min(BLOCKS, blocks(size * rows, most)), ranks if here else 1)
     return Launch(
-        name, grid, {n: v for n, (_, v) in args.items()}, types=tuple(t for t, _ in args.values()), block=(THREADS,), cooperative=True
+        name, grid, **typed(args), block=(THREADS,), cooperative=True
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from rooftop.core.spec import DTYPES, Launch
+from rooftop.core.spec import DTYPES, Launch, typed
 from rooftop.formats.wire import WIRES, message_bytes
 from rooftop.ranks.rank_launches import BLOCKS, CHUNK, FLAGS, KINDS, PATIENCE, THREADS, blocks
 
@@ -49,6 +49,6 @@ def launch(
     }
     name = f"expert_rows<{DTYPES[dtype].cuda}, {KINDS[wire]}, {group}, {str(back).lower()}, {str(here).lower()}>"
     return Launch(
-        name, (grid, ranks if here else 1), {n: v for n, (_, v) in args.items()}, types=tuple(t for t, _ in args.values()),
+        name, (grid, ranks if here else 1), **typed(args),
         block=(THREADS,), cooperative=True,
     )

@@ -14,7 +14,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from rooftop.core.argument_checks import number
-from rooftop.core.spec import DTYPES, Launch, dtype_of
+from rooftop.core.spec import DTYPES, Launch, dtype_of, typed
 from rooftop.formats import number_formats
 from rooftop.formats import wire as wires
 from rooftop.formats.quantized import Quantized
@@ -79,8 +79,7 @@ def launch(
         DTYPES[dtype].cuda, KINDS[wire], group, str(here).lower(), DTYPES[weight or dtype].cuda, FORMATS[norm.format], norm.group
     )
     return Launch(
-        f"all_reduce_norm<{', '.join(map(str, said))}>", (min(rows, most), ranks if here else 1), {n: v for n, (_, v) in args.items()},
-        types=tuple(t for t, _ in args.values()), block=(32 * warps,), cooperative=True,
+        f"all_reduce_norm<{', '.join(map(str, said))}>", (min(rows, most), ranks if here else 1), **typed(args), block=(32 * warps,), cooperative=True,
     )
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import sqrt
 from typing import Any
 
-from rooftop.core.spec import DTYPES, Launch, Meta, Problem
+from rooftop.core.spec import DTYPES, Launch, Meta, Problem, instance, typed
 from rooftop.formats.wire import WIRES, message_bytes, stripe
 
 # CHUNK: elements that a warp processes at a time; BLOCKS, RANKS: the most for which there are flags
@@ -77,8 +77,7 @@ def launch(
         "epochs": ("ptr", "epochs"), "fault": ("ptr", "fault"), "call": ("u32", call), "seed": ("i32", seed), "patience": ("i64", patience),
     }
     name = kernel("one_shot" if shots == 1 else "two_shot", dtype, wire, group, rotated, stochastic, here)
-    grid, types = (g.blocks, ranks if here else 1), tuple(t for t, _ in args.values())
-    return Launch(name, grid, {n: v for n, (_, v) in args.items()}, types=types, block=(g.threads,), cooperative=True)
+    return Launch(name, (g.blocks, ranks if here else 1), **typed(args), block=(g.threads,), cooperative=True)
 
 
 @dataclass(frozen=True)
@@ -92,8 +91,7 @@ class How:
 
 
 def _launch(name: str, said: tuple[Any, ...], grid: tuple[int, ...], args: dict[str, tuple[str, Any]]) -> Launch:
-    text = ", ".join(str(s).lower() if isinstance(s, bool) else str(s) for s in said)
-    return Launch(f"{name}<{text}>", grid, {n: v for n, (_, v) in args.items()}, types=tuple(t for t, _ in args.values()), block=(THREADS,))
+    return Launch(instance(name, *said), grid, **typed(args), block=(THREADS,))
 
 
 def encode_rows(

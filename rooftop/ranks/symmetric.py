@@ -23,7 +23,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from rooftop.core.spec import Launch, dtype_of
+from rooftop.core.spec import Launch, dtype_of, typed
 from rooftop.ranks import exchange as exchanges
 from rooftop.ranks import groups, kernels
 from rooftop.ranks import rank_launches as launches
@@ -308,7 +308,7 @@ def meet(room: Room, group: Any, what: str, limit: Limit | None = None) -> None:
             "ranks": ("i32", ranks), "rank": ("i32", rank), "table": ("ptr", "table"), "epochs": ("ptr", "epochs"),
             "fault": ("ptr", "fault"), "call": ("u32", call), "patience": ("i64", patience),
         }
-        launch = Launch("meeting", (1,), {n: v for n, (_, v) in args.items()}, types=tuple(t for t, _ in args.values()), block=(32,))
+        launch = Launch("meeting", (1,), **typed(args), block=(32,))
         prepared = room.prepared["meeting", call, patience] = kernels.prepared("meeting", launch, ("table", "epochs", "fault"), index)
     prepared(torch.cuda.current_stream().cuda_stream, (room.table.data_ptr(), room.epochs.data_ptr(), room.fault.data_ptr()))
 

@@ -2,19 +2,25 @@
 
 A kernel's case whose check record has the digest of the tree (kernel, helpers, contract, config) is proven: it need not run again. Cases that are not proven
 run, up to `LONGEST` elements and, of each kernel, one case beyond, while the budget `UNPROVEN` lasts. A sample of all cases runs as well, within `BUDGET`.
-Both budgets count elements over all kernels together and are shared out by a seed that is another in each commit. So the time of a run does not grow with the
-number of ops; `make test-all` runs every case.
+Both budgets count elements over all kernels together and are shared out by a seed that is another in each commit. `make test-all` runs every case.
 
-Tests marked `sampled(group, kernels...)` are chosen likewise, within SAMPLES; "slow": those of the workbench that take seconds; "serve": minutes, with
-`--all` alone."""
+Tests marked `sampled(group, kernels...)` are chosen likewise, within SAMPLES; "slow" and "simulator": those of the workbench that take seconds; "serve":
+minutes, with `--all` alone.
+
+What runs because it has changed ends with `SECONDS` as well: then only the first test or case of a kernel runs, and the end of the run names what was left
+out. So the time of a run grows neither with the number of ops nor with what a commit touches."""
 
 from __future__ import annotations
 
+import os
 import random
 import subprocess
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from functools import cache, cached_property
+from hashlib import sha256
 from itertools import zip_longest
 from pathlib import Path
 
@@ -22,6 +28,7 @@ from _support import answers, committed
 from contracts.calls import ops
 
 from rooftop.core import registry, settings
+from rooftop.core.contract import Contract
 from rooftop.core.spec import TARGETS, Case
 from rooftop.lab import candidates
 from rooftop.lab.candidates import Subject
@@ -29,18 +36,20 @@ from rooftop.lab.check import checker
 from rooftop.lab.check.proofs import Proofs
 
 LONGEST = 1 << 16  # elements of all tensors of a case
-BUDGET = 3 << 20  # elements of the whole sample
+BUDGET = 2 << 20  # elements of the whole sample
 UNPROVEN = 4 << 20  # elements of all cases without a check record of the present digest
 PRICE = 1 << 12  # elements whose time a case takes whatever its size: inputs, reference, judgement
 # Group of tests that are marked `sampled` -> (of those of which nothing has changed, how many run; how many run at most).
 SAMPLES = {
-    "kernels": (40, 70), "binaries": (40, 60), "counters": (2, 4), "fuzz": (8, 10), "warm": (8, 12), "corpus": (90, 120), "slow": (25, 40), "models": (70, 100),
-    "programs": (6, 10), "targets": (6, 9), "cpu": (5, 8), "patched": (8, 20), "compiled": (2, 5),
-    "exploits": (4, 6), "serve": (0, 0), "puzzles": (1, 2), "questions": (3, 5), "compiled_questions": (1, 1),
+    "kernels": (20, 40), "binaries": (12, 24), "counters": (2, 4), "fuzz": (3, 6), "warm": (5, 8), "corpus": (30, 45), "slow": (12, 24), "simulator": (8, 16),
+    "models": (30, 45), "programs": (4, 6), "targets": (3, 6), "cpu": (5, 8), "patched": (5, 10), "compiled": (1, 3),
+    "exploits": (2, 4), "serve": (0, 0), "puzzles": (1, 2), "questions": (2, 4), "compiled_questions": (1, 1),
 }
+SECONDS = 60.0  # of CPU time that each process of a run has for what has changed, beyond the sample
 FEW = 12  # kernels' files that a commit touches: all tests of these kernels run, beyond the bounds
 ENGINES = {  # group -> what its tests are about beside kernels: they have changed where one of these files has
-    "counters": ("rooftop/lab/simt/",), "corpus": ("rooftop/lab/simt/",), "programs": ("rooftop/lab/simt/",), "fuzz": ("rooftop/lab/fuzz/", "rooftop/ops/"),
+    "counters": ("rooftop/lab/simt/",), "corpus": ("rooftop/lab/simt/",), "programs": ("rooftop/lab/simt/",), "simulator": ("rooftop/lab/simt/",),
+    "fuzz": ("rooftop/lab/fuzz/", "rooftop/ops/"),
     "slow": ("rooftop/core/", "rooftop/lab/"), "warm": ("rooftop/lab/timing/warm.py",), "models": ("rooftop/drop_in/",),
     "cpu": ("rooftop/ops/",),
     "patched": ("rooftop/drop_in/",), "compiled": ("rooftop/drop_in/",),
@@ -86,10 +95,42 @@ def label(subject: Subject) -> str:
     return subject.name if subject.op.twin_of is None else f"{subject.op.name}: {subject.name}"
 
 
+def may_run(group: str, rank: int, names: Sequence[str]) -> bool:
+    """Whether a test that is the `rank`-th of its group in this commit's order is within the bounds of its group: known without a look at the records."""
+    return rank < SAMPLES[group][1] or edited(names)
+
+
 def runs(group: str, rank: int, path: str, names: Sequence[str]) -> bool:
-    """Whether a test runs that is the `rank`-th of its group in this commit's order: it is of the sample, or what it runs has changed."""
+    """Whether one that may run does: it is of the sample, or what it runs has changed and there is time for it."""
     sample, most = SAMPLES[group]
-    return rank < sample or edited(names) or (rank < most and changed(group, path, names))
+    return rank < sample or ((edited(names) or (rank < most and changed(group, path, names))) and CLOCK.allows(names or [f"tests of the group {group}"]))
+
+
+@dataclass
+class Clock:
+    """The CPU time that this process, with the commands it starts, has for what has changed. When it is over, each name still gets its first turn."""
+
+    seconds: float = SECONDS
+    begun: set[str] = field(default_factory=set)
+    left_out: Counter[str] = field(default_factory=Counter)
+
+    def allows(self, names: Sequence[str]) -> bool:
+        """Whether something of these names may run. What may not is counted."""
+        allowed = self.seconds > 0 or not self.begun.issuperset(names)
+        (self.begun if allowed else self.left_out).update(names)
+        return allowed
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """What runs within costs its time."""
+        before = sum(os.times()[:4])
+        try:
+            yield
+        finally:
+            self.seconds -= sum(os.times()[:4]) - before
+
+
+CLOCK = Clock()
 
 
 def changed(group: str, path: str, names: Sequence[str]) -> bool:
@@ -103,8 +144,29 @@ def edited(names: Sequence[str]) -> bool:
     return len(files) <= FEW and any(Path(f).stem in names or f.removeprefix("rooftop/ladders/").rpartition(".")[0] in names for f in files)
 
 
+def edited_op(name: str) -> bool:
+    """Whether the working tree or the last commit touches few contracts, and that of this op or of its forward is among them."""
+    files = {Path(f).stem for f in touched() if f.startswith("rooftop/ops/")}
+    return len(files) <= FEW and name.removesuffix("_bwd") in files
+
+
+def drawn(part: int, *words: str) -> bool:
+    """Whether what has these words is among those one in `part` that this commit draws."""
+    return sha256(" ".join((seed(), *words)).encode()).digest()[0] % part == 0
+
+
 def elements(subject: Subject, case: Case) -> int:
-    return sum(m.numel for _, m in subject.op.problem(case).tensors if m is not None)
+    return _elements(subject.op, case)
+
+
+_SIZES: dict[tuple[str, str], int] = {}
+
+
+def _elements(op: Contract, case: Case) -> int:
+    """Of all tensors of a case: asked for each kernel of an op, and again to sort."""
+    if (key := (op.name, case.id)) not in _SIZES:
+        _SIZES[key] = sum(m.numel for _, m in op.problem(case).tensors if m is not None)
+    return _SIZES[key]
 
 
 def place(subject: Subject) -> tuple[str, str | None]:
@@ -191,6 +253,10 @@ class Plan:
             return everyone
         mine = self.sampled.get(label(subject), frozenset()) | self.unproven.get(label(subject), frozenset())
         return [c for c in everyone if c.id in mine]
+
+    def always(self, subject: Subject, case: Case) -> bool:
+        """Whether it runs however long what has changed takes."""
+        return self.all_ or case.id in self.sampled.get(label(subject), ())
 
 
 def fits(case: Case) -> bool:

@@ -11,17 +11,17 @@ from rooftop.core.contract import Contract
 from rooftop.core.implementation import Implementation
 from rooftop.core.spec import TARGETS
 from rooftop.lab.check.contracts import (
+    are_rejected,
     backward_is_the_gradient,
     can_fail,
     cpu_gradients_pass,
     cpu_passes,
-    is_rejected,
     less_is_rejected,
     reference_passes,
 )
 
 __all__ = [
-    "backward_is_the_gradient", "can_fail", "choices_are_made", "cpu_gradients_pass", "cpu_passes", "is_rejected", "less_is_rejected", "reference_passes",
+    "are_rejected", "backward_is_the_gradient", "can_fail", "choices_are_made", "cpu_gradients_pass", "cpu_passes", "less_is_rejected", "reference_passes",
 ]
 
 

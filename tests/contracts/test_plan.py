@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -76,6 +77,19 @@ def test_what_has_changed_runs_within_a_budget_of_its_own(monkeypatch: pytest.Mo
         many = plan.Plan([replace(s, name=f"{s.name} {i}") for i in range(times) for s in few], "seed", budget=0, unproven_budget=1 << 20)
         assert 0.7 * (1 << 20) < spent(many) <= 1 << 20
         assert len({s.name for s in many.subjects if many.cases(s)}) == len(many.subjects), "every kernel has its turn"
+
+
+def test_what_has_changed_ends_with_its_time_but_each_kernel_has_its_turn() -> None:
+    clock = plan.Clock(seconds=0.0)
+    assert clock.allows(["a"]) and not clock.allows(["a"]) and clock.allows(["a", "b"]) and not clock.allows(["b"])
+    assert clock.left_out == {"a": 1, "b": 1}
+    clock = plan.Clock(seconds=0.02)
+    assert all(clock.allows(["a"]) for _ in range(3))
+    begun = time.process_time()
+    with clock.running():
+        while time.process_time() < begun + 0.1:  # os.times counts hundredths of a second
+            sum(range(1000))
+    assert not clock.allows(["a"])
 
 
 def check_record(s: Subject, case: Case, made: Identity, ok: bool = True) -> Record:
@@ -188,15 +202,30 @@ def test_ways(name, number):
 @pytest.mark.parametrize("name", ["same__triton", "other__triton"])
 def test_compiles(name):
     pass
+
+@pytest.mark.sampled("binaries", "never")
+def test_is_beyond_the_bounds():
+    pass
 """
 STANDS_IN = """
-SAMPLES = {"kernels": 4, "binaries": 0}
+from collections import Counter
+from contextlib import nullcontext
+
+SAMPLES = {"kernels": (4, 20), "binaries": (0, 2)}
+
+class CLOCK:
+    left_out = Counter()
+    running = nullcontext
 
 def seed():
     return "seed"
 
+def may_run(group, rank, names):
+    return names != ["never"]
+
 def runs(group, rank, path, names):
-    return rank < SAMPLES[group] or path in TOUCHED or any(name != "same__triton" for name in names)
+    CLOCK.left_out["slow__triton"] = 3
+    return rank < SAMPLES[group][0] or path in TOUCHED or any(name != "same__triton" for name in names)
 
 def waiting():
     return ["KERNEL waits"]
@@ -206,10 +235,10 @@ def waiting():
 @pytest.mark.parametrize(
     ("words", "touched", "passed"),
     [
-        ((), (), {"ways": (10, 14), "compiles": (1, 1)}),  # those of the kernel that changed, and of the four in the sample those of the other
-        (("--all",), (), {"ways": (20, 20), "compiles": (2, 2)}),
-        (("tests/test_some.py",), (), {"ways": (20, 20), "compiles": (2, 2)}),
-        ((), ("tests/test_some.py",), {"ways": (20, 20), "compiles": (2, 2)}),
+        ((), (), {"ways": (10, 14), "compiles": (1, 1), "is_beyond": (0, 0)}),  # of the kernel that changed, and of the four in the sample the other's
+        (("--all",), (), {"ways": (20, 20), "compiles": (2, 2), "is_beyond": (1, 1)}),
+        (("tests/test_some.py",), (), {"ways": (20, 20), "compiles": (2, 2), "is_beyond": (1, 1)}),
+        (("-n", "1"), ("tests/test_some.py",), {"ways": (20, 20), "compiles": (2, 2), "is_beyond": (0, 0)}),
     ],
 )
 def test_a_marked_test_runs_where_its_kernel_has_changed_or_by_turns(
@@ -223,6 +252,7 @@ def test_a_marked_test_runs_where_its_kernel_has_changed_or_by_turns(
     (tmp_path / "pytest.ini").write_text("[pytest]\npythonpath = .\ntestpaths = tests\nmarkers = sampled(group): by turns\n")
     done = subprocess.run([sys.executable, "-m", "pytest", "-v", *words], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout
+    assert ("slow__triton: 3 left out" in done.stdout) == (words == ("-n", "1") or not words), done.stdout
     for what, (least, most) in passed.items():
         assert least <= ran(done.stdout, what) <= most, done.stdout
 

@@ -54,8 +54,7 @@ def test_an_op_joins_by_its_file_alone(name: str) -> None:
     op = registry.op(name, HOUSE)
     rules.reference_passes(op)
     rules.can_fail(op)
-    for wrong in op.wrong:
-        rules.is_rejected(op, wrong)
+    rules.are_rejected(op)
     for dtype in dtypes(op):
         rules.less_is_rejected(op, dtype)
     found = registry.implementations(name)
@@ -202,8 +201,13 @@ def test_a_reference_that_refuses_float64_is_differentiated_in_float32() -> None
 
 
 def test_a_wrong_version_that_passes_every_case_is_told() -> None:
-    with pytest.raises(AssertionError, match="the same passes every case"):
-        rules.is_rejected(contract(wrong={"the same": lambda x: 3 * x}), "the same")
+    with pytest.raises(AssertionError, match="thrice: the same passes every case"):
+        rules.are_rejected(contract(wrong={"the same": lambda x: 3 * x, "twice": lambda x: 2 * x}))
+
+
+def test_a_wrong_version_that_writes_into_its_input_spoils_it_for_no_other() -> None:
+    with pytest.raises(AssertionError, match="thrice: the same passes every case"):
+        rules.are_rejected(contract(wrong={"zeros": lambda x: x.zero_(), "the same": lambda x: 3 * x}))
 
 
 def test_a_reference_that_writes_nothing_and_a_contract_that_names_nothing_wrong_are_told() -> None:
@@ -218,9 +222,10 @@ def test_a_reference_that_writes_nothing_and_a_contract_that_names_nothing_wrong
 
 
 def test_cases_that_let_a_lower_precision_through_are_told() -> None:
-    only_zeros = [case("zero", tags="edge", x=Input((5, 7), "bf16", "-0.0"))]
-    zero = contract(cases=only_zeros)
-    zero.reference = lambda x: 0 * x.abs().nan_to_num(0)
+    def reference(x: Tensor) -> Tensor:
+        return 0 * x.abs().nan_to_num(0)
+
+    zero = contract(reference=reference, cases=[case("zero", tags="edge", x=Input((5, 7), "bf16", "-0.0"))])
     with pytest.raises(AssertionError, match="nothing is wrong"):
         rules.less_is_rejected(zero, "bf16")
 

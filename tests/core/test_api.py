@@ -74,3 +74,4 @@ def test_an_explanation_names_every_implementation_and_why_it_is_not_the_one() -
     for other in registry.implementations("softmax"):
         assert (f"not {other.name}: " in said) == (other.name != taken), said
     assert "softmax__triton: supports this too" in said and "softmax__cutile_sm90: runs only if a call names it" in said
+    assert "the call names it" not in said

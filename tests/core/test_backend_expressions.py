@@ -48,7 +48,7 @@ def test_code_gives_what_the_tree_gives() -> None:
         wanted = outcome(walked, text, VALUES)
         assert outcome(evaluate, text, VALUES) == wanted, text
         values, errors = values + (wanted[0] != "error"), errors + (wanted[0] == "error")
-        code = expressions._code(text)
+        code = expressions.compiled(text)
         if wanted[0] != "error" and code is not None:
             try:
                 code(VALUES)

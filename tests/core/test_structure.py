@@ -201,7 +201,6 @@ AS_PUBLIC = {
     "rooftop.drop_in.torch_attention": {"forward", "backward"}, "rooftop.lab.cli.check": {"check"}, "rooftop.lab.cli.simt": {"simt"},
     "rooftop.lab.cli.measure": {"bench"}, "rooftop.lab.cli.diagnose": {"diagnose"},
 }
-MANY = {"rooftop.lab.simt.run": {"run_launches": 17}}  # that are to have fewer
 # Attention has 15 optional tensors with up to four strides each. In tuples a launch would take the host as long (1.1 us without the driver,
 # either way), but what prepares a launch, interprets it and knows its records again takes flat arguments alone.
 MANY_OF_KERNELS = {
@@ -226,7 +225,7 @@ def too_many(sources: Mapping[str, str]) -> list[str]:
     found = []
     for name, text in sources.items():
         for function, device, n in parameters(name, text):
-            most = (MANY_OF_KERNELS if device else MANY).get(name, {}).get(function, MOST_OF_KERNELS if device else MOST)
+            most = MANY_OF_KERNELS.get(name, {}).get(function, MOST_OF_KERNELS) if device else MOST
             if n > most and (device or function not in AS_PUBLIC.get(name, ())):
                 found.append(f"{name}.{function}: {n}")
     return found

@@ -1,17 +1,15 @@
-"""Attention on Hopper without a GPU: which kernel is chosen, what it launches, and FlexAttention, which stands beside it."""
+"""Attention on Hopper without a GPU: which kernel is chosen and what it launches."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import pytest
-import torch
 
 from rooftop.core.call import select
 from rooftop.core.registry import implementation, op
 from rooftop.core.spec import TARGETS, Case, Input, case
 from rooftop.kernels.attention._arguments import rest
-from rooftop.lab.inputs import make
 
 HOPPER, PORTABLE = "attention_bwd__gluon_sm90", "attention_bwd__triton"
 
@@ -47,23 +45,3 @@ def test_the_list_of_tiles_has_room_for_any_offsets() -> None:
 def test_products_of_narrow_heads_have_no_more_columns_than_needed() -> None:
     assert [rest(n, 128) for n in (64, 72, 80, 88, 96, 104, 128)] == [0, 16, 16, 32, 32, 0, 0]
     assert rest(80, 256) == 0  # beside wider values the tile is whole
-
-
-@pytest.mark.parametrize(
-    "name", ["packed, 4 tiles", "packed, of other lengths", "ALiBi of the batch, packed", "cache lengths, 3 tiles", "window on both sides", "soft cap", "d80"]
-)
-def test_flex_attention_is_given_the_same_attention(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch, "compile", lambda function, **_: function)
-    of = op("attention")
-    tensors, options = make(of, next(c for c in of.cases if c.id == f"{name} bf16"), "cpu", 1)
-    out, lse = of.peers["torch.compile"]()(*of.arguments(tensors, options))
-    want = of.reference(*of.arguments({n: x.float() if x is not None and x.is_floating_point() else x for n, x in tensors.items()}, options))
-    torch.testing.assert_close(out.float(), want[0], atol=0.02, rtol=0.02)
-    torch.testing.assert_close(lse, want[1], atol=1e-4, rtol=1e-4)
-
-
-def test_flex_attention_is_not_given_what_it_has_not() -> None:
-    of = op("attention")
-    tensors, options = make(of, next(c for c in of.cases if c.id == "sinks bf16"), "cpu", 1)
-    with pytest.raises(ValueError, match="alone"):
-        of.peers["torch.compile"]()(*of.arguments(tensors, options))

@@ -215,7 +215,7 @@ def test_the_only_class_has_loss_and_gradient_0_under_a_soft_cap(cap: float) -> 
     """No compiler may fuse the product with the cap and the difference from the row's maximum: the two would no longer cancel."""
     forward = registry.op("cross_entropy")
     assert forward.bwd is not None
-    x, target = 5 * torch.randn(300, 1, generator=torch.Generator().manual_seed(1)), torch.zeros(300, dtype=torch.int64)
+    x, target = 5 * torch.randn(40, 1, generator=torch.Generator().manual_seed(1)), torch.zeros(40, dtype=torch.int64)
     options = {**forward.options(forward.case("one class f32")), "softcap": cap, "reduction": "sum"}
     found: dict[str, torch.Tensor] = {}
     for op in (forward, forward.bwd):

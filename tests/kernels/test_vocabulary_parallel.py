@@ -7,10 +7,10 @@ import weakref
 from pathlib import Path
 from typing import Any
 
+import _processes
 import pytest
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 
 import rooftop
 
@@ -95,7 +95,7 @@ def work(rank: int, folder: str) -> None:
 
 
 def test_two_ranks_give_what_one_gives(tmp_path: Path) -> None:
-    mp.spawn(work, (str(tmp_path),), RANKS)  # type: ignore[no-untyped-call]
+    _processes.start(work, (str(tmp_path),), RANKS, join=True)
     want = {name: run(*made(), **options) for name, options in OPTIONS.items()}
     head, (x, _, _, target) = Head(), made()
     whole = head(x, target)

@@ -60,6 +60,7 @@ def test_no_file_in_the_present_folder_is_a_module_of_pythons(module: str, tmp_p
     assert not (tmp_path / "made").exists()
 
 
+@pytest.mark.sampled("slow")
 def test_modules_beside_a_file_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "beside.py").write_text("factor = 1\n", encoding="utf-8")
@@ -100,6 +101,7 @@ def test_what_its_functions_do_is_a_finding(where: str, what: str, says: str, tm
     assert result.status == "error" and says in result.message, result
 
 
+@pytest.mark.sampled("slow")
 def test_the_python_beside_a_kernel_runs_in_the_other_process_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -187,6 +189,7 @@ def test_a_triton_kernel_without_end_of_compiling_is_ended(
     assert "no answer in 10 s from the command of square__mine__triton.py (ROOFTOP_STEP_SECONDS)" in flat(capsys.readouterr().err)
 
 
+@pytest.mark.sampled("slow")
 def test_a_command_of_a_files_python_says_what_it_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "square__mine__triton.py"
     path.write_text(TRITON.format(body="pass"), encoding="utf-8")
@@ -206,6 +209,7 @@ def test_which_words_are_python_of_the_users(tmp_path: Path, monkeypatch: pytest
     assert programs(["--reference", "my.py:f"]) == ["my.py"] and programs(["--with", "ncu", "--", "python", "my.py"]) == []
 
 
+@pytest.mark.sampled("slow")
 def test_a_right_kernel_is_right_and_what_it_prints_is_no_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "square__mine__torch.py"
     path.write_text(KERNEL.format(load="print('{\"cases\": []}\\x1b[2J')", supports="return None", run="print('{}', flush=True)"), encoding="utf-8")
@@ -215,6 +219,7 @@ def test_a_right_kernel_is_right_and_what_it_prints_is_no_answer(tmp_path: Path,
     assert '{"cases": []}\\x1b[2J' in said.err and "\x1b" not in said.err
 
 
+@pytest.mark.sampled("slow")
 def test_a_case_without_end_is_ended_and_the_others_are_not_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "square__mine__torch.py"
     run = "import subprocess; subprocess.Popen(['sleep', '617']); time.sleep(600)"
@@ -247,6 +252,7 @@ def test_memory_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert "took more than 1500 MiB of memory (ROOFTOP_SIMT_MIB)" in result.message
 
 
+@pytest.mark.sampled("slow")
 def test_a_reason_of_any_length_is_cut(tmp_path: Path) -> None:
     (result,) = own(tmp_path, run="raise ValueError('x\\x1b[2J ' * 3_000_000)")
     assert len(result.message) <= 5000 and result.message.startswith("ValueError: x\\x1b[2J")

@@ -34,6 +34,7 @@ def test_every_file_of_the_folder_is_tried() -> None:
     assert {p.name for p in _attacks.FOLDER.iterdir() if p.is_file()} - helps <= {a.name for a in _attacks.ATTACKS}
 
 
+@pytest.mark.sampled("slow")
 def test_a_broken_promise_is_seen() -> None:
     for attack in (_attacks.Attack("right", ("ls", "--nosuch"), 0, "nosuch"), _attacks.Attack("right", ("--version",), 0, "nosuch")):
         kind, what = _attacks.judged(attack)

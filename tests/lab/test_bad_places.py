@@ -43,6 +43,7 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.sampled("slow")
 @pytest.mark.parametrize(
     ("words", "code", "says"),
     [
@@ -71,12 +72,14 @@ def test_a_folder_for_a_file_and_a_file_for_a_folder(
     assert says in flat(said) and len(said.strip().splitlines()) == 1
 
 
+@pytest.mark.sampled("slow")
 def test_a_cache_that_cannot_be_written_ends_a_check(own: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setenv("ROOFTOP_CACHE", "/proc/rooftop")
     assert command(monkeypatch, "check", "own.cu", "--reference", "own.py", "--shape", "N=12") == 3
     assert "set ROOFTOP_CACHE to a folder that can be written" in flat(capsys.readouterr().err)
 
 
+@pytest.mark.sampled("slow")
 def test_a_full_disk_ends_a_check(own: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     real, full = settings.tool_path("g++"), own / "bin" / "g++"
     if real is None:
@@ -90,6 +93,7 @@ def test_a_full_disk_ends_a_check(own: Path, monkeypatch: pytest.MonkeyPatch, ca
     assert "No space left on device" in flat(capsys.readouterr().err)
 
 
+@pytest.mark.sampled("slow")
 def test_without_a_compiler_nothing_is_called_right(own: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setenv("PATH", str(own / "nothing"))
     build.compiler.cache_clear()
@@ -132,6 +136,7 @@ def test_a_user_without_a_home_folder_is_told_what_to_set(monkeypatch: pytest.Mo
         settings.home("X")
 
 
+@pytest.mark.sampled("slow")
 @pytest.mark.parametrize("words", [("fuzz", "add", "--calls", "1"), ("warm", "rms_norm", "--dtype", "bf16"), ("inspect", "add__triton", "--arch", "80")])
 def test_a_cache_of_tritons_that_cannot_be_written_is_no_finding(
     own: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: tuple[str, ...]
@@ -158,6 +163,7 @@ def test_a_cache_of_tritons_that_was_cut_off_is_made_anew(own: Path, monkeypatch
     assert disk_cache.mend_triton() and not disk_cache.mend_triton()
 
 
+@pytest.mark.sampled("slow")
 @pytest.mark.parametrize("text", ["[1, 2]", '"x"', '{"child_paths": 3}', "[" * 100_000, "null"])
 def test_a_cache_of_tritons_that_holds_other_tables_is_made_anew(own: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     monkeypatch.setenv("ROOFTOP_CACHE", str(own / "cache"))

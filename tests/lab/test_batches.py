@@ -31,6 +31,7 @@ ROWS = [("rms_norm", 301, "f32"), ("rms_norm", 512, "bf16"), ("cross_entropy", 1
 PRODUCTS = [("grouped_matmul", {"N": 9, "K": 17, "groups": 3}, "bf16"), ("scaled_matmul", {"N": 9, "K": 33}, "f8e4m3")]
 
 
+@pytest.mark.sampled("slow")
 @pytest.mark.parametrize(("name", "columns", "dtype"), ROWS)
 def test_rows_have_the_same_bits_alone_and_among_others(name: str, columns: int, dtype: str) -> None:
     op = registry.op(name)
@@ -39,6 +40,7 @@ def test_rows_have_the_same_bits_alone_and_among_others(name: str, columns: int,
     assert not found.wrong and not found.skipped and found.calls > 6
 
 
+@pytest.mark.sampled("slow")
 @pytest.mark.parametrize(("name", "sizes", "dtype"), PRODUCTS)
 def test_rows_of_a_product_have_the_same_bits(name: str, sizes: dict[str, int], dtype: str) -> None:
     found = batches(registry.op(name), sizes, dtype, backend="cpu", seed=5)

@@ -1,27 +1,34 @@
-"""What is timed in which duty, what a call allocates, and that both stand in the record: on a device whose true times are known."""
+"""What is timed in which duty, what a call allocates, and that both stand in the record: on a device whose true times are known. And which
+modules a measured time passes from the timer to the page."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import dataclasses
+import sys
+from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
+from itertools import islice
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import pytest
 import torch
 from _simulated_device import Kernel, Simulated
 
-from rooftop.core import registry
+from rooftop.core import registry, settings
 from rooftop.core.call import Call
 from rooftop.core.cubins import AbsentCompiler
 from rooftop.core.spec import TARGETS, Work
 from rooftop.lab import candidates
 from rooftop.lab.check.checker import Result
+from rooftop.lab.cli.look import WAY, reading
 from rooftop.lab.records import store
 from rooftop.lab.records.record import Record
-from rooftop.lab.timing import bench, bench_group
+from rooftop.lab.report.data import Gatherer
+from rooftop.lab.timing import bench, bench_group, peak_memory
 from rooftop.lab.timing.bench_group import Bench, BenchGroup, Summary
-from rooftop.lab.timing.timer import Candidate, Measurement, Timer, sets_needed
+from rooftop.lab.timing.timer import Candidate, Measurement, Timer, Timing, sets_needed
 
 H100 = TARGETS[90]
 
@@ -133,7 +140,7 @@ def test_what_a_call_allocates_is_measured_on_the_second_call(monkeypatch: pytes
         return call
 
     public = allocates("op", 5000, 300)
-    monkeypatch.setattr(bench_group, "make", lambda op, case, place, seed: ({"x": torch.ones(1), "y": torch.ones(1)}, {}))
+    monkeypatch.setattr(peak_memory, "make", lambda op, case, place, seed: ({"x": torch.ones(1), "y": torch.ones(1)}, {}))
     monkeypatch.setattr(type(b.f.op), "__call__", lambda self, *args, **how: public(*args, **how), raising=False)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda *_: None)
     monkeypatch.setattr(torch.cuda, "memory_allocated", lambda *_: held["now"])
@@ -142,8 +149,8 @@ def test_what_a_call_allocates_is_measured_on_the_second_call(monkeypatch: pytes
     peer = next(s for s in b.f.entries if s.peer is not None)
     vars(peer)["function"] = allocates(peer.name, 0, 70)
     rung = candidates.rungs(registry.ladder("sgemm_cuda"))[0]
-    monkeypatch.setattr(b, "_run_in_own_memory", allocates(rung.name, 40, 600))
-    found = b._memory([peer, next(s for s in b.f.entries if s.peer is None), rung])
+    able = [peer, next(s for s in b.f.entries if s.peer is None), rung]
+    found = peak_memory.of(b.f.op, b.f.case, able, {s.name: b._public(s) for s in able}, allocates(rung.name, 40, 600))
     assert found == {peer.name: 70, "add__triton": 300, rung.name: 600}
     assert log == [peer.name] * 2 + ["add__triton"] * 2 + [rung.name] * 2
 
@@ -195,3 +202,71 @@ def test_a_kernel_that_a_record_proves_is_not_checked_again(monkeypatch: pytest.
     b._check([kernel, peer])
     assert not judged and b.checks[peer.name].status == "wrong" and b.errors[peer.name] == {"ok": False}
     assert not store.judged_peers([timed], "card", {"torch": "3"}) and not store.judged_peers([timed], "another", {"torch": "2"})
+
+
+# -- the way of a measured time ------------------------------------------------------------------------------------------
+
+SEVEN = 7  # modules, from the timer to the page
+LAB = str(settings.PACKAGE / "lab")
+NEAR = 6  # how deep in a value its times are looked for
+
+
+def holds(value: Any, depth: int = NEAR) -> bool:
+    """Whether a value is a measured time in one of its forms, or holds one: of the timer, of a record, of a page."""
+    if isinstance(value, (Timing, Measurement, Record)):
+        return True
+    if depth == 0 or isinstance(value, (str, bytes, int, float, Path, type, Gatherer)):
+        return False
+    if isinstance(value, Mapping):
+        return "clocks" in value or any(holds(v, depth - 1) for v in islice(value.values(), 3))
+    if isinstance(value, (list, tuple)):
+        return any(holds(v, depth - 1) for v in value[:3])
+    if dataclasses.is_dataclass(value):
+        return any(holds(getattr(value, f.name, None), depth - 1) for f in dataclasses.fields(value))
+    return False
+
+
+def handed_on(work: Iterator[None]) -> set[str]:
+    """The modules of the workbench of which a function gave back a measured time while `work` ran."""
+    found: set[str] = set()
+
+    def watch(frame: FrameType, event: str, arg: Any) -> None:
+        file = frame.f_code.co_filename
+        if event == "return" and file.startswith(LAB) and file not in found and holds(arg):
+            found.add(file)
+
+    sys.setprofile(watch)
+    try:
+        for _ in work:
+            pass
+    finally:
+        sys.setprofile(None)
+    return {str(Path(file).relative_to(settings.PACKAGE.parent)) for file in found}
+
+
+def from_timer_to_page(folder: Path) -> Iterator[None]:
+    b = made("add", "1 Mi elements f32")
+    ours = next(s for s in b.f.entries if s.peer is None and not s.supports(b.f.case, H100))
+    b.checks = {ours.name: Result(ours.name, "add", b.f.case.id, "ok")}
+    found = timed(b, {ours.name: 3e-6})
+    yield
+    b.rows = lambda: [b._record(ours, found[ours.name])]  # type: ignore[method-assign]
+    with store.Writer(folder, H100.name) as writer:
+        assert ours.name in b.write(writer)
+    yield
+    page = Gatherer(store.read(folder)).op_score("add")
+    times = [m.seconds for score in page.scores for row in score.rows for m in row.measured]
+    assert times == [pytest.approx(3e-6, rel=0.01)], "the time has come to the page"
+    yield
+
+
+def test_a_time_passes_the_modules_that_where_names_and_no_other(tmp_path: Path) -> None:
+    assert handed_on(from_timer_to_page(tmp_path)) == set(WAY)
+    assert len(set(WAY)) <= SEVEN
+
+
+def test_where_tells_the_way_in_its_order() -> None:
+    assert reading("record") == [settings.CHECKOUT / name for name in WAY]
+    text = (settings.CHECKOUT / "docs" / "timing.md").read_text(encoding="utf-8")
+    places = [text.index(f"](../{name})") for name in WAY]
+    assert places == sorted(places), "docs/timing.md tells the same"

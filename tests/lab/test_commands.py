@@ -197,6 +197,7 @@ def test_a_package_that_is_missing_is_named(name: str, package: str, monkeypatch
     assert capsys.readouterr().err == f"rooftop: {package} is not installed: pip install {package}\n"
 
 
+@pytest.mark.sampled("slow")
 def test_where_there_are_no_records_a_line_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """As in an installed package: nothing but the measured figures is missing."""
     monkeypatch.setenv("ROOFTOP_RESULTS", str(tmp_path / "results"))

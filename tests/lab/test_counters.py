@@ -144,7 +144,7 @@ def test_the_default_jobs_are_every_rung_and_the_transposes_in_both_tiers() -> N
     found = jobs.jobs_for([])
     lines = {j.subject for j in found if j.tier == "lines"}
     assert len([s for s in lines if s.startswith("sgemm_cuda/")]) == 16
-    assert len([s for s in lines if s.startswith("softmax_cuda/")]) == 8
+    assert len([s for s in lines if s.startswith("softmax_cuda/")]) == 10
     assert len([s for s in lines if s.startswith("tests/simt/transpose/")]) == 3
     assert [s for s in lines if s.startswith("tests/simt/patterns/")]
     assert {s for s in lines if "patterns" not in s} == {j.subject for j in found if j.tier == "traffic"}

@@ -45,6 +45,7 @@ def test_the_recorded_ladders() -> None:
     assert whole.error < 0.30 and whole.error < whole.no_change
 
 
+@pytest.mark.sampled("slow")
 @pytest.mark.parametrize("number", [2, 5, 6, 11])
 def test_a_rung_stands_where_it_is(number: int) -> None:
     subject = candidates.rungs(registry.ladder("sgemm_cuda"))[number - 1]

@@ -116,9 +116,9 @@ def test_the_details_page_and_the_raw_page_agree() -> None:
 
 def test_the_report_itself_reads_as_its_raw_page() -> None:
     pytest.importorskip("ncu_report", reason="NVIDIA's ncu_report is not installed (pip install ncu-report)")
-    started = time.perf_counter()
+    started = time.process_time()
     whole = reports.read(FOLDER / "own.ncu-rep.xz")
-    assert time.perf_counter() - started < 5
+    assert time.process_time() - started < 5
     raw = reports.read(FOLDER / "own.raw.csv.xz")
     assert [k.case for k in whole] == [k.case for k in raw]
     for a, b in zip(whole, raw, strict=True):

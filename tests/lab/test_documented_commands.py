@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 import shlex
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -39,6 +41,13 @@ def printed() -> list[tuple[str, str]]:
 COMMANDS = printed()
 
 
+@cache
+def commands() -> Any:
+    """All that the command line has, made once."""
+    cli.commands()
+    return typer.main.get_command(cli.app)
+
+
 def test_there_are_commands_in_the_documents() -> None:
     assert len(COMMANDS) > 60
     assert {name for name, _ in COMMANDS} >= {"README.md", "adding.md", "gpu.md", "simulator.md", "profiling.md"}
@@ -46,8 +55,7 @@ def test_there_are_commands_in_the_documents() -> None:
 
 @pytest.mark.parametrize(("document", "words"), COMMANDS, ids=[f"{d}: {w}" for d, w in COMMANDS])
 def test_a_printed_command_is_taken(document: str, words: str) -> None:
-    cli.commands()
-    group = typer.main.get_command(cli.app)
+    group: Any = commands()
     given = [w for w in shlex.split(words.replace("...", ""), comments=True) if w]
     while isinstance(group, typer.core.TyperGroup) and given and not given[0].startswith("-"):
         name = given.pop(0)

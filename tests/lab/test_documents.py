@@ -18,9 +18,9 @@ from rooftop.lab.cli import app, commands
 from rooftop.lab.records import store
 from rooftop.lab.records.record import Record
 from rooftop.lab.report import documents
-from rooftop.lab.report.charts import number
-from rooftop.lab.report.data import Gatherer, gather
-from rooftop.lab.report.model import SiteData
+from rooftop.lab.report.data import Gatherer, SiteData, gather
+from rooftop.lab.report.ladder_cases import headline_of
+from rooftop.lab.report.markup import number
 
 RESULTS = settings.CHECKOUT / "results"
 READ = store.read
@@ -120,6 +120,14 @@ def test_without_records_nothing_is_claimed(copied: Path, tmp_path: Path) -> Non
     assert documents.update(copied, tmp_path / "none") == ["docs/pictures/sgemm_cuda.svg"], "a missing picture is made"
 
 
+def test_every_picture_is_drawn_from_records_and_shown() -> None:
+    drawn = {f for f in (*documents.PICTURES, *documents.DRAWN) if f.startswith("docs/pictures/")}
+    kept = {path.relative_to(settings.CHECKOUT).as_posix() for path in (settings.CHECKOUT / "docs" / "pictures").iterdir()}
+    assert kept == drawn, "one that no records draw would grow old unseen"
+    texts = "".join(p.read_text(encoding="utf-8") for p in (settings.CHECKOUT / "README.md", *(settings.CHECKOUT / "docs").glob("*.md")))
+    assert [f for f in drawn if f.removeprefix("docs/") not in texts] == []
+
+
 def test_missing_markers_are_an_error(copied: Path) -> None:
     path = copied / "README.md"
     path.write_text(path.read_text(encoding="utf-8").replace(documents.END, ""), encoding="utf-8")
@@ -131,7 +139,7 @@ CARDS = ("NVIDIA H200", "NVIDIA H100 80GB HBM3")
 
 
 def test_the_picture_holds_the_newest_record_that_holds_of_every_rung() -> None:
-    """Worked out from the records alone: an FMA counts as two operations."""
+    """Worked out from the records alone: an FMA counts as two operations; of what is bound by memory bytes count."""
     every = store.read(RESULTS)
     gatherer = Gatherer(every)
     texts = documents.pages(settings.CHECKOUT, every)
@@ -142,11 +150,12 @@ def test_the_picture_holds_the_newest_record_that_holds_of_every_rung() -> None:
         card = next(c for c in CARDS if c.removeprefix("NVIDIA ").split()[0] in title)
         shown = 0
         for rung in ladder.rungs:
-            mine = [r for r in every if r["kind"] == "bench" and r["subject"] == rung.name and r["case"] == f"{ladder.headline} {ladder.dtypes[0]}"]
+            mine = [r for r in every if r["kind"] == "bench" and r["subject"] == rung.name and r["case"] == headline_of(ladder, registry.op(ladder.op)).id]
             fresh = [r for r in mine if gatherer.stale(r) is None and device_of(r).name == card]
             if fresh:
-                flops = 2 * fresh[-1]["work"]["ops"]["fma32"] / fresh[-1]["clocks"]["kernel"]["median"]
-                assert f"{rung.number:02d} {rung.slug.replace('_', ' ')}: {number(flops / 1e12, 3)}" in svg
+                work, seconds = fresh[-1]["work"], fresh[-1]["clocks"]["kernel"]["median"]
+                amount = 2e-12 * work["ops"]["fma32"] if ", TFLOP/s" in title else 1e-9 * (work["read"] + work["write"])
+                assert f"{rung.number:02d} {rung.slug.replace('_', ' ')}: {number(amount / seconds, 3)}" in svg
                 shown += 1
             else:
                 assert f"{rung.number:02d} {rung.slug.replace('_', ' ')}: not measured" in svg

@@ -54,6 +54,7 @@ def draft(op: str, case: str, sizes: dict[int, int], **more: Any) -> Draft:
 # -- what users met ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.sampled("fuzz")
 @pytest.mark.parametrize("scale", [1.0, 30.0, 300.0])
 @pytest.mark.parametrize(("rows", "classes"), [(40, 256), (9, 1601), (1, 300)])
 def test_the_gradient_of_cross_entropy_is_as_exact_as_torchs_where_logits_are_large(rows: int, classes: int, scale: float) -> None:
@@ -128,6 +129,7 @@ def planted(monkeypatch: pytest.MonkeyPatch, name: str, change: Callable[..., An
     monkeypatch.setattr(public_calls, "function", function)
 
 
+@pytest.mark.sampled("slow")
 def test_a_wrong_tail_is_found_made_small_and_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     def wrong(input: torch.Tensor) -> torch.Tensor:
         y = rooftop.square(input)
@@ -296,6 +298,7 @@ def test_the_command_counts_and_ends_with_1_on_a_finding(monkeypatch: pytest.Mon
     assert "rooftop.square" in capsys.readouterr().out
 
 
+@pytest.mark.sampled("slow")
 def test_several_at_a_time_on_a_cpu_run_in_processes_of_their_own() -> None:
     found = campaign.run(["softmax", "add"], seed=5, calls=6, jobs=2)
     assert found.calls == 6 and not found.findings

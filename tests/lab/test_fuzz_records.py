@@ -21,6 +21,7 @@ RESULTS = settings.CHECKOUT / "results"
 HEAD = {"kind": "run", "form": 2, "at": "2026-11-22T02:19:04+00:00", "device": {"name": "NVIDIA H200"}}
 
 
+@pytest.mark.sampled("slow")
 def test_changed_lines_are_refused_or_every_page_can_be_built(request: pytest.FixtureRequest) -> None:
     kinds, findings = fuzz.run(RESULTS, 10_000 if request.config.getoption("--all") else 60, seed=11)
     assert findings == [] and kinds["refused"] > kinds["accepted"] > 0

@@ -370,11 +370,11 @@ def test_a_renamed_kernel_keeps_its_records_and_an_old_name_is_told_the_new_one(
         registry.implementation("add__gone__cuda_sm80")
 
 
-def test_all_renamed_kernels_lead_to_one_of_the_tree() -> None:
+def test_all_renamed_kernels_and_rungs_lead_to_one_of_the_tree() -> None:
     from rooftop.core import registry
 
-    kernels = {f.name for f in registry.kernel_files()}
-    assert {old: new for old, new in names.RENAMED.items() if new not in kernels or old in kernels} == {}
+    known = {f.name for f in registry.kernel_files()} | {r.name for n in registry.ladder_names() for r in registry.ladder(n).rungs}
+    assert {old: new for old, new in names.RENAMED.items() if new not in known or old in known} == {}
 
 
 def test_what_is_known_is_found_by_what_was_asked() -> None:

@@ -65,7 +65,7 @@ def test_costs_are_timed_where_the_mode_chooses_and_shown_by_groups(monkeypatch:
     monkeypatch.setattr(invariant_costs, "timed", timed)
     compiled: list[str] = []
     monkeypatch.setattr(invariant_costs, "compile_calls", lambda todo, _device: compiled.extend(call.implementation.name for call, _ in todo))
-    records = invariant_costs.measure(["matmul", "attention"], say=lambda _line: None)
+    records = list(invariant_costs.measure(["matmul", "attention"], say=lambda _line: None))
     now = [Record({**r, "at": "now"}) for r in records]
     text = invariant_costs.table(now)
     assert "| matmul | 14 of N = K = 4096, 1 to 8192 rows | 0.77 | 0.50 | N = K = 4096, 1 to 8192 rows, 1 rows" in text and "Not measured: " in text

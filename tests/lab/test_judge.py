@@ -163,7 +163,7 @@ def test_a_solve_is_judged_scored_and_placed(tmp_path: Path) -> None:
     assert Verdict.of_json(json.loads(json.dumps(found.to_json()))) == found
     slower, faster = found.between
     assert slower.startswith("softmax_cuda/") and faster.startswith("softmax_cuda/") and found.lacking.startswith(f"{faster}: ")
-    assert "% of its cycles" in found.bound and found.took < 60
+    assert "% of its cycles" in found.bound
     assert json.loads(json.dumps(found.to_json()))["means"]
 
 

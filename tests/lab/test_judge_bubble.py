@@ -60,6 +60,7 @@ def test_a_submission_sees_nothing_of_the_users_nor_of_contracts(tmp_path: Path)
     assert json.loads(ran.stdout) == [] and (place / "out").read_text(encoding="utf-8") == "kept"
 
 
+@pytest.mark.sampled("slow")
 def test_where_no_memory_of_the_gpu_is_opened_in_bubblewrap_a_plain_process_tries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "mine.py"
     path.write_text("def square(x):\n    return x * x\n", encoding="utf-8")

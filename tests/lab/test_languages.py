@@ -13,7 +13,7 @@ from rooftop.core.registry import House
 from rooftop.core.spec import TARGETS
 from rooftop.lab.records.record import Clock, Versus
 from rooftop.lab.report import language_page
-from rooftop.lab.report.model import InLanguage, LanguageRow
+from rooftop.lab.report.language_page import InLanguage, LanguageRow
 from rooftop.lab.timing import languages
 
 
@@ -29,7 +29,7 @@ def test_every_kernel_that_is_shown_takes_its_case_in_its_language(row: language
 def test_what_another_house_has_not_is_left_out(tmp_path: Any) -> None:
     assert languages.subject_of("softmax", "softmax__triton", House(tmp_path, tmp_path, tmp_path)) is None
     assert language_page.rows([], {}, lambda r: None) == ()
-    assert language_page.table([], SimpleNamespace(languages=())) == language_page.NOTHING  # type: ignore[arg-type]
+    assert language_page.table(()) == language_page.NOTHING
 
 
 def test_lines_are_those_of_code_and_helpers_are_counted_apart() -> None:
@@ -45,6 +45,6 @@ def test_a_cell_says_time_share_peer_and_cost() -> None:
     cell = InLanguage("softmax__cutile_sm90", "a.py", "", 104, 6, m, 2.74, "tileiras", 0.0009, (64, 71), (0, 16))  # type: ignore[arg-type]
     none = InLanguage("softmax__triton", "b.py", "", 9, 0, None, None, "", None, (), ())
     site = SimpleNamespace(languages=(LanguageRow("softmax", "rows", "NVIDIA H200", (none, None, None, cell, None)),))
-    lines = language_page.table([], site).splitlines()  # type: ignore[arg-type]
+    lines = language_page.table(site.languages).splitlines()
     assert "| softmax rows | not measured |  |  | 133.9, 0.95, 0.96x liger |  |" in lines
     assert "| softmax rows | 9 |  |  | 104 (+6), 2.7 s, 0.9 ms, 64/71 regs, 16 B spilled |  |" in lines

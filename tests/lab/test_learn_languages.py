@@ -19,7 +19,7 @@ from lab.test_learn_pages import Built, build
 from rooftop.core import settings
 from rooftop.lab.learn import judge, kinds, lessons, pages, puzzles, questions, words
 from rooftop.lab.report import site
-from rooftop.lab.report.model import SiteData
+from rooftop.lab.report.data import SiteData
 
 CHOSEN = 40  # sentences that docs/chinese.md shows
 LANGUAGES = [n for n in words.languages() if n != words.ENGLISH]

@@ -14,14 +14,13 @@ from _support import answers, committed
 from rooftop.core import registry
 from rooftop.lab.learn import course, pages, puzzles
 from rooftop.lab.report import known, site
-from rooftop.lab.report.data import Gatherer
-from rooftop.lab.report.model import LadderPage, SiteData
+from rooftop.lab.report.data import Gatherer, LadderPage, SiteData
 from rooftop.lab.report.rung_counts import Access, Line, RungCounts
 
 # Bytes. The site's own limit (test_report_size.py) is for what grows with records; these pages do not. They grow with rungs, each of which has two puzzles at
 # most, two questions, three predictions and the first lines of a change. Whole sources and tables are on the ladder's page alone.
 A_RUNG, BESIDE = 7_300, 12_000  # of a page for each rung, and for the rest
-COURSE = 580_000  # of all of them, with counts and binaries of every rung
+COURSE = 620_000  # of all of them, with counts and binaries of every rung
 COUNTS = {"LDG.128": 41, "LDG.32": 13, "STG.128": 12, "LDS.128": 96, "STS.128": 24, "FFMA": 1024, "BAR": 12, "SHFL": 20}
 
 

@@ -17,7 +17,7 @@ from rooftop.lab.inspect.occupancy import occupancy
 from rooftop.lab.learn import kinds, lessons, puzzles, tutor
 from rooftop.lab.learn.questions import AnswerError, Prediction, Question, number_of, points
 from rooftop.lab.report import data, ladder_cases, rung_counts
-from rooftop.lab.report.model import RungRow
+from rooftop.lab.report.data import RungRow
 from rooftop.lab.report.rung_counts import Access, RungCounts
 
 COMPLETE = ("sgemm_cuda", "softmax_cuda", "reduce_cuda", "transpose_cuda", "sgemv_cuda", "attention_cuda", "matmul_triton", "quantize_cuda")

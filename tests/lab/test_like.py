@@ -58,6 +58,7 @@ def test_a_file_beside_need_not_be_utf_8(tmp_path: Path, monkeypatch: pytest.Mon
     assert (code, said[:6]) == (0, "right:"), said
 
 
+@pytest.mark.sampled("slow")
 @needs_simulator
 def test_one_kernel_of_a_file_is_launched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Path(tmp_path / "own.py").write_text("import torch\n\n\ndef f(a, c):\n    return 2 * a + c\n", encoding="utf-8")
@@ -102,6 +103,7 @@ def test_what_a_program_prints_in_a_line_like_ours_is_no_result() -> None:
     assert (name, before["x"].tolist(), after["x"].tolist(), outs) == ("f", [0.0], [1.0], {})
 
 
+@pytest.mark.sampled("slow")
 @needs_simulator
 def test_shapes_that_nothing_says_are_found_among_the_sizes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     code, said = command(tmp_path, monkeypatch, SOFTMAX, "--like", "torch.softmax")

@@ -97,6 +97,7 @@ def test_what_is_nearest_gives_the_share() -> None:
     assert costs.of(model_step.Done("mul", False, Work(1 << 30, 1 << 29, {}), "bf16")).seconds == pytest.approx(8e-4)
 
 
+@pytest.mark.sampled("slow")
 def test_gains_are_judged_beside_measured_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With a clock that counts ops of torch: 1 ms each, those of rooftop nothing."""
     counted: list[Any] = []
@@ -135,6 +136,7 @@ def _profiled(path: Path, *more: str) -> Any:
     return CliRunner().invoke(app, ["profile", str(path), "--batch", "2", "--length", "32", *more])
 
 
+@pytest.mark.sampled("slow")
 def test_the_command_predicts_without_a_gpu(tmp_path: Path) -> None:
     config = tmp_path / "config.json"
     config.write_text(json.dumps(LLAMA))

@@ -41,6 +41,7 @@ int main() { std::cout << "x"; }
 """
 
 
+@pytest.mark.sampled("slow")
 @pytest.mark.parametrize(
     ("text", "op", "case", "has"),
     [(NORM, "rms_norm", "odd 37x1001",

@@ -43,6 +43,7 @@ def names(made: own_file.Kernels) -> list[str]:
     return sorted(k["kernel"] for k in made.found)
 
 
+@pytest.mark.sampled("slow")
 @pytest.mark.parametrize(
     ("text", "kernels"),
     [
@@ -75,9 +76,11 @@ def names(made: own_file.Kernels) -> list[str]:
         ("#include <cmath>\n__global__ void k(float* x, int n, size_t m) { "
          "x[0] = ceil(n / 32) + sqrt(m) + pow(n, 2) + pow(n, 0.5f) + ceil(x[1]) + pow(x[2], n); }\n",
          ["k"]),
+        # a word that C++17 has no more
+        ("__global__ void k(float* x) { register float v = x[threadIdx.x]; x[threadIdx.x] = v + __FLT_MAX__; }\n", ["k"]),
         ("typedef __nv_bfloat16 real;\n__global__ void k(real* x) { x[0] = (real)(float(x[1]) * 2); }\n", ["k"]),
     ],
-    ids=["host", "macro", "host templates", "deduced", "overloads", "old", "std", "mma.h", "whole", "bf16"],
+    ids=["host", "macro", "host templates", "deduced", "overloads", "old", "std", "mma.h", "whole", "register", "bf16"],
 )
 def test_the_kernels_of_a_file_are_compiled_as_it_launches_them(tmp_path: Path, text: str, kernels: list[str]) -> None:
     made = kernels_of(tmp_path, text)

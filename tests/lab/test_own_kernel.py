@@ -132,6 +132,7 @@ def test_a_case_that_the_reference_has_no_result_for_is_not_drawn(tmp_path: Path
     assert "2x68 without N" in names and "2x68 without K" not in names
 
 
+@pytest.mark.sampled("slow")
 @pytest.mark.parametrize(
     ("words", "says"),
     [
@@ -240,6 +241,7 @@ def test_a_file_without_an_op_is_inspected(files: Path, monkeypatch: pytest.Monk
         assert says in flat(capsys.readouterr().err)
 
 
+@pytest.mark.sampled("slow")
 def test_a_file_without_an_op_is_placed_as_one_of_the_ladder_s(files: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     text = (registry.HOUSE.ladders / "softmax_cuda" / "03_online.cu").read_text(encoding="utf-8")
     assert "\nop " not in text.partition("*/")[0]

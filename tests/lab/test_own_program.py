@@ -112,6 +112,7 @@ extern "C" void solve(const float* x, float* y, int rows_, int columns) { rows<<
 """
 
 
+@pytest.mark.sampled("slow")
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_the_commands_take_the_file_and_its_options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import re
 from html import unescape
 from itertools import pairwise
@@ -14,7 +13,8 @@ import pytest
 from _report import FACTS, H100, H200, Made, Strict, kernel, make, quoted, ratio
 
 from rooftop.core import registry
-from rooftop.lab.report import charts, picture, scatter, site
+from rooftop.lab.report import charts, scatter, site
+from rooftop.lab.report.markup import number
 
 
 @pytest.fixture
@@ -225,25 +225,12 @@ def test_points_stand_at_their_shares_and_no_label_lies_on_another() -> None:
     assert scatter.drawing([], "things") == ""
 
 
-def test_labels_never_overlap_and_move_no_more_than_needed() -> None:
-    rng = random.Random(7)
-    for _ in range(300):
-        heights = [rng.random() for _ in range(rng.randrange(1, 9))]
-        placed = picture.spread(heights, 0.05)
-        order = sorted(range(len(heights)), key=lambda i: heights[i])
-        ordered = [placed[i] for i in order]
-        assert all(b - a >= 0.05 - 1e-9 for a, b in pairwise(ordered))
-        assert all(-1e-9 <= y <= 1 + 1e-9 for y in placed)
-    assert picture.spread([0.2, 0.8, 0.5], 0.05) == [0.2, 0.8, 0.5]
-    assert picture.spread([0.5, 0.5], 0.1) == pytest.approx([0.45, 0.55])
-
-
 @pytest.mark.parametrize(
     ("value", "digits", "text"),
     [(0.0336, 4, "0.03360"), (1.0, 3, "1.00"), (184730.2, 4, "184\u202f730"), (999.96, 4, "1\u202f000"), (0.0, 4, "0"), (-12.346, 4, "-12.35")],
 )
 def test_numbers_are_written_to_so_many_digits(value: float, digits: int, text: str) -> None:
-    assert charts.number(value, digits) == text
+    assert number(value, digits) == text
 
 
 # -- the tree as it is -----------------------------------------------------------------------------------------------

@@ -115,7 +115,7 @@ def test_the_page_of_an_op_says_how_it_is_called(tmp_path: Path) -> None:
     rows = json.loads((tmp_path / search.FILE).read_text(encoding="utf-8").partition("=")[2].rstrip(";\n"))
     assert {kind for kind, *_ in rows} >= {"ladder", "rung", "op", "kernel", "API", "tutorial"}
     ids = {p.name: {i for _, i in Strict(p.read_text(encoding="utf-8")).of("id")} for p in tmp_path.glob("*.html")}
-    for kind, title, line, address in rows:
+    for kind, title, line, address, _ in rows:
         file, _, anchor = address.partition("#")
         assert title and len(line) <= search.LONGEST
         assert file in ids and (not anchor or anchor in ids[file]), (kind, title, address)
@@ -150,14 +150,18 @@ BROWSER = shutil.which("chromium") or shutil.which("google-chrome")
 PROBE = """
 window.addEventListener("load", function () {
   const input = document.querySelector(".search input");
-  input.focus(); input.value = %r; input.dispatchEvent(new Event("input"));
+  function ask(text) {
+    input.value = text; input.dispatchEvent(new Event("input"));
+    return Array.from(document.querySelectorAll(".search li a")).map(function (a) { return a.getAttribute("href"); });
+  }
+  input.focus(); ask("scale");
   setTimeout(function () {
     const wide = Array.from(document.querySelectorAll("figure.drawing svg, pre.formula")).filter(function (x) {
       return x.scrollWidth > x.clientWidth + 1 || x.getBoundingClientRect().right > innerWidth;
     });
     parent.postMessage(JSON.stringify({
       width: innerWidth, page: document.documentElement.scrollWidth, wide: wide.length,
-      found: Array.from(document.querySelectorAll(".search li a")).map(function (a) { return a.getAttribute("href"); }),
+      called: ask("rooftop.Scale("), limited: ask("copy steps"), within: ask("cale"), nothing: ask("xyzzy"), found: ask("scale"),
       numbers: document.querySelectorAll("pre.code b").length, coloured: document.querySelectorAll("pre.code .word").length,
     }), "*");
   }, 1500);
@@ -182,7 +186,7 @@ def test_pages_in_a_browser(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wid
     for name in ("ladder-steps.html", "op-scale.html", "index.html", "api.html"):
         text = quoted(made.out / name)
         page = made.out / f"probe-{name}"
-        (made.out / "probe.js").write_text(PROBE % "scale", encoding="utf-8")
+        (made.out / "probe.js").write_text(PROBE, encoding="utf-8")
         page.write_text(text.replace("</head>", '<script defer src="probe.js"></script></head>'), encoding="utf-8")
         frame = made.out / "frame.html"  # the narrowest window is wider than a phone
         frame.write_text(FRAME % (page.name, width), encoding="utf-8")
@@ -193,6 +197,7 @@ def test_pages_in_a_browser(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wid
         assert found, done.stderr[-500:]
         said = json.loads(found[1].replace("&quot;", '"').replace("&amp;", "&"))
         assert said["page"] <= said["width"], (name, said)
-        assert said["wide"] == 0 and "op-scale.html" in said["found"], (name, said)
+        assert said["wide"] == 0 and said["found"][0] == said["called"][0] == "op-scale.html" and said["nothing"] == [], (name, said)
+        assert "op-scale.html" in said["within"] and "ladder-steps.html#rung-03" in said["limited"], (name, said)
         if name == "ladder-steps.html":
             assert said["numbers"] > 20 and said["coloured"] > 3, said

@@ -12,6 +12,7 @@ from _support import command, committed
 from rooftop.core import settings
 from rooftop.core.texts import LINE, brief, line, markdown, printable
 from rooftop.lab import ending
+from rooftop.lab.cli import cased
 from rooftop.lab.cli.app import table
 from rooftop.lab.report import documents
 
@@ -94,3 +95,9 @@ def test_a_source_with_control_characters_is_shown_in_a_finding(tmp_path: Path, 
     assert command(monkeypatch, "simt", str(tmp_path / "bad.cu"), "--shape", "N=300") == 1
     said = capsys.readouterr()
     assert plain(said.out + said.err) and "\\x1b[31mforged" in said.out
+
+
+def test_a_number_of_shape_may_be_no_size() -> None:
+    assert cased.sizes("N=3,a=4x5,eps=1e-5") == {"N": (3,), "a": (4, 5), "eps": (1e-5,)}
+    with pytest.raises(ValueError, match=r"^--shape 'eps=high': it is written NAME=SIZE [^\n]*$"):
+        cased.sizes("N=3,eps=high")

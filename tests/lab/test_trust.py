@@ -37,7 +37,7 @@ PROSE = {  # how each sentence and each row of the first table begins -> the pro
     "`rooftop check` compares with float64": ("A function of yours judges by the edge cases",),
     "In the simulator the target is what a GPU would run": ("A file with a head finds the macros", "What NVRTC refuses"),
     "A kernel may still be written to deceive": (), "Use your own case": (),
-    "Each line is a record of what was tried": ("Kernels, records and commands that once", "No call, with whatever arguments", "A command line ends"),
+    "Each line is what was tried": ("Kernels, records and commands that once", "No call, with whatever arguments", "A command line ends"),
     "A finding is what the tables": (), "To try it with a seed of your own": (),
 }
 NAME = re.compile(r"`(tests/[\w/]+\.py)::(test_\w+)`")

@@ -52,6 +52,7 @@ def test_what_a_file_without_an_op_is_simulated_with(
     assert says in flat(capsys.readouterr().err)
 
 
+@pytest.mark.sampled("simulator")
 @needs_compiler
 def test_a_file_of_fixed_sizes_is_simulated_without_any(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.chdir(tmp_path)
@@ -146,6 +147,7 @@ def ordinary(folder: Path, monkeypatch: pytest.MonkeyPatch, *words: str, text: s
 LAUNCH = ("--grid", "1", "--block", "32")
 
 
+@pytest.mark.sampled("simulator")
 @needs_compiler
 @pytest.mark.parametrize(
     ("words", "says"),
@@ -192,7 +194,7 @@ def test_a_file_without_kernels_and_one_that_cannot_be_read(
 
 
 @needs_compiler
-@pytest.mark.sampled("slow")
+@pytest.mark.sampled("simulator")
 def test_an_ordinary_file_is_taken_as_it_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     import numpy as np
 

@@ -154,6 +154,7 @@ def test_a_pattern_is_counted_as_by_hand(expected: Expected) -> None:
     assert {k: getattr(rows[0], k) for k in expected.counts} == expected.counts, expected.reason
 
 
+@pytest.mark.sampled("simulator")
 def test_the_probes_run_too() -> None:
     file = FOLDER / f"{PROBES}.cu"
     for launch in job_of(file).launches(H100)[:3]:

@@ -89,6 +89,7 @@ __global__ void filled(int n, const float* __restrict__ x, float* __restrict__ o
 """
 
 
+@pytest.mark.sampled("simulator")
 @needs_compiler
 @pytest.mark.parametrize(("n", "sectors"), [(128, 16), (64, 8), (66, 9), (1, 1), (0, 0)])
 def test_lanes_of_a_copy_that_fill_with_zeros_read_no_sector(n: int, sectors: int) -> None:
@@ -204,6 +205,7 @@ __global__ void walk(const float* __restrict__ x, float* __restrict__ out) {
 """
 
 
+@pytest.mark.sampled("simulator")
 @needs_compiler
 def test_a_line_that_reads_two_tensors_by_turns_has_no_step() -> None:
     source = """__global__ void dot(const float* x, const float* y, float* out) {
@@ -217,6 +219,7 @@ def test_a_line_that_reads_two_tensors_by_turns_has_no_step() -> None:
     assert read.requests[0] == 128 and read.within is None
 
 
+@pytest.mark.sampled("simulator")
 @needs_compiler
 def test_the_walk_of_a_warp_goes_from_barrier_to_barrier() -> None:
     """A tile each second phase, 2 KiB on; what the compiler unrolls is one line's walk still. A shuffle ends no phase."""

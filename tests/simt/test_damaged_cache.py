@@ -24,7 +24,7 @@ def library(test: str) -> Path:
     return build.build(SOURCE.format(test), path="kernel.cu", kernels=["healed"], mode="check").path
 
 
-@pytest.mark.sampled("slow")
+@pytest.mark.sampled("simulator")
 @pytest.mark.parametrize("suffix", [".so", ".stack", ".variables"])
 @pytest.mark.parametrize("damage", ["cut off", "empty", "other"])
 def test_a_damaged_library_is_built_anew(suffix: str, damage: str) -> None:
@@ -67,7 +67,7 @@ def test_a_damaged_part_of_the_simulator_is_built_anew(tmp_path: Path, monkeypat
     assert part()[:4] == good[:4] == b"\x7fELF" and precompiled.as_made(path)
 
 
-@pytest.mark.sampled("slow")
+@pytest.mark.sampled("simulator")
 def test_bits_that_have_changed_in_the_middle_of_a_file_are_noticed() -> None:
     assert run("bits") == 42
     for path in (library("bits"), library("bits").with_suffix(".variables"), library("bits").with_suffix(".stack")):

@@ -92,6 +92,7 @@ def judged(tmp_path: Path, text: str) -> list[tuple[str, str]]:
     return [(r.status, r.message) for _, _, r in many.check_many([(subject, subject.op.cases[0])], "simt", 3)]
 
 
+@pytest.mark.sampled("simulator")
 @pytest.mark.parametrize(
     ("variables", "factor", "right"),
     [("__device__ int other = 1; __device__ int calls;", "calls > other ? 3 : 2", False),
@@ -108,6 +109,7 @@ template <typename T> __global__ void scale(int n, const T* x, T* y) {{
     assert {status for status, _ in judged(tmp_path, text)} == ({"ok"} if right else {"wrong"})
 
 
+@pytest.mark.sampled("simulator")
 @pytest.mark.parametrize(
     ("factor", "first", "archs", "says"),
     [("2", 80, [90], ""), ("__CUDA_ARCH__ < 900 ? 3 : 2", 80, [90, 80], "on sm_80: y: largest error"), ("__CUDA_ARCH__ < 900 ? 2 : 2", 80, [90, 80], ""),

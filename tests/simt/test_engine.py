@@ -264,6 +264,7 @@ def test_rooftop_check_finds_the_planted_faults_without_a_gpu(name: str, kind: s
 # -- rungs ------------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.sampled("simulator")
 @compiled
 @pytest.mark.parametrize(
     ("rung", "case"),
@@ -271,7 +272,7 @@ def test_rooftop_check_finds_the_planted_faults_without_a_gpu(name: str, kind: s
         ("sgemm_cuda/03_shared_tile", "odd 7x3x5 f32"),
         ("sgemm_cuda/08_conflict_free", "odd leading dimensions f32"), ("sgemm_cuda/11_async_copies", "K of zero f32"),
         ("sgemm_cuda/16_tuned", "K of zero with addend f32"), ("softmax_cuda/06_registers", "odd 3x7 bf16"),
-        ("softmax_cuda/07_async_copies", "odd 3x7 bf16"), ("softmax_cuda/08_cluster", "odd 3x7 f32"),
+        ("softmax_cuda/07_async_copies", "odd 3x7 bf16"), ("softmax_cuda/08_cluster", "odd 3x7 f32"), ("softmax_cuda/09_words", "odd 3x7 bf16"),
     ],
 )
 def test_rungs_are_right_and_clean(rung: str, case: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -349,7 +350,7 @@ def test_lanes_that_leave_a_loop_wait_for_the_others() -> None:
 
 
 @compiled
-@pytest.mark.sampled("slow")
+@pytest.mark.sampled("simulator")
 @pytest.mark.parametrize("collective", ["__syncwarp()", "__shfl_sync(-1, t, 0)", "__reduce_add_sync(-1, t)"])
 def test_lanes_are_together_after_a_collective(collective: str) -> None:
     """What one lane does for all of them, to make the results, is no path of its own."""
@@ -375,6 +376,7 @@ def test_the_source_is_shown_with_its_counts(tmp_path: Path) -> None:
     assert page.count("<tr") == COUNTED.count("\n")
 
 
+@pytest.mark.sampled("simulator")
 @compiled
 def test_the_command_prints_and_writes(tmp_path: Path) -> None:
     commands()
@@ -448,7 +450,7 @@ def test_without_a_compiler_it_says_what_to_install(monkeypatch: pytest.MonkeyPa
 
 
 @compiled
-@pytest.mark.sampled("slow")
+@pytest.mark.sampled("simulator")
 def test_fibers_switch_by_contexts_where_there_is_no_assembly(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(build, "COMMON", (*build.COMMON, "-DSIMT_UCONTEXT"))
     found = faults("no_barrier", ("x", "y"))

@@ -154,7 +154,7 @@ def test_where_the_machine_code_has_an_access_is_told(monkeypatch: pytest.Monkey
 
 
 @compiled
-@pytest.mark.sampled("slow")
+@pytest.mark.sampled("simulator")
 @pytest.mark.parametrize(
     ("kernel", "wavefronts"),
     [

@@ -127,6 +127,7 @@ def gave() -> tuple[list[list[float]], simt.Report]:
     return [t.tolist() for t in memory.values()], report
 
 
+@pytest.mark.sampled("corpus")
 @compiled
 @pytest.mark.parametrize("i", range(len(FLOATS)), ids=lambda i: FLOATS[i][0][:60])
 def test_modifiers_do_what_the_ptx_isa_says(i: int) -> None:

@@ -272,7 +272,7 @@ __global__ void lengthy(float* y) {
 
 
 @compiled
-@pytest.mark.sampled("slow")
+@pytest.mark.sampled("simulator")
 @pytest.mark.parametrize("mode", ["check", "count"])
 @pytest.mark.parametrize(("entry", "line"), [("empty", 5), ("unseen", 9), ("busy", 13), ("spinning", 19)])
 def test_a_loop_without_an_end_is_a_fault_at_its_line(entry: str, line: int, mode: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -286,7 +286,7 @@ def test_a_loop_without_an_end_is_a_fault_at_its_line(entry: str, line: int, mod
 
 
 @compiled
-@pytest.mark.sampled("slow")
+@pytest.mark.sampled("simulator")
 def test_threads_that_meet_for_ever_are_a_fault_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ROOFTOP_SIMT_PATIENCE", "1")
     (found,) = run("meeting", {"y": torch.zeros(32)}, source=LOOPS).findings
@@ -347,7 +347,7 @@ __global__ void again(float* y) {
 
 
 @compiled
-@pytest.mark.sampled("slow")
+@pytest.mark.sampled("simulator")
 @pytest.mark.parametrize(
     ("entry", "shared", "says"),
     [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from math import prod
 from pathlib import Path
@@ -81,8 +81,10 @@ class CudaImplementation(Implementation):
             raise HeadError(f"{shown(path)} defines {', '.join(extra)}, which the head of {self.path.name} does not list (python = [...])")
         return module
 
-    def _python_function(self, name: str) -> Callable[..., Any] | None:
-        return getattr(self._module, name) if name in self._head.python else None
+    @cached_property
+    def _functions(self) -> Mapping[str, Callable[..., Any]]:
+        """The functions of the Python file beside it, by name."""
+        return {name: getattr(self._module, name) for name in self._head.python}
 
     @property
     def demands(self) -> Mapping[str, Any]:
@@ -107,7 +109,7 @@ class CudaImplementation(Implementation):
         try:
             if reason := self._head.refuses(problem, self._words):
                 return reason
-            function = self._python_function("supports")
+            function = self._functions.get("supports")
             if function is not None and (reason := function(problem, self._head)):
                 return str(reason)
             # the family's function gives the constants, if there are any, and breaks() judges them
@@ -138,7 +140,7 @@ class CudaImplementation(Implementation):
     def configs(self, problem: Problem) -> list[Any]:
         found = [self.choose(problem)]
         choices = ({**self._head.config, **constants} for _, constants in self._head.choices)
-        function = self._python_function("configs")
+        function = self._functions.get("configs")
         listed = self._head.configs if function is None else [{**self._head.config, **config} for config in function(problem, self._head)]
         for config in (self._head.config, *choices, *listed):
             if dict(config) not in found and self._valid(problem, config):
@@ -154,7 +156,7 @@ class CudaImplementation(Implementation):
 
     def configure(self, problem: Problem) -> dict[str, Any]:
         """The constants that the module or the head chooses."""
-        function = self._python_function("choose")
+        function = self._functions.get("choose")
         if function is None:
             return dict(self._head.choose(problem))
         last = self._last_choice
@@ -171,7 +173,7 @@ class CudaImplementation(Implementation):
     def varies(self, problem: Problem) -> str | None:
         """Rows are read by whole vectors from the first boundary on, so that the terms of a thread follow from where a row starts; unless the Python code
         says how the order of sums is kept."""
-        if (function := self._python_function("for_any_rows")) is not None:
+        if (function := self._functions.get("for_any_rows")) is not None:
             found = function(problem, self._head)
             return found if isinstance(found, str) else None
         contract = None if self.contract is None else self.contract()
@@ -183,52 +185,55 @@ class CudaImplementation(Implementation):
         return f"rows of {odd[0]} start at different places of their 16 bytes, and the order of sums follows them" if odd else None
 
     def for_any_rows(self, problem: Problem, stand_in: Problem, chosen: Chosen | None = None) -> tuple[Any, str]:
-        function = self._python_function("for_any_rows")
+        function = self._functions.get("for_any_rows")
         if function is None:
             return super().for_any_rows(problem, stand_in, chosen)
         return {**self._head.config, **function(problem, self._head)}, "heuristic"
 
     def launches(self, problem: Problem, config: Any) -> list[Launch]:
-        function = self._python_function("launches")
+        function = self._functions.get("launches")
         if function is None:
             return self._head.launches_for(problem, config)
         made = self._last_launches
         if made is None or made[0] is not problem or made[1] != config:
             tensors = {**dict(problem.tensors), **self.scratch(problem, config)}
-            found = [self._with_full_maps(launch, tensors) for launch in function(problem, config, self._head)]
+            found = self._with_full_maps(function(problem, config, self._head), tensors)
             made = self._last_launches = (problem, dict(config), found)
         return list(made[2])
 
-    def _with_full_maps(self, launch: Launch, tensors: Mapping[str, Meta | None]) -> Launch:
-        """A launch made by Python code, with tensor maps completed for the driver. Raises Unfit for a grid that no GPU supports, or a
+    def _with_full_maps(self, launches: Iterable[Launch], tensors: Mapping[str, Meta | None]) -> list[Launch]:
+        """Launches made by Python code, with tensor maps completed for the driver. Raises Unfit for a grid that no GPU supports, or a
         number that its type does not hold."""
-        for extent, most in zip(launch.grid, GRID, strict=False):
-            if not 1 <= extent <= most:
-                raise Unfit(f"{self._head.path}: a grid of {'x'.join(map(str, launch.grid))} blocks; at most {'x'.join(map(str, GRID))}")
-        for (name, value), kind in zip(launch.args.items(), launch.types, strict=False):
-            if kind in RANGES and type(value) is int and not RANGES[kind][0] <= value <= RANGES[kind][1]:
-                raise Unfit(f"{self._head.path}: {name} = {value} does not fit {kind}")
-        args: dict[str, Any] = {}
-        for name, value in launch.args.items():
-            if isinstance(value, TensorMap):
-                meta = tensors.get(value.tensor)
-                if meta is None:
-                    raise HeadError(f"{self._head.path}: {name} is a map of {value.tensor!r}, and there is no such tensor")
-                if reason := tensor_maps.refused(value, meta):
-                    raise Unfit(f"{self._head.path}: {name}: {reason}")
-                args[name] = tensor_maps.settled(value, meta)
-        return dataclasses.replace(launch, args={**launch.args, **args}) if args else launch
+        found = []
+        for launch in launches:
+            for extent, most in zip(launch.grid, GRID, strict=False):
+                if not 1 <= extent <= most:
+                    raise Unfit(f"{self._head.path}: a grid of {'x'.join(map(str, launch.grid))} blocks; at most {'x'.join(map(str, GRID))}")
+            for (name, value), kind in zip(launch.args.items(), launch.types, strict=False):
+                if kind in RANGES and type(value) is int and not RANGES[kind][0] <= value <= RANGES[kind][1]:
+                    raise Unfit(f"{self._head.path}: {name} = {value} does not fit {kind}")
+            maps: dict[str, Any] = {}
+            for name, value in launch.args.items():
+                if isinstance(value, TensorMap):
+                    meta = tensors.get(value.tensor)
+                    if meta is None:
+                        raise HeadError(f"{self._head.path}: {name} is a map of {value.tensor!r}, and there is no such tensor")
+                    if reason := tensor_maps.refused(value, meta):
+                        raise Unfit(f"{self._head.path}: {name}: {reason}")
+                    maps[name] = tensor_maps.settled(value, meta)
+            found.append(dataclasses.replace(launch, args={**launch.args, **maps}) if maps else launch)
+        return found
 
     def scratch(self, problem: Problem, config: Any) -> dict[str, Meta]:
-        function = self._python_function("scratch")
+        function = self._functions.get("scratch")
         return self._head.scratch_for(problem, config) if function is None else dict(function(problem, config, self._head))
 
     def zeroed(self, problem: Problem, config: Any) -> tuple[str, ...]:
-        function = self._python_function("zeroed")
+        function = self._functions.get("zeroed")
         return self._head.zeroed if function is None else tuple(function(problem, config, self._head))
 
     def explains(self, problem: Problem, config: Any) -> str:
-        function = self._python_function("explains")
+        function = self._functions.get("explains")
         return "" if function is None else str(function(problem, config, self._head))
 
     def where(self) -> Where:

@@ -1,6 +1,5 @@
-// Hopper's asynchronous copies (TMA, mbarriers) and sparse wgmma in CUDA C++. PTX ISA, "Asynchronous warpgroup level matrix instructions"
-// and "Data movement
-// and conversion instructions: tensor copy".
+// Hopper's asynchronous copies (TMA, mbarriers), the barrier of a cluster, and sparse wgmma in CUDA C++. PTX ISA, "Asynchronous warpgroup
+// level matrix instructions" and "Data movement and conversion instructions: tensor copy".
 #pragma once
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -21,6 +20,13 @@ __device__ inline void barrier_wait(unsigned bar, unsigned parity) {
         asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }" : "=r"(done)
             : "r"(bar), "r"(parity) : "memory");
     } while (!done);
+}
+
+/// A barrier of all threads of a cluster, in two parts and in one; memory written before it is visible after it.
+__device__ inline void cluster_arrive() { asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory"); }
+__device__ inline void cluster_wait() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
+__device__ inline void cluster_sync() {
+    asm volatile("barrier.cluster.arrive.release.aligned;\n\tbarrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
 
 /// Copies one box by TMA; its bytes are counted by the mbarrier at `bar`. x: the innermost coordinate.

@@ -83,34 +83,6 @@ __device__ __forceinline__ void product(float (&d)[REGS], unsigned long long a, 
     if constexpr (REGS == 128 && !IS_HALF<T>) PRODUCT_128("bf16.bf16");
 }
 
-#define HELD_PRODUCT_16(TYPES) \
-    asm volatile( \
-        "wgmma.mma_async.sync.aligned.m64n32k16.f32." TYPES " {" \
-        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15" \
-        "}, {%16, %17, %18, %19}, %20, 1, 1, 1, 0;" \
-        : HELD_8(0), HELD_8(8) \
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b))
-#define HELD_PRODUCT_32(TYPES) \
-    asm volatile( \
-        "wgmma.mma_async.sync.aligned.m64n64k16.f32." TYPES " {" \
-        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
-        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31" \
-        "}, {%32, %33, %34, %35}, %36, 1, 1, 1, 0;" \
-        : HELD_32(0) \
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b))
-
-/// The same with a in registers, which may not change until the product is complete: of a warp's 16 rows lane 4 g + t has row g, columns
-/// 2 t and 2 t + 1, then the same of row g + 8, then both rows' columns 2 t + 8 and 2 t + 9. Rows of b in shared memory run along K.
-template <typename T, int REGS>
-__device__ __forceinline__ void product(float (&d)[REGS], const unsigned (&a)[4], unsigned long long b) {
-    static_assert(REGS == 16 || REGS == 32);
-    if constexpr (REGS == 16 && IS_HALF<T>) HELD_PRODUCT_16("f16.f16");
-    if constexpr (REGS == 16 && !IS_HALF<T>) HELD_PRODUCT_16("bf16.bf16");
-    if constexpr (REGS == 32 && IS_HALF<T>) HELD_PRODUCT_32("f16.f16");
-    if constexpr (REGS == 32 && !IS_HALF<T>) HELD_PRODUCT_32("bf16.bf16");
-}
-#undef HELD_PRODUCT_16
-#undef HELD_PRODUCT_32
 #undef HELD_8
 #undef HELD_32
 #undef PRODUCT_4

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from rooftop.core.spec import Launch, Problem
+from rooftop.core.spec import Launch, Problem, typed
 from rooftop.formats.container import Header
 from rooftop.formats.elements import ELEMENTS
 
@@ -67,6 +67,6 @@ def decompressing(p: Problem, threads: int) -> list[Launch]:
 
 def _launch(kernel: str, chunks: int, args: dict[str, tuple[str, Any]], threads: int, p: Problem) -> Launch:
     return Launch(
-        kernel, (chunks,), {n: v for n, (_, v) in args.items()}, types=tuple(t for t, _ in args.values()), block=(threads,),
+        kernel, (chunks,), **typed(args), block=(threads,),
         chained=p.device.arch >= 90,
     )

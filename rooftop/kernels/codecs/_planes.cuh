@@ -49,16 +49,6 @@ __device__ Pack<BYTES> load_four(const typename Unsigned<BYTES>::type* x, int at
     for (int j = 0; j < 4; ++j) p.v[j] = at + j < values ? x[at + j] : 0;
     return p;
 }
-template <int BYTES>
-__device__ void store_four(typename Unsigned<BYTES>::type* x, const Pack<BYTES>& p, int at, int values, bool vectors) {
-    if (vectors && at + 4 <= values) {
-        *reinterpret_cast<Pack<BYTES>*>(x + at) = p;
-        return;
-    }
-#pragma unroll
-    for (int j = 0; j < 4; ++j)
-        if (at + j < values) x[at + j] = p.v[j];
-}
 
 /// SIZE bytes from bit LOW on of each of four values, as SIZE words.
 template <int SIZE, int LOW, int BYTES>

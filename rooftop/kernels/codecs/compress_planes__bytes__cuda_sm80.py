@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from rooftop.core.spec import Launch, Meta, Problem
+from rooftop.core.spec import Launch, Meta, Problem, typed
 from rooftop.formats.elements import ELEMENTS
 from rooftop.kernels.codecs._chunk_grid import chunks_taken
 
@@ -33,7 +33,7 @@ def launches(p: Problem, config: Any, head: Any) -> list[Launch]:
 
     def launch(kernel: str, grid: int, threads: int, args: dict[str, tuple[str, Any]]) -> Launch:
         return Launch(
-            kernel, (grid,), {n: v for n, (_, v) in args.items()}, types=tuple(t for t, _ in args.values()), block=(threads,),
+            kernel, (grid,), **typed(args), block=(threads,),
             chained=chained
         )
 

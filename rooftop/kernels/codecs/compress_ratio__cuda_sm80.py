@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from rooftop.core.spec import Launch, Meta, Problem
+from rooftop.core.spec import Launch, Meta, Problem, typed
 from rooftop.kernels.codecs._chunk_grid import RATIO_VALUES, chunks_taken, ratio_header
 
 
@@ -42,8 +42,7 @@ def launches(p: Problem, config: Any, head: Any) -> list[Launch]:
 
     def launch(kernel: str, threads: int, args: dict[str, tuple[str, Any]]) -> Launch:
         return Launch(
-            f"{kernel}<{h.element.code}, {h.rank}>", (h.chunks,), {n: v for n, (_, v) in args.items()},
-            types=tuple(t for t, _ in args.values()), block=(threads,), chained=p.device.arch >= 90,
+            f"{kernel}<{h.element.code}, {h.rank}>", (h.chunks,), **typed(args), block=(threads,), chained=p.device.arch >= 90,
         )
 
     return [launch("predict", 256, predicting), launch("pack", 256, packing)]

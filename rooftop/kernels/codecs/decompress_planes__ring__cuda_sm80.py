@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from rooftop.core.spec import Launch, Problem
+from rooftop.core.spec import Launch, Problem, typed
 from rooftop.formats.elements import ELEMENTS
 from rooftop.kernels.codecs._chunk_grid import chunks_taken
 
@@ -23,6 +23,6 @@ def launches(p: Problem, config: Any, head: Any) -> list[Launch]:
     return [
         Launch(
             f"decompress_planes<{ELEMENTS[str(p.option('element'))].code}>", (min(-(-chunks // 8), 6 * p.device.sms),),
-            {n: v for n, (_, v) in args.items()}, types=tuple(t for t, _ in args.values()), block=(256,), chained=p.device.arch >= 90,
+            **typed(args), block=(256,), chained=p.device.arch >= 90,
         )
     ]

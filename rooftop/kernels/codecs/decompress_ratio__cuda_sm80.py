@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from rooftop.core.spec import Launch, Meta, Problem
+from rooftop.core.spec import Launch, Meta, Problem, typed
 from rooftop.kernels.codecs._chunk_grid import RATIO_VALUES, chunks_taken, ratio_header
 
 PARTS = 104  # bytes of a chunk's Parts
@@ -46,8 +46,7 @@ def launches(p: Problem, config: Any, head: Any) -> list[Launch]:
 
     def launch(kernel: str, threads: int, args: dict[str, tuple[str, Any]], shared: int = 0) -> Launch:
         return Launch(
-            f"{kernel}<{h.element.code}, {h.rank}>", (h.chunks,), {n: v for n, (_, v) in args.items()},
-            types=tuple(t for t, _ in args.values()), block=(threads,), shared=shared,
+            f"{kernel}<{h.element.code}, {h.rank}>", (h.chunks,), **typed(args), block=(threads,), shared=shared,
             chained=p.device.arch >= 90,
         )
 

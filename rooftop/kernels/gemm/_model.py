@@ -58,6 +58,8 @@ class Cut(Config):
 WIDE = ((128, 256, 64, 2), (256, 128, 64, 2), (128, 128, 64, 2), (64, 256, 64, 1), (64, 128, 64, 1), (64, 128, 128, 1), (128, 64, 128, 2))
 NARROW = ((128, 64, 128, 2), (64, 64, 128, 1), (128, 32, 128, 2), (64, 32, 128, 1), (128, 16, 128, 2), (64, 16, 128, 1))
 
+TALL = (192, 128, 64, 3)  # of fp8 whose slices are added in float32: two sums of 64 x 128 a warp group, and a sixth less from the L2
+
 
 @dataclass(frozen=True)
 class Facts:
@@ -245,6 +247,12 @@ def candidates(facts: Facts, swaps: bool = True) -> Iterable[Config]:
                     yield streaming
 
 
-def ranked(facts: Facts, swaps: bool = True) -> list[Config]:
+def tall_tile(facts: Facts) -> tuple[Config, ...]:
+    """The tile of 192 rows, if it fits and a smaller one would not do."""
+    return () if facts.m <= 128 else _tiles((TALL,), False, facts.itemsize, facts.out_bytes, facts.vectors, facts.sms)
+
+
+@lru_cache(maxsize=256)
+def ranked(facts: Facts, swaps: bool = True) -> tuple[Config, ...]:
     """The candidates, the best predicted first."""
-    return sorted(candidates(facts, swaps), key=lambda c: (seconds(c, facts), c.SPLIT, c.BM, c.BN, c.BK, c.STREAM))
+    return tuple(sorted(candidates(facts, swaps), key=lambda c: (seconds(c, facts), c.SPLIT, c.BM, c.BN, c.BK, c.STREAM)))

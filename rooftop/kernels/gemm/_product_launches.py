@@ -14,7 +14,9 @@ from rooftop.core.spec import DTYPES, Descriptor, Launch, Meta
 from rooftop.kernels._device import gemm_epilogue
 from rooftop.kernels._device.gluon_tiles import TYPES, lies, readable, turned
 from rooftop.kernels.gemm import _product_gluon
-from rooftop.kernels.gemm._model import Config, Facts, Plan, piece, plan, ranked, seconds
+from rooftop.kernels.gemm._model import Config, Facts, Plan, piece, plan, ranked, seconds, tall_tile
+
+TALLER = 0.98  # the time of tiles of 192 rows, relative to the prediction, that of others is 1
 
 
 @dataclass(frozen=True)
@@ -68,9 +70,13 @@ class Product:
 
     def ranked(self) -> list[Config]:
         """Configs, the best predicted first."""
-        found = ranked(self.facts, swaps=self.scales != "blocks")
+        found = list(ranked(self.facts, swaps=self.scales != "blocks"))
         if self.promote:  # two accumulators a thread
             found = [c for c in found if c.BM // c.GROUPS * c.BN <= 64 * 128]
+            if self.scales == "rows" and self.there("bias") is None:  # for others no GPU has proven it
+                for tall in tall_tile(self.facts):
+                    time = TALLER * self.seconds(tall)
+                    found.insert(next((i for i, c in enumerate(found) if self.seconds(c) > time), len(found)), tall)
         return [c for c in found if c.BK == 128 and c.BN <= 128] if self.scales == "blocks" else found
 
     def seconds(self, config: Config) -> float:
@@ -140,7 +146,8 @@ def launches(product: Product, config: Config, chained: bool) -> list[Launch]:
         "BATCHED": len(a.shape) == 3, "STREAM": p.units > 0 and p.split == 1, "SPLIT": p.split, "PROMOTE": product.promote,
         "EN": piece(config),
     }
-    made = [Launch(kernel=_product_gluon.product, grid=(p.blocks,), args=args, warps=4)]
+    kernel = _product_gluon.product_tall if config.GROUPS == 3 else _product_gluon.product
+    made = [Launch(kernel=kernel, grid=(p.blocks,), args=args, warps=4)]
     shared = {
         "parts": "parts", "out": product.out, "ldo": ldo, "zo": zo, "M": m, "N": n, "whole": p.whole, "streamed": p.streamed,
         "group": config.GROUP, **after, "CHAINED": chained,

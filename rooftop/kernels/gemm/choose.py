@@ -5,10 +5,14 @@ from __future__ import annotations
 from rooftop.core.choice import Chosen
 from rooftop.core.registry import in_order
 from rooftop.core.spec import Problem
-from rooftop.kernels.gemm import _lowbit_plan, _product_launches
+from rooftop.kernels.gemm import _lowbit_plan
 
 # multiply-adds of float32, and K: up to here Triton's kernel is faster, since the CUDA C++ one takes longer to start
 SMALL, SHALLOW = 1 << 25, 128
+# Neither has a record of its own. THREADS: times of threads that load 2 bytes at a time over the predicted ones; of the contract's cases
+# those with odd sizes, strides or addresses depend on it. SURER: for the kernel whose rates were fitted to more products; 1024 cubed in
+# bfloat16 depends on it, no other case.
+THREADS, SURER = 1.65, 0.95
 THIN = 64  # rows or columns; with fewer, copying or splitting the other operand beforehand moves more bytes than the product
 DECODE, FEW = 16, 64  # rows of x of a quantised product up to which mma.sync is always faster, and up to which it may be
 CUBLAS = ("matmul__cublas__torch", "no kernel of this library takes it")
@@ -23,21 +27,34 @@ def matmul(p: Problem, named: str = "") -> Chosen | str:
 
 
 def _narrow(p: Problem) -> list[tuple[str, str]]:
-    """16 bits. Operands that TMA does not read in place are copied first where that is predicted to be faster than threads that load 2
-    bytes at a time, or
-    little slower: the latency of those loads is hard to predict."""
+    """16 bits: the kernel whose model predicts the shortest time. Of loads of 2 bytes by threads the latency is hard to predict."""
     order = [
         ("matmul__gluon_sm90", "TMA and wgmma"), ("matmul__triton", "any stride, address and size"),
-        ("matmul__multicast__cuda_sm90", "clusters share tiles"),
+        ("matmul__few__cuda_sm90", "few tiles, in one launch"), ("matmul__multicast__cuda_sm90", "clusters share tiles"),
         ("matmul__copied__gluon_sm90", "an operand is copied, for TMA to read it"), CUBLAS,
     ]
-    if p.device.arch >= 90 and (_product_launches.readable(p["a"]) is not None or _product_launches.readable(p["b"]) is not None):
-        from rooftop.kernels.gemm import matmul__copied__gluon_sm90 as copied
-        from rooftop.kernels.gemm import matmul__triton as threads
+    if p.device.arch < 90:
+        return order
+    from rooftop.kernels._device.gluon_tiles import readable
+    from rooftop.kernels.gemm import matmul__copied__gluon_sm90 as copied
+    from rooftop.kernels.gemm import matmul__few__cuda_sm90 as few
+    from rooftop.kernels.gemm import matmul__gluon_sm90 as persistent
+    from rooftop.kernels.gemm import matmul__triton as threads
 
-        if copied.supports(p) is None and copied.seconds(p) < 1.3 * threads.seconds(p, threads.choose(p)):
-            order.insert(0, ("matmul__copied__gluon_sm90", "the copy costs less than threads that load 2 bytes at a time"))
-    return order
+    times: dict[str, tuple[float, str]] = {}
+    if readable(p["a"]) is None and readable(p["b"]) is None:
+        if persistent.supports(p) is None:
+            times["matmul__gluon_sm90"] = (SURER * persistent.predicted(p), "TMA and wgmma")
+    else:
+        times["matmul__triton"] = (THREADS * threads.seconds(p, threads.choose(p)), "threads that load 2 bytes at a time")
+        if copied.supports(p) is None:
+            times["matmul__copied__gluon_sm90"] = (copied.seconds(p), "the copy costs less than threads that load 2 bytes at a time")
+    if few.supports(p) is None and (found := few.predicted(p)) is not None:
+        times["matmul__few__cuda_sm90"] = (found, "few tiles, in one launch")
+    if not times:
+        return order
+    name = min(times, key=lambda n: times[n][0])
+    return [(name, times[name][1]), *(x for x in order if x[0] != name)]
 
 
 def _full(p: Problem) -> list[tuple[str, str]]:

@@ -53,6 +53,12 @@ def choose(p: Problem) -> Config:
     return _product(p).ranked()[0]
 
 
+def predicted(p: Problem) -> float:
+    """Seconds of the config that it chooses."""
+    product = _product(p)
+    return product.seconds(product.ranked()[0])
+
+
 def for_any_rows(p: Problem) -> Config:
     """How K is cut follows from N and K, the tile alone from the number of rows: a result is one chain of instructions along a part of K, and
     its parts are added in order. The tile decides which results a block has, not how one is summed."""

@@ -24,11 +24,6 @@ __device__ inline unsigned cluster_rank() {
     return rank;
 }
 
-/// A barrier of all threads of both blocks; memory written before it is visible after it.
-__device__ inline void cluster_sync() {
-    asm volatile("barrier.cluster.arrive.release.aligned;\n\tbarrier.cluster.wait.acquire.aligned;" ::: "memory");
-}
-
 /// Arrives at the mbarrier at address `bar` of block `rank`. The arrival has no release semantics at cluster scope, which would wait for
 /// all outstanding memory accesses. That is enough to signal that shared memory has been read.
 __device__ inline void barrier_arrive_at(unsigned bar, unsigned rank) {

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
+from itertools import repeat
 from math import gcd, log
 from typing import Any
 
 from rooftop.core.head import Head
-from rooftop.core.spec import Launch, Meta, Problem
+from rooftop.core.spec import Launch, Meta, Problem, typed
 from rooftop.ops.matmul import ACTIVATIONS
 
 BK = 8  # k of a slice
@@ -55,11 +56,11 @@ class Tile:
     BLOCKS: int
     factor: float
 
-    @property
+    @cached_property
     def threads(self) -> int:
         return self.BM // self.WM * (self.BN // self.WN) * 32
 
-    @property
+    @cached_property
     def config(self) -> dict[str, int]:
         return {n: int(getattr(self, n)) for n in ("BM", "BN", "WM", "WN", "TM", "TN", "STAGES", "BLOCKS")}
 
@@ -129,13 +130,8 @@ def supports(p: Problem, head: Head) -> str | None:
     return None
 
 
-def _resident(tile: Tile, modes: tuple[int, int], room: int) -> int:
-    """Resident blocks of a multiprocessor."""
-    return max(1, min(tile.BLOCKS, (room + 1024) // (_shared(tile.config, modes) + 1024)))
-
-
 def _shared(config: Mapping[str, Any], modes: tuple[int, int]) -> int:
-    high, wide = (config[n] + (4 if mode == 0 else 0) for n, mode in zip(("BM", "BN"), modes, strict=True))
+    high, wide = config["BM"] + (4 if modes[0] == 0 else 0), config["BN"] + (4 if modes[1] == 0 else 0)
     return int(4 * config["STAGES"] * BK * (high + wide))
 
 
@@ -145,7 +141,7 @@ def _slice(tile: Tile, blocks: int, modes: tuple[int, int]) -> float:
     warps = tile.threads // 32
     at_once = blocks * warps * (tile.TM * tile.TN) ** 0.5
     products = blocks * tile.BM * tile.BN * BK / FMAS * (1 + SUMS / at_once)
-    copies = sum(extent * BK / (32 * max(mode, 1)) * COPY[mode] for extent, mode in zip((tile.BM, tile.BN), modes, strict=True))
+    copies = tile.BM * BK / (32 * max(modes[0], 1)) * COPY[modes[0]] + tile.BN * BK / (32 * max(modes[1], 1)) * COPY[modes[1]]
     moved = blocks * (copies + warps * BK * (tile.TM + tile.TN) / 4 * FETCH)
     single = SINGLE[tile.TM * tile.TN == 128] if 1 in modes else 1.0
     return float(single * (products**TOGETHER + moved**TOGETHER) ** (1 / TOGETHER) / CLOCK)
@@ -153,33 +149,50 @@ def _slice(tile: Tile, blocks: int, modes: tuple[int, int]) -> float:
 
 def seconds(tile: Tile, splits: int, sizes: tuple[int, int, int, int], modes: tuple[int, int], wide: bool, sms: int, room: int) -> float:
     """Predicted time with `splits` parts of K. room: bytes of shared memory of a multiprocessor."""
+    return min(_times(tile, [splits], sizes, modes, wide, sms, room))
+
+
+def _times(
+    tile: Tile, parts_of_k: Iterable[int], sizes: tuple[int, int, int, int], modes: tuple[int, int], wide: bool, sms: int, room: int
+) -> list[float]:
+    """`seconds` for each number of parts of K."""
     m, n, k, batch = sizes
     down, across = -(-m // tile.BM), -(-n // tile.BN)
-    slices = -(-k // (BK * splits))
-    each = -(-down * across * batch * splits // sms)
-    resident = _resident(tile, modes, room)
-    outside = (BEGIN + tile.BM * tile.BN * (STORE if wide or splits > 1 else STORE + NARROW)) * (SOLO if tile.threads == 32 else 1.0)
-    alone = ALONE * tile.BM / 128 if each == 1 and modes[0] == 0 else 0.0
-    rounds, rest = divmod(each, resident)
+    resident = max(1, min(tile.BLOCKS, (room + 1024) // (_shared(tile.config, modes) + 1024)))  # blocks of a multiprocessor
     waiting = LATENCY / (tile.STAGES - 1)
-    busy = rounds * (slices * max(_slice(tile, resident, modes), waiting) + outside)
-    busy += slices * (max(_slice(tile, rest, modes), waiting) + alone) + outside if rest else 0.0
     a, b, out = 4.0 * m * k * batch, 4.0 * k * n * batch, 4.0 * m * n * batch
     from_l2 = 4.0 * k * batch * (across * down * (tile.BM + tile.BN))
     from_memory = a + b + out + (0.0 if a + b <= 2 * CACHED else min(a * across, b * down, from_l2) * 0.05)
-    parts = SECOND + 2 * splits * out / PARTS if splits > 1 else 0.0
-    return START + max(busy * tile.factor, from_l2 / L2, from_memory / MEMORY) + parts
+    a_slice: dict[int, float] = {}  # seconds, by the blocks of a multiprocessor
+    found = []
+    for splits in parts_of_k:
+        slices = -(-k // (BK * splits))
+        each = -(-down * across * batch * splits // sms)
+        outside = (BEGIN + tile.BM * tile.BN * (STORE if wide or splits > 1 else STORE + NARROW)) * (SOLO if tile.threads == 32 else 1.0)
+        alone = ALONE * tile.BM / 128 if each == 1 and modes[0] == 0 else 0.0
+        rounds, rest = divmod(each, resident)
+        for blocks in (resident, rest):
+            if blocks and blocks not in a_slice:
+                a_slice[blocks] = max(_slice(tile, blocks, modes), waiting)
+        busy = rounds * (slices * a_slice[resident] + outside)
+        busy += slices * (a_slice[rest] + alone) + outside if rest else 0.0
+        parts = SECOND + 2 * splits * out / PARTS if splits > 1 else 0.0
+        found.append(START + max(busy * tile.factor, from_l2 / L2, from_memory / MEMORY) + parts)
+    return found
 
 
-def _parts(tile: Tile, sizes: tuple[int, int, int, int], sms: int) -> Iterable[int]:
+def _parts(tile: Tile, sizes: tuple[int, int, int, int], sms: int) -> list[int]:
     """Candidate numbers of parts of K: those that fill one to eight waves of blocks."""
     m, n, k, batch = sizes
     tiles = -(-m // tile.BM) * -(-n // tile.BN) * batch
     most = min(MOST_PARTS, k // (4 * BK), max(1, (1 << 28) // max(1, m * n * batch)))
-    found = {1}
-    for target in range(1, 9):
-        found.update(x for x in (target * sms // tiles, -(-target * sms // tiles)) if 1 < x <= most)
-    return {-(-k // _part(k, x)) for x in found} if k else found
+    found = []
+    for waves in range(1, 9):
+        for x in (waves * sms // tiles, -(-waves * sms // tiles)):
+            if 1 < x <= most:
+                part = -(-k // (BK * x)) * BK
+                found.append(-(-k // part))
+    return sorted({1, *found})
 
 
 def _part(k: int, splits: int) -> int:
@@ -191,11 +204,12 @@ def _part(k: int, splits: int) -> int:
 def _ranked(
     sizes: tuple[int, int, int, int], modes: tuple[int, int], wide: bool, sms: int, room: int
 ) -> tuple[tuple[float, Tile, int], ...]:
-    found = [
-        (seconds(tile, splits, sizes, modes, wide, sms, room), tile, splits)
-        for tile in TILES if _shared(tile.config, modes) <= room for splits in _parts(tile, sizes, sms)
-    ]
-    return tuple(sorted(found, key=lambda x: (x[0], x[2], -x[1].BM * x[1].BN)))
+    found: list[tuple[float, int, int, int]] = []
+    for i, tile in enumerate(TILES):
+        if _shared(tile.config, modes) <= room:
+            parts = _parts(tile, sizes, sms)
+            found += zip(_times(tile, parts, sizes, modes, wide, sms, room), parts, repeat(-tile.BM * tile.BN), repeat(i))
+    return tuple([(time, TILES[i], splits) for time, splits, _, i in sorted(found)])
 
 
 def _step(m: int) -> int:
@@ -315,8 +329,7 @@ def launches(p: Problem, config: Mapping[str, Any], head: Head) -> list[Launch]:
     threads = config["BM"] // config["WM"] * (config["BN"] // config["WN"]) * 32
 
     def launch(name: str, grid: tuple[int, ...], args: Mapping[str, tuple[Any, str]], block: int, shared: int = 0) -> Launch:
-        values, types = {x: value for x, (value, _) in args.items()}, tuple(kind for _, kind in args.values())
-        return Launch(name, grid, values, types=types, block=(block,), shared=shared, chained=early)
+        return Launch(name, grid, **typed(args, value_first=True), block=(block,), shared=shared, chained=early)
 
     name = f"sgemm<{', '.join(map(str, [*shape, *flags]))}>"
     made = [launch(name, (tiles, splits, batch), first, threads, _shared(config, (mode_a, mode_b)))]

@@ -106,11 +106,6 @@ def _sizes(p: Problem) -> tuple[int, int, int, int]:
     return m, n, p["a"].shape[-1], p["out"].shape[0] if len(p["out"].shape) == 3 else 1
 
 
-def _madds(p: Problem) -> int:
-    m, n, k, batch = _sizes(p)
-    return m * n * k * batch
-
-
 def _wide(meta: Meta) -> bool:
     """Whether threads load 16 bytes at a time: Triton checks whether extents and strides are divisible by 16."""
     lies = any(meta.strides[i] == 1 and meta.shape[i] % 16 == 0 and meta.strides[j] % 16 == 0 for i, j in ((-1, -2), (-2, -1)))

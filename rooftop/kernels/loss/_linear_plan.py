@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from rooftop.core.spec import Launch, Meta, Problem, TorchCall, View
-from rooftop.kernels.loss._linear_passes import column_sums, count_live, gather_rows, sort_out, spread_rows, total_loss
+from rooftop.kernels.loss._linear_passes import column_sums, count_live, total_loss
+from rooftop.kernels.loss._live_passes import gather_rows, sort_out, spread_rows
 from rooftop.kernels.loss._logits import EXACT, FEW, SHORT
 
 SMALL = 60 << 20  # bytes of logits in memory at a time with memory="small"; with states, losses and rounding to tiles within 64 MiB

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from rooftop.core.head import Head
-from rooftop.core.spec import DTYPES, Launch, Meta, Problem, instance
+from rooftop.core.spec import DTYPES, Launch, Meta, Problem, instance, typed
 
 BLOCK, MOST, MOST_BWD = 256, 8, 4  # threads; vectors a thread
 OF_VECTOR, OF_ROW = 127, 100  # instructions of a lane, from `rooftop inspect`
@@ -100,8 +100,7 @@ def _options(p: Problem) -> dict[str, tuple[str, Any]]:
 
 
 def _launch(p: Problem, kernel: str, grid: int, threads: int, args: Mapping[str, tuple[str, Any]]) -> Launch:
-    types = tuple(kind for kind, _ in args.values())
-    return Launch(kernel, (grid,), {n: v for n, (_, v) in args.items()}, types=types, block=(threads,), chained=p.device.pdl)
+    return Launch(kernel, (grid,), **typed(args), block=(threads,), chained=p.device.pdl)
 
 
 def launches(p: Problem, config: Mapping[str, Any], head: Head) -> list[Launch]:

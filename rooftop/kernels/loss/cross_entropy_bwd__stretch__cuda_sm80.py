@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from rooftop.core.head import Head
-from rooftop.core.spec import DTYPES, Launch, Meta, Problem
+from rooftop.core.spec import DTYPES, Launch, Meta, Problem, typed
 
 BLOCK, VECTORS, N = 256, 4, 8  # threads; vectors a thread; elements of a vector
 LEAST, MOST = N, 1 << 14  # classes: a vector has elements of at most two rows; places in a piece are divided with 32 bits
@@ -37,16 +37,6 @@ def _one_after_another(m: Meta) -> bool:
     return m.align >= 16 and (columns == 1 or m.strides[1] == 1) and (rows == 1 or m.strides[0] == columns)
 
 
-def _by_others(columns: int) -> float:
-    """Instructions a class of the other kernels for many aligned rows. Up to 1024 classes rows are in registers
-    (cross_entropies__cuda_sm80.py): lanes take a row's vectors in turn. Triton runs programs of 2048 places, 16 a thread: 376
-    instructions of 128 threads, whether places are idle or not."""
-    vectors = columns // N
-    if columns <= 1024:
-        return min(lanes * (100 + 127 * -(-vectors // lanes)) for lanes in (8, 16, 32) if vectors <= 4 * lanes) / columns
-    return 128 * 376 * -(-columns // 2048) / columns
-
-
 def choose(p: Problem, head: Head) -> dict[str, Any]:
     return {"vectors": VECTORS}
 
@@ -71,8 +61,7 @@ def launches(p: Problem, config: Mapping[str, Any], head: Head) -> list[Launch]:
         Launch(
             kernel,
             (-(-x.numel // piece),),
-            {n: v for n, (_, v) in args.items()},
-            types=tuple(kind for kind, _ in args.values()),
+            **typed(args),
             block=(BLOCK,),
             shared=16 * rows,
             chained=p.device.arch >= 90,

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from rooftop.core.spec import Meta, Problem, Step, View
 from rooftop.core.tensor_maps import not_copied
 from rooftop.kernels.loss._counted_gluon import counted
-from rooftop.kernels.loss._linear_passes import live_column_sums, live_rows, live_statistics, row_losses
+from rooftop.kernels.loss._linear_passes import row_losses
 from rooftop.kernels.loss._linear_plan import (
     SMALL,
     SPARE,
@@ -43,6 +43,7 @@ from rooftop.kernels.loss._linear_plan import (
     total,
     turned,
 )
+from rooftop.kernels.loss._live_passes import live_column_sums, live_rows, live_statistics
 
 DEMANDS = {"has": ["HGMMA", "UTMALDG"]}
 

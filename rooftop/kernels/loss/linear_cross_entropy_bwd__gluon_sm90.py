@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from rooftop.core.spec import Meta, Problem, Step, View
 from rooftop.core.tensor_maps import not_copied
 from rooftop.kernels.loss._counted_gluon import counted
-from rooftop.kernels.loss._linear_passes import live_column_sums, live_gradient
 from rooftop.kernels.loss._linear_plan import (
     SMALL,
     SPARE,
@@ -36,6 +35,7 @@ from rooftop.kernels.loss._linear_plan import (
     taking,
     turned,
 )
+from rooftop.kernels.loss._live_passes import live_column_sums, live_gradient
 
 DEMANDS = {"has": ["HGMMA", "UTMALDG"]}
 

@@ -23,7 +23,7 @@ import triton.language as tl
 from triton.language.extra.cuda import libdevice
 
 from rooftop.core.spec import Launch, Meta, Problem, Step, View
-from rooftop.kernels.loss._linear_passes import entropy_terms, slice_gradient, times_loss
+from rooftop.kernels.loss._linear_passes import slice_gradient, times_loss
 from rooftop.kernels.loss._linear_plan import (
     SMALL,
     SPARE,
@@ -44,6 +44,7 @@ from rooftop.kernels.loss._linear_plan import (
     taking,
     turned,
 )
+from rooftop.kernels.loss._linear_rows import entropy_terms
 from rooftop.kernels.loss._logits import EXACT, capped, scaled
 
 

@@ -7,7 +7,7 @@ from math import gcd
 from typing import Any
 
 from rooftop.core.head import Head
-from rooftop.core.spec import DTYPES, Launch, Meta, Problem
+from rooftop.core.spec import DTYPES, Launch, Meta, Problem, typed
 
 THREADS = 256
 WIDE = 128  # bytes of a strip; twice that if rows are not aligned to 16, so that fewer of its sectors belong to two strips
@@ -99,6 +99,6 @@ def launches(p: Problem, config: Mapping[str, Any], head: Head) -> list[Launch]:
     }
     name = f"columns<{DTYPES[x.dtype].cuda}, {config['vector']}, {config['rows']}, {str(tiles == 1).lower()}>"
     return [
-        Launch(name, (outer * strips * tiles,), {n: v for n, (v, _) in args.items()}, types=tuple(k for _, k in args.values()),
+        Launch(name, (outer * strips * tiles,), **typed(args, value_first=True),
                block=(THREADS,), chained=p.device.arch >= 90)
     ]

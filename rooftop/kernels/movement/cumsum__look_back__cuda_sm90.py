@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from rooftop.core.head import Head
-from rooftop.core.spec import DTYPES, Launch, Meta, Problem
+from rooftop.core.spec import DTYPES, Launch, Meta, Problem, typed
 from rooftop.kernels.movement import _cumsum_rows
 from rooftop.kernels.movement._cumsum_rows import TILE
 
@@ -54,7 +54,7 @@ def launches(p: Problem, config: Mapping[str, Any], head: Head) -> list[Launch]:
         Launch("clear", (-(-words // CLEAR),), {"words": "words", "count": words}, types=("ptr", "i64"), block=(CLEAR,), chained=True),
         Launch(
             f"chain<{DTYPES[x.dtype].cuda}, {slots}, {config['lead']}, {config['group']}, {back}, {even}>",
-            (min(p.device.sms, x.shape[0] * tiles),), {n: v for n, (v, _) in args.items()}, types=tuple(k for _, k in args.values()),
+            (min(p.device.sms, x.shape[0] * tiles),), **typed(args, value_first=True),
             block=(32 * WARPS,), shared=slots * TILE * 16, chained=True,
         ),
     ]

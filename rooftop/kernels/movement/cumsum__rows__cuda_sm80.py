@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from rooftop.core.head import Head
-from rooftop.core.spec import DTYPES, Launch, Meta, Problem
+from rooftop.core.spec import DTYPES, Launch, Meta, Problem, typed
 from rooftop.kernels.movement import _cumsum_rows
 from rooftop.kernels.movement._cumsum_rows import THREADS, WHOLE
 
@@ -78,7 +78,7 @@ def launches(p: Problem, config: Mapping[str, Any], head: Head) -> list[Launch]:
     blocks = -(-x.shape[0] // (THREADS // team)) if whole else x.shape[0] * tiles
     return [
         Launch(
-            name, (blocks,), {n: v for n, (v, _) in args.items()}, types=tuple(k for _, k in args.values()), block=(THREADS,),
+            name, (blocks,), **typed(args, value_first=True), block=(THREADS,),
             chained=p.device.arch >= 90
         )
     ]

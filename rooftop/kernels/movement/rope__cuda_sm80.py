@@ -9,7 +9,7 @@ from functools import lru_cache
 from math import gcd
 from typing import Any
 
-from rooftop.core.spec import DTYPES, Launch, Meta, Problem
+from rooftop.core.spec import DTYPES, Launch, Meta, Problem, instance, typed
 
 THREADS = 256
 LANES = 128  # of one head, at most
@@ -21,7 +21,9 @@ def _on(p: Problem, width: int) -> int:
     """The most elements, a divisor of `width`, that every address and stride is a multiple of."""
     for name in ("q", "k", "out_q", "out_k"):
         if (m := p.get(name)) is not None:
-            width = gcd(width, m.align // m.itemsize, *[s for s, n in zip(m.strides[:3], m.shape[:3], strict=True) if n > 1])
+            width = gcd(width, m.align // m.itemsize)
+            for step, extent in zip(m.strides[:3], m.shape[:3], strict=True):
+                width = gcd(width, step) if extent > 1 else width
     return width
 
 
@@ -60,10 +62,9 @@ def _heads(p: Problem) -> tuple[int, int]:
     return p["q"].shape[2], k.shape[2] if k is not None else 0
 
 
-def _chunks(p: Problem, slots: int) -> tuple[int, int]:
-    """Of Q and of K, of `slots` heads each: a block has heads of one of the two, so that a head's address is the one before it plus a
-    constant."""
-    q, k = _heads(p)
+def _chunks(q: int, k: int, slots: int) -> tuple[int, int]:
+    """Of Q's heads and of K's, `slots` heads each: a block has heads of one of the two, so that a head's address is the one before it plus
+    a constant."""
     return -(-q // slots), -(-k // slots)
 
 
@@ -106,50 +107,46 @@ def supports(p: Problem, head: Any) -> str | None:
 def choose(p: Problem, head: Any) -> Mapping[str, Any]:
     """Four heads a thread, so that each has 128 bytes in flight; fewer if the card would not be filled. A block has so many that at most a
     quarter of the places is past the last. Measured on an H200, bf16, 32 + 8 heads of 128, 256 MiB: four 70.3 µs, two 75.0, one 77.0."""
-    vector, lanes, count = _width(p), _threads(p), sum(_heads(p))
-    tokens = p["q"].shape[0] * p["q"].shape[1]
+    vector, lanes, (q, k) = _width(p), _threads(p), _heads(p)
+    count, most, tokens = q + k, max(q, k), p["q"].shape[0] * p["q"].shape[1]
     reps = 4
-    while reps > 1 and (reps > max(_heads(p)) or tokens * count * lanes < reps * 1024 * p.device.sms):
+    while reps > 1 and (reps > most or tokens * count * lanes < reps * 1024 * p.device.sms):
         reps //= 2
     heads = 1
     if _heads_first(p):
-        fitting = [n for n in (1, 2, 4, 8) if n == 1 or (n * lanes <= THREADS and n * reps <= max(_heads(p)))]
-        heads = min(fitting, key=lambda n: (max(sum(_chunks(p, n * reps)) * n * reps, count + count // 4), -n))
+        fitting = [n for n in (1, 2, 4, 8) if n == 1 or (n * lanes <= THREADS and n * reps <= most)]
+        heads = min([(max(sum(_chunks(q, k, n * reps)) * n * reps, count + count // 4), -n, n) for n in fitting])[2]
     rows = max(1, THREADS // (lanes * heads))
     return {"vector": vector, "heads": heads, "reps": reps, "rows": min(rows, 1 << (tokens - 1).bit_length()), "part": _part(p)}
 
 
 def launches(p: Problem, config: Mapping[str, Any], head: Any) -> list[Launch]:
-    vector, heads, reps, rows, part = (int(config[n]) for n in ("vector", "heads", "reps", "rows", "part"))
+    vector, heads, reps, rows, part = int(config["vector"]), int(config["heads"]), int(config["reps"]), int(config["rows"]), int(config["part"])
     rotating, copied = _lanes(p, vector)
     lanes = _threads(p) if part else rotating + -(-copied // 2)
-    tokens, length = p["q"].shape[0] * p["q"].shape[1], p["q"].shape[1]
-    q_chunks, k_chunks = _chunks(p, heads * reps)
+    x, (q_heads, k_heads), heads_first = p["q"], _heads(p), _heads_first(p)
+    tokens, length = x.shape[0] * x.shape[1], x.shape[1]
+    q_chunks, k_chunks = _chunks(q_heads, k_heads, heads * reps)
     chunks, groups = q_chunks + k_chunks, -(-tokens // rows)
-    inner = chunks if _heads_first(p) else groups
+    inner = chunks if heads_first else groups
+    (inner_part, inner_bits), (s_part, s_bits) = _quotient(inner), _quotient(length)
     table, positions = p.get("cos"), p.get("positions")
-    kinds = DTYPES[p["q"].dtype].cuda, DTYPES[(table or p["q"]).dtype].cuda
-    flags = tuple(str(x).lower() for x in (table is None, p.option("layout") == "half"))
+    kinds = DTYPES[x.dtype].cuda, DTYPES[(table or x).dtype].cuda, table is None, p.option("layout") == "half"
     args, types = head.arguments(p, config)
     ratio = _ratio(float(p.option("theta")), int(p.option("rotary_dim")) // 2) if table is None else (0.0, 0.0)
-    more: list[tuple[str, str, Any]] = [
-        ("J", "i32", _heads(p)[1]), ("rows", "i32", rows), ("q_chunks", "i32", q_chunks), ("heads_first", "bool", _heads_first(p)),
-        ("inner", "i32", inner), ("inner_part", "u32", _quotient(inner)[0]), ("inner_bits", "i32", _quotient(inner)[1]),
-        ("S_part", "u32", _quotient(length)[0]), ("S_bits", "i32", _quotient(length)[1]),
-        ("ratio", "f64", ratio[0]), ("ratio_low", "f64", ratio[1]),
-        ("cos", "ptr", table and "cos"), ("sin", "ptr", table and "sin"),
-        ("tb", "i64", table.strides[0] if table and table.shape[0] > 1 else 0),
-        ("tr", "i64", table.strides[1] if table else 0), ("step", "i64", table.strides[2] if table and table.shape[2] > 1 else 1),
-        ("table_rows", "i32", table.shape[1] if table else 0), ("positions", "ptr", positions and "positions"),
-        ("pb", "i64", positions.strides[0] if positions and positions.shape[0] > 1 else 0),
-        ("ps", "i64", positions.strides[1] if positions else 0), ("wide", "bool", positions is not None and positions.dtype == "i64"),
-    ]
-    kernel = f"rope<{', '.join((*kinds, *flags))}, {vector}, {rotating}, {copied}, {heads}, {reps}>"
+    more: dict[str, tuple[str, Any]] = {
+        "J": ("i32", k_heads), "rows": ("i32", rows), "q_chunks": ("i32", q_chunks), "heads_first": ("bool", heads_first),
+        "inner": ("i32", inner), "inner_part": ("u32", inner_part), "inner_bits": ("i32", inner_bits),
+        "S_part": ("u32", s_part), "S_bits": ("i32", s_bits), "ratio": ("f64", ratio[0]), "ratio_low": ("f64", ratio[1]),
+        "cos": ("ptr", table and "cos"), "sin": ("ptr", table and "sin"),
+        "tb": ("i64", table.strides[0] if table and table.shape[0] > 1 else 0),
+        "tr": ("i64", table.strides[1] if table else 0), "step": ("i64", table.strides[2] if table and table.shape[2] > 1 else 1),
+        "table_rows": ("i32", table.shape[1] if table else 0), "positions": ("ptr", positions and "positions"),
+        "pb": ("i64", positions.strides[0] if positions and positions.shape[0] > 1 else 0),
+        "ps": ("i64", positions.strides[1] if positions else 0), "wide": ("bool", positions is not None and positions.dtype == "i64"),
+    }
+    kernel = instance("rope", *kinds, vector, rotating, copied, heads, reps)
     if part:
-        kernel = f"rope_part<{', '.join((*kinds, *flags))}, {int(p.option('rotary_dim'))}, {part}, {lanes}, {heads}, {reps}>"
-    return [
-        Launch(
-            kernel=kernel, grid=(chunks * groups,), block=(lanes * heads * rows,), chained=p.device.arch >= 90,
-            args={**args, **{name: value for name, _, value in more}}, types=(*types, *(kind for _, kind, _ in more)),
-        )
-    ]
+        kernel = instance("rope_part", *kinds, int(p.option("rotary_dim")), part, lanes, heads, reps)
+    listed = {**{name: (kind, value) for kind, (name, value) in zip(types, args.items(), strict=True)}, **more}
+    return [Launch(kernel, (chunks * groups,), block=(lanes * heads * rows,), chained=p.device.arch >= 90, **typed(listed))]

@@ -6,9 +6,8 @@ partial packs at either end, the edge; the four edge packs have slots of their o
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from math import gcd
 from typing import Any
 
@@ -32,10 +31,13 @@ class Slices:
     itemsize: int
     stride: int
     aligned: bool
+    row_bytes: int = field(init=False, compare=False)
+    period: int = field(init=False, compare=False)  # rows so far apart are equally far from 32 bytes
 
-    @cached_property
-    def row_bytes(self) -> int:
-        return self.columns * self.itemsize
+    def __post_init__(self) -> None:
+        sector = 32 // self.itemsize
+        object.__setattr__(self, "row_bytes", self.columns * self.itemsize)
+        object.__setattr__(self, "period", 1 if self.aligned else sector // gcd(self.stride, sector))
 
     def threads(self, cluster: int, pieces: int) -> int:
         """Threads of a block: as many warps as its slice needs with `pieces` packs a thread. If several blocks divide an aligned row, lines
@@ -50,12 +52,6 @@ class Slices:
         if not self.aligned:
             return 0
         return 2 if self.row_bytes == 16 * cluster * pieces * threads else 1
-
-    @cached_property
-    def period(self) -> int:
-        """Rows so far apart are equally far from 32 bytes."""
-        sector = 32 // self.itemsize
-        return 1 if self.aligned else sector // gcd(self.stride, sector)
 
     def clusters(self, rows: int, room: int, group: int = 1) -> int:
         """Clusters of a persistent kernel's grid, of which `room` are resident at once: all of them get equally many rows, in groups of
@@ -84,29 +80,25 @@ class Slices:
 
 def same_starts(*tensors: Meta | None) -> bool:
     """Whether row k has the same offset from 16 bytes in all of these tensors, for every k."""
-    present = [m for m in tensors if m is not None]
-    first = present[0]
-    return all(m.align % 16 == 0 and (m.strides[0] - first.strides[0]) * first.itemsize % 16 == 0 for m in present)
+    first: Meta | None = None
+    for m in tensors:
+        if m is not None:
+            first = first or m
+            if m.align % 16 or (m.strides[0] - first.strides[0]) * first.itemsize % 16:
+                return False
+    return True
 
 
-def rows_aligned(m: Meta | None) -> bool:
-    """Whether each row starts on 16 bytes; of a tensor of one dimension: whether it does."""
-    if m is None:
-        return True
-    return m.align % 16 == 0 and (len(m.shape) < 2 or m.shape[0] <= 1 or m.strides[0] * m.itemsize % 16 == 0)
+def rows_aligned(*tensors: Meta | None) -> bool:
+    """Whether each row of all of these tensors starts on 16 bytes; of a tensor of one dimension: whether it does."""
+    odd = [m for m in tensors if m and (m.align % 16 or (len(m.shape) > 1 and m.shape[0] > 1 and m.strides[0] * m.itemsize % 16))]
+    return not odd
 
 
 def fits(blocks: int, threads: int, shared: int, static: int) -> bool:
     """Whether so many blocks are resident on a multiprocessor at once."""
-    return (
-        threads <= 1024 and 256 <= blocks * threads <= 2048 and blocks * (shared + SYSTEM + static) <= SHARED
-        and shared + static <= SHARED_OF_BLOCK
-    )
-
-
-def resident(card: Device, cluster: int, blocks: int) -> int:
-    """Clusters that are resident at once, with `blocks` blocks on a multiprocessor."""
-    return card.resident(cluster) * blocks
+    used = shared + static
+    return threads <= 1024 and 256 <= blocks * threads <= 2048 and blocks * (used + SYSTEM) <= SHARED and used <= SHARED_OF_BLOCK
 
 
 @dataclass(frozen=True)
@@ -122,16 +114,12 @@ class Rows:
     centre: bool  # layer_norm: the mean is subtracted
     sms: int
     card: Device = TARGETS[90]
+    bytes: int = field(init=False, compare=False)  # of a row
+    parameters: int = field(init=False, compare=False)  # how many of weight and bias there are
 
-    @cached_property
-    def bytes(self) -> int:
-        """Of a row."""
-        return self.slices.row_bytes
-
-    @property
-    def parameters(self) -> int:
-        """How many of weight and bias there are."""
-        return self.weight + self.bias
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "bytes", self.slices.row_bytes)
+        object.__setattr__(self, "parameters", self.weight + self.bias)
 
 
 KIB = 1024
@@ -165,16 +153,19 @@ class Choice:
     min_rows: float = 0
     max_rows: float = ANY
 
-    def takes(self, r: Rows) -> bool:
-        if not self.over < r.bytes <= self.most:
-            return False
-        odd = r.same_alignment and not r.slices.aligned
-        lies = {"": True, "aligned": r.slices.aligned, "same_alignment": r.same_alignment, "odd": odd}[self.alignment]
-        return (
-            lies and self.op in ("", LAYER if r.centre else RMS) and self.itemsize in (0, r.slices.itemsize)
-            and self.second in (None, r.second) and (r.parameters > 0 or not self.summed)
-            and self.min_rows * r.sms <= r.count <= self.max_rows * r.sms
-        )
+
+def of_table(table: Sequence[Choice], r: Rows) -> Choice:
+    """The first row of a table that takes the input."""
+    size, aligned = r.bytes, r.slices.aligned
+    alignments = {"": True, "aligned": aligned, "same_alignment": r.same_alignment, "odd": r.same_alignment and not aligned}
+    op, each = LAYER if r.centre else RMS, r.count / r.sms
+    for c in table:
+        if (
+            c.over < size <= c.most and alignments[c.alignment] and c.op in ("", op) and c.itemsize in (0, r.slices.itemsize)
+            and c.second in (None, r.second) and (r.parameters or not c.summed) and c.min_rows <= each <= c.max_rows
+        ):
+            return c
+    raise ValueError(f"no row of the table takes rows of {size} bytes")
 
 
 BYTES = 18.2  # a cycle: a multiprocessor's share of an H200's 4.2 TB/s at 1.75 GHz
@@ -183,12 +174,17 @@ FLYING = 40 * KIB  # bytes in flight to a multiprocessor that saturate the memor
 OVERLAP = 0.15  # the fraction of the shorter time that is not hidden behind the longer one
 
 
-def traffic(r: Rows, c: Mapping[str, Any], clusters: int, ring: int, tensors: int) -> tuple[float, float]:
-    """Cycles of the memory for a round of a persistent kernel, in which each cluster processes a row: with all of its bandwidth, and with
-    as many multiprocessors and bytes in flight as there are. `ring`: row tensors in the ring; `tensors`: those that are read or written."""
-    flying = c["blocks"] * (c["stages"] - 1) * ring * r.bytes / c["cluster"]
+def round_of(
+    r: Rows, cluster: int, blocks: int, stages: int, clusters: int, ring: int, tensors: int, own: float
+) -> tuple[float, float]:
+    """Cycles of a round of a persistent kernel, in which each of its `clusters` clusters processes a row: those of its memory traffic with
+    all of the bandwidth; and of the round, which are those of the memory with as many multiprocessors and bytes in flight as there are, or
+    a row's own (`own`: its reductions and instructions), whichever are more. `ring`: row tensors in the ring; `tensors`: those that are
+    read or written."""
+    flying = blocks * (stages - 1) * ring * r.bytes / cluster
     least = tensors * r.bytes * clusters / (BYTES * r.sms)
-    return least, least * max(1.0, r.sms * c["blocks"] / (MOST * clusters * c["cluster"]), FLYING / flying)
+    memory = least * max(1.0, r.sms * blocks / (MOST * clusters * cluster), FLYING / flying)
+    return least, max(memory, own) + OVERLAP * min(memory, own)
 
 
 def takes_turns(memory: float, own: float) -> float:

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import inf
 
 from rooftop.core.head import Head
 from rooftop.core.spec import DTYPES, Device, Launch, Meta, Problem, instance
@@ -47,15 +48,20 @@ def of(p: Problem, names: tuple[str, ...], held: int = 1) -> Rows:
     x = p[names[0]]
     of_vector = 16 // x.itemsize
     columns = x.shape[1]
-    aligned = columns % of_vector == 0 and all(_aligned(m) for name in names if (m := p.get(name)) is not None)
+    aligned = columns % of_vector == 0
+    for name in names if aligned else ():
+        if (m := p.get(name)) is not None and not _aligned(m):
+            aligned = False
+            break
     vectors = columns // of_vector  # off 16 bytes the rest are singles
     return Rows(x.shape[0], max(1, vectors), held, 1 if aligned else 2 * of_vector, p.device)
 
 
 def _aligned(m: Meta) -> bool:
-    return m.align >= 16 and all(
-        m.strides[d] * m.itemsize % 16 == 0 for d in range(len(m.shape) - 1) if m.strides[d] != 1 and m.shape[d] > 1
-    )
+    for extent, step in zip(m.shape[:-1], m.strides, strict=False):
+        if extent > 1 and step != 1 and step * m.itemsize % 16:
+            return False
+    return m.align >= 16
 
 
 def _config(team: int, vectors: int, rows: int, r: Rows) -> dict[str, int]:
@@ -96,11 +102,21 @@ def choose(r: Rows) -> dict[str, int]:
     # One block a row. The first candidate with at most 6 % padding and enough bytes in flight; if there is none, the one with the least
     # padding.
     threads = 512 if r.vectors <= 512 * most else 1024  # two blocks of 512 beat one of 1024: one loads while the other computes
-    found = [(each, _team(r.vectors, each)) for each in (4, 3, 5, 6, 2, 7, 8) if each <= most and _team(r.vectors, each) <= threads]
-    padding = {(each, team): each * team / r.vectors - 1 for each, team in found}
-    good = [(each, team) for each, team in found if padding[each, team] <= 0.06 and _flying(r, each, team) >= FLYING]
-    each, team = good[0] if good else min(found, key=lambda one: (round(padding[one], 2), -_flying(r, *one)))
-    return _config(team, each, 1, r)
+    best, least = (0, 0), (inf, 0)
+    for each in (4, 3, 5, 6, 2, 7, 8):
+        if each <= most and (team := _team(r.vectors, each)) <= threads:
+            padding, flying = each * team / r.vectors - 1, _flying(r, each, team)
+            if padding <= 0.06 and flying >= FLYING:
+                return _config(team, each, 1, r)
+            if (round(padding, 2), -flying) < least:
+                best, least = (team, each), (round(padding, 2), -flying)
+    return _config(*best, 1, r)
+
+
+def blocks(r: Rows, threads: int) -> list[dict[str, int]]:
+    """All configs of a block a row, of `threads` threads at most."""
+    teams = [(_team(r.vectors, each), each) for each in range(1, 8 // r.tensors + 1)]
+    return [_config(team, each, 1, r) for team, each in teams if team <= threads]
 
 
 def configs(r: Rows) -> list[dict[str, int]]:
@@ -110,7 +126,7 @@ def configs(r: Rows) -> list[dict[str, int]]:
         each = -(-r.vectors // lanes)
         if warps <= lanes < 2 * max(warps, r.vectors):
             found += [_config(lanes, each, rows, r) for rows in (1, 2, 4) if each * rows <= most]
-    return found + [_config(_team(r.vectors, each), each, 1, r) for each in range(1, most + 1) if _team(r.vectors, each) <= 1024]
+    return found + blocks(r, 1024)
 
 
 def refuses(row: Meta) -> str | None:
@@ -121,7 +137,7 @@ def refuses(row: Meta) -> str | None:
 
 def launch(name: str, p: Problem, config: Mapping[str, int], head: Head, *flags: bool) -> Launch:
     """`<name>_warp`, where a row takes a warp or less, or `<name>_block`; `flags`: the last template arguments."""
-    team, vectors, rows, registers = (config[key] for key in ("team", "vectors", "rows", "registers"))
+    team, vectors, rows, registers = config["team"], config["vectors"], config["rows"], config["registers"]
     element, (args, types), count = DTYPES[p["y"].dtype].cuda, head.arguments(p, config), p["y"].shape[0]
     if team <= 32:
         kernel = instance(f"{name}_warp", element, team, vectors, rows, registers, *flags)

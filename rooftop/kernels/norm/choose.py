@@ -14,7 +14,7 @@ from rooftop.core.choice import Chosen
 from rooftop.core.registry import in_order
 from rooftop.core.spec import Meta, Problem
 from rooftop.kernels._device import contiguous_rows
-from rooftop.kernels.norm import _register_rows
+from rooftop.kernels.norm import _cluster_slices, _register_rows
 from rooftop.kernels.norm import norms__cuda_sm90 as clusters
 from rooftop.kernels.norm import norms__long__cuda_sm80 as long_rows
 from rooftop.kernels.norm import norms__staged__cuda_sm80 as staged
@@ -22,8 +22,8 @@ from rooftop.kernels.norm import norms_bwd__cuda_sm80 as bwd_rows
 from rooftop.kernels.norm import norms_bwd__cuda_sm90 as bwd_clusters
 from rooftop.kernels.norm import norms_bwd__long__cuda_sm80 as bwd_long_rows
 from rooftop.kernels.norm import norms_bwd__staged__cuda_sm80 as bwd_staged
+from rooftop.kernels.norm import softmax__ring__cuda_sm90 as softmax_ring
 from rooftop.kernels.norm import softmaxes__long__cuda_sm80 as softmax_long_rows
-from rooftop.kernels.norm import softmaxes__ring__cuda_sm90 as softmax_ring
 
 KIB = 1 << 10
 Order = list[tuple[str, str]]
@@ -60,7 +60,7 @@ def _forward(p: Problem, centre: bool) -> Order:
     x, hopper = p["x"], p.device.arch >= 90
     columns = x.shape[1]
     size, residual = columns * x.itemsize, p.get("residual") is not None
-    ring = hopper and not residual and clusters.through_a_ring(p)
+    ring = hopper and not residual and clusters.of(p).ring is not None
     order: Order = []
     if size <= _register_rows.ROW_BYTES:
         if not residual and not ring and _stages(p, size, centre):
@@ -186,8 +186,10 @@ def _clusters_are_faster(p: Problem, centre: bool) -> bool:
     if s.shape[1] < 1024 or s.nbytes <= 32 << 20:
         return False
     c = bwd_rows.choose(p)
-    least = c["teams"] * r.vectors * 16 * (r.tensors + 1) / bwd_clusters.BYTES
-    round_ = bwd_clusters.lasts(least * (1 if r.aligned else 1.5), c["team"] * c["teams"] // 32, c["vectors"], centre, r.itemsize)
+    least = c["teams"] * r.vectors * 16 * (r.tensors + 1) / _cluster_slices.BYTES
+    exchange, pack = bwd_clusters.costs(centre, r.itemsize)
+    own = exchange + c["team"] * c["teams"] // 32 * c["vectors"] * pack / 4
+    round_ = _cluster_slices.takes_turns(least * (1 if r.aligned else 1.5), own)
     return bwd_clusters.share_of(p) > 1.08 * least / round_
 
 

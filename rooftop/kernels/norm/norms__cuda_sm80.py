@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from rooftop.core.head import Head
@@ -48,10 +49,8 @@ def choose(p: Problem, head: Head) -> dict[str, Any]:
         or r.rows * r.vectors <= 2048 * r.device.sms
     ):
         return found
-    blocks = [
-        c for c in _register_rows.configs(r) if 32 < c["team"] <= 512 and c["rows"] == 1 and c["team"] * (c["vectors"] - 1) < r.vectors
-    ]
-    best = min(blocks, key=lambda c: _cycles(r, c), default=found)
+    blocks = [c for c in _register_rows.blocks(r, 512) if c["team"] * (c["vectors"] - 1) < r.vectors]
+    best = min(blocks, key=partial(_cycles, r), default=found)
     return best if _cycles(r, best) < GAIN * _cycles(r, found) else found
 
 
@@ -60,5 +59,5 @@ def configs(p: Problem, head: Head) -> list[dict[str, Any]]:
 
 
 def launches(p: Problem, config: Any, head: Head) -> list[Launch]:
-    flags = (_rows(p).least == 1, p.op == "layer_norm", *(p.get(name) is not None for name in ("residual", "weight", "bias")))
-    return [_register_rows.launch("norm", p, config, head, *flags)]
+    given = p.get("residual") is not None, p.get("weight") is not None, p.get("bias") is not None
+    return [_register_rows.launch("norm", p, config, head, _rows(p).least == 1, p.op == "layer_norm", *given)]

@@ -20,7 +20,7 @@ A config holds
     stages    rows in the ring buffer of a persistent cluster
 
 Rows of more than 64 KiB (odd ones from 48 KiB on, of layer_norm from 4 KiB on) without a residual go to the persistent kernel whose config
-has the least estimated time (`_ring`, by timings on an H200), if shared memory holds three of them and there are at least four rows a
+has the least estimated time (`Rows.ring`, by timings on an H200), if shared memory holds three of them and there are at least four rows a
 cluster. All others have a table. Its numbers were found by timing on an H100; those for unaligned rows of more than 96 KiB and for rows of
 more than 512 KiB are derived from timings of the persistent kernel on an H200. Each row of the table gives the resource that explains the
 choice; the first row that fits is taken, so "the same" means the reason of the row above. "Odd" rows are rows that do not start on 16 bytes
@@ -58,7 +58,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import cached_property, lru_cache
 from itertools import product
-from operator import itemgetter
 from typing import Any
 
 from rooftop.core.head import Head
@@ -79,6 +78,25 @@ class Rows(_cluster_slices.Rows):
     """`second`: a residual."""
 
     @cached_property
+    def ring(self) -> dict[str, Any] | None:
+        """The persistent clusters with the lowest estimated time a row, for rows longer than a block's registers and for the odd rows of
+        layer_norm, for which kernels without a loop shift weight and bias once a row; None if other kernels are faster.
+
+        A ring buffer has two advantages over streaming clusters, which end after a row or two. Weight and bias, each as long as a row, are
+        not read from the L2 again and again (layer_norm of float32 at 208736 columns: three reads from the L2 for each read of memory, 0.65
+        of a copy). And there is no last wave: a streaming cluster lives for 11 us, and at the end multiprocessors wait for others, for
+        about 20 us of each call."""
+        longest = 64 * KIB if self.slices.aligned else 4 * KIB if self.centre else 48 * KIB
+        if not self.same_alignment or self.second or self.bytes <= longest:
+            return None
+        r = self.as_ring_rows
+        for time, size, pieces, blocks, stages, threads, _ in _rings(replace(r, count=1 << 30)):
+            clusters = r.slices.clusters(r.count, r.card.resident(size) * blocks)
+            if r.count >= ROUNDS * clusters * (1 if r.slices.aligned else r.slices.runs(clusters)):
+                return _complete(r, {**persistent(size, pieces, blocks, stages), "threads": threads}) if time <= SLOWEST[r.centre] else None
+        return None
+
+    @property
     def as_ring_rows(self) -> Rows:
         """The rows as a ring takes them. Of rows of an odd multiple of 16 bytes every second one starts amid 32 bytes: as odd rows, no
         sector is split."""
@@ -90,14 +108,11 @@ class Rows(_cluster_slices.Rows):
 def of(p: Problem) -> Rows:
     x = p["x"]
     tensors = [p.get(n) for n in ("x", "y", "residual", "s", "weight", "bias")]
-    aligned = x.shape[1] * x.itemsize % 16 == 0 and all(map(_cluster_slices.rows_aligned, tensors))
+    aligned = x.shape[1] * x.itemsize % 16 == 0 and _cluster_slices.rows_aligned(*tensors)
     layout = _cluster_slices.Slices(x.shape[1], x.itemsize, x.strides[0], aligned)
     same_alignment = aligned or _cluster_slices.same_starts(*tensors[:4])
-    present = {n: p.get(n) is not None for n in ("residual", "weight", "bias")}
-    return Rows(
-        x.shape[0], layout, same_alignment, present["residual"], present["weight"], present["bias"], p.op.startswith("layer_norm"),
-        p.device.sms, p.device
-    )
+    residual, weight, bias = tensors[2] is not None, tensors[4] is not None, tensors[5] is not None
+    return Rows(x.shape[0], layout, same_alignment, residual, weight, bias, p.op.startswith("layer_norm"), p.device.sms, p.device)
 
 
 def warp(blocks: int, pieces: int, rows: int = 1, threads: int = 64) -> dict[str, Any]:
@@ -190,8 +205,10 @@ TABLE = (  # the first entry that fits the input is used
 def _complete(r: Rows, config: Mapping[str, Any]) -> dict[str, Any]:
     """`config` with all fields: defaults filled in, and the number of threads computed from `pieces` where it is not given."""
     found = {"threads": 0, "pieces": 1, "early": AFTER_STATISTICS, "rows": 1, "stages": 3, **config}
-    layout = (r.as_ring_rows if found["path"] == "persistent" else r).slices
-    return found if found["threads"] else found | {"threads": layout.threads(found["cluster"], found["pieces"])}
+    if not found["threads"]:
+        layout = (r.as_ring_rows if found["path"] == "persistent" else r).slices
+        found["threads"] = layout.threads(found["cluster"], found["pieces"])
+    return found
 
 
 EXCHANGE = 900  # cycles of the reduction of a row's sums over a warp, a block and a cluster, in sequence; without a mean 600
@@ -206,73 +223,66 @@ RUNS = 1.12
 SLOWEST = 1.15, 1.6
 
 
-def _in_the_ring(r: Rows, c: Mapping[str, Any], clusters: int) -> float:
-    """The time of a row in norm_persistent as a multiple of its memory traffic's, fitted to timings on an H200. A round, in which each
-    cluster processes a row, takes as long as the memory traffic, or as a row's own reductions and instructions if these take longer. It
-    does not depend on the number of rows, so a new number of rows compiles nothing new."""
-    least, memory = _cluster_slices.traffic(r, c, clusters, 1, 2)
-    instructions = c["blocks"] * c["threads"] / 32 * c["pieces"] * PACK * (1 if r.centre else 0.65) * (
-        1 if r.slices.itemsize == 2 else 0.55
-    )
-    own = EXCHANGE * (1 if r.centre else 0.67) + instructions / 4
-    unequal = (UNEQUAL if c["cluster"] <= 2 else 1) * (RUNS if r.slices.runs(clusters) > 1 else 1)
-    return _cluster_slices.takes_turns(memory, own) / least * unequal
-
-
 def _clusters(r: Rows, c: Mapping[str, Any], rows: int) -> int:
-    return r.slices.clusters(rows, _cluster_slices.resident(r.card, c["cluster"], c["blocks"]))
+    return r.slices.clusters(rows, r.card.resident(c["cluster"]) * c["blocks"])
 
 
 @lru_cache(maxsize=64)
-def _rings(r: Rows) -> tuple[tuple[tuple[float, ...], dict[str, Any]], ...]:
-    """The rings that fit if there are rows enough, and by what they are compared, the estimated time first. Of rows of which `count` is
-    2^30."""
+def _rings(r: Rows) -> list[tuple[float, int, int, int, int, int, int]]:
+    """The rings that fit if there are rows enough, fastest first: (time, blocks of a cluster, pieces, blocks of a multiprocessor, stages,
+    threads, clusters). The time is that of a row in norm_persistent as a multiple of its memory traffic's, fitted to timings on an H200. A
+    round, in which each cluster processes a row, takes as long as the memory traffic, or as a row's own reductions and instructions if
+    these take longer. It does not depend on the number of rows (`count` is 2^30), so a new number of rows compiles nothing new."""
     found = []
-    for size, pieces in product((1, 2, 4, 8, 16), (2, 4, 8)):
-        one = _complete(r, persistent(size, pieces, 1, 3))
-        if one["threads"] > 1024:
-            continue
-        for blocks in (1, 2, 3, 4):
-            clusters = r.slices.clusters(r.count, _cluster_slices.resident(r.card, size, blocks))
-            for stages in (3, 4):
-                c = {**one, "blocks": blocks, "stages": stages}
-                if runs(r, c):
-                    found.append(((round(_in_the_ring(r, c, clusters), 2), size, pieces, blocks, stages, len(found)), c))
-    return tuple(found)
+    aligned, edge = r.slices.aligned, 0 if r.slices.aligned else _cluster_slices.EDGE
+    limits = _threads(r)
+    mean, width = 1 if r.centre else 0.65, 1 if r.slices.itemsize == 2 else 0.55
+    for size in (1, 2, 4, 8, 16):
+        known: dict[int, tuple[int, bool]] = {}  # by the blocks of a multiprocessor: clusters, and whether they have several runs of rows
+        room = 0
+        for pieces in (2, 4, 8) if size == 1 or r.bytes > 4096 * size else ():
+            threads = r.slices.threads(size, pieces)
+            slot = 16 * (pieces * threads + edge)
+            fixed = slot * r.parameters + _cluster_slices.SYSTEM  # bytes of shared memory
+            if threads > 1024 or 3 * slot + fixed > _cluster_slices.SHARED:
+                continue
+            fixed += _static(1, threads, size)
+            most, with_runs = limits[pieces > 2]
+            for blocks in range(-(-256 // threads), min(4, most // threads, _cluster_slices.SHARED // (3 * slot + fixed)) + 1):
+                if blocks not in known:
+                    room = room or r.card.resident(size)
+                    clusters = room * blocks if aligned else r.slices.clusters(r.count, room * blocks)
+                    known[blocks] = clusters, not aligned and r.slices.runs(clusters) > 1
+                clusters, several = known[blocks]
+                if several and blocks * threads > with_runs:
+                    continue
+                # three rows in the ring; a fourth if there is room, and three keep too few bytes in flight
+                few = blocks * 2 * r.bytes < _cluster_slices.FLYING * size and blocks * (4 * slot + fixed) <= _cluster_slices.SHARED
+                own = EXCHANGE * (1 if r.centre else 0.67) + blocks * threads / 32 * pieces * PACK * mean * width / 4
+                unequal = (UNEQUAL if size <= 2 else 1) * (RUNS if several else 1)
+                for n in (3, 4) if few else (3,):
+                    least, round_ = _cluster_slices.round_of(r, size, blocks, n, clusters, 1, 2, own)
+                    found.append((round(round_ / least * unequal, 2), size, pieces, blocks, n, threads, clusters))
+    return sorted(found)
 
 
-def _ring(r: Rows) -> dict[str, Any] | None:
-    """The persistent clusters with the lowest estimated time a row, for rows longer than a block's registers and for the odd rows of
-    layer_norm, for which kernels without a loop shift weight and bias once a row; None if other kernels are faster.
-
-    A ring buffer has two advantages over streaming clusters, which end after a row or two. Weight and bias, each as long as a row, are not
-    read from the L2 again and again (layer_norm of float32 at 208736 columns: three reads from the L2 for each read of memory, 0.65 of a
-    copy). And there is
-    no last wave: a streaming cluster lives for 11 us, and at the end multiprocessors wait for others, for about 20 us of each call."""
-    longest = 64 * KIB if r.slices.aligned else 4 * KIB if r.centre else 48 * KIB
-    if not r.same_alignment or r.second or r.bytes <= longest:
-        return None
-    r = r.as_ring_rows
-    for by, c in sorted(_rings(replace(r, count=1 << 30)), key=itemgetter(0)):
-        clusters = _clusters(r, c, r.count)
-        if r.count >= ROUNDS * clusters * r.slices.runs(clusters):
-            return dict(c) if by[0] <= SLOWEST[r.centre] else None
-    return None
-
-
-def through_a_ring(p: Problem) -> bool:
-    """Whether its rows are long, and persistent clusters hold three of them."""
-    return _ring(of(p)) is not None
+def _threads(r: Rows) -> tuple[tuple[int, int], tuple[int, int]]:
+    """Threads of norm_persistent on a multiprocessor, at most, and the same with several runs of rows a cluster: with two packs a thread,
+    and with more, which take 80 registers for odd rows of 16 bits. Each of the four schedulers has 512 registers a lane."""
+    least = 32 if not r.centre and r.slices.itemsize == 4 else 48 if r.slices.aligned else 56  # registers, with two packs
+    most, with_runs = 128 * (512 // least), 128 * (512 // max(48, least + 8))
+    many = 768 if not r.slices.aligned and r.slices.itemsize == 2 else 2048
+    return (most, with_runs), (min(most, many), min(with_runs, many))
 
 
 def choose(p: Problem, head: Head) -> dict[str, Any]:
     r = of(p)
-    return _ring(r) or _complete(r, next(c.config for c in TABLE if c.takes(r)))
+    return dict(r.ring) if r.ring else _complete(r, _cluster_slices.of_table(TABLE, r).config)
 
 
-def _static(c: Mapping[str, Any]) -> int:
+def _static(rows: int, threads: int, size: int) -> int:
     """Bytes of static shared memory of norm_streaming and norm_persistent: the statistics that warps and blocks exchange."""
-    used = 8 * c["rows"] * (c["threads"] // 32) * (2 if c["cluster"] == 1 else 1) + 16 * c["rows"] * c["cluster"] + 32
+    used = 8 * rows * (threads // 32) * (2 if size == 1 else 1) + 16 * rows * size + 32
     return 128 * -(-used // 128)
 
 
@@ -298,6 +308,7 @@ def runs(r: Rows, c: Mapping[str, Any]) -> bool:
     r = r.as_ring_rows if c["path"] == "persistent" else r
     if c["cluster"] > 1 and r.bytes <= 4096 * c["cluster"]:
         return False
+    static = _static(c["rows"], threads, c["cluster"])
     covers = (pieces - 1) * threads * 16 < r.bytes <= pieces * threads * 16
     match c["path"]:
         case "cluster":
@@ -312,16 +323,13 @@ def runs(r: Rows, c: Mapping[str, Any]) -> bool:
             held = blocks * threads * pieces * (c["rows"] + 3) <= WARP_PACKS
             return r.slices.aligned and 256 <= blocks * threads <= 2048 and held and (pieces - 1) * 512 < r.bytes <= pieces * 512
         case "persistent":
-            odd = not r.slices.aligned and r.slices.itemsize == 2 and pieces >= 4  # 80 registers, and more spilled
-            least = 32 if not r.centre and r.slices.itemsize == 4 else 48 if r.slices.aligned else 56  # registers, with two packs
-            registers = 512 // -(-blocks * threads // 128) // 8 * 8
+            most, with_runs = _threads(r)[pieces > 2]
+            several = r.slices.runs(_clusters(r, c, r.count)) > 1
             few = r.count * c["cluster"] <= r.sms * blocks
-            if not r.same_alignment or blocks * threads > (768 if odd else 2048) or registers < least or few:
+            if not r.same_alignment or few or blocks * threads > (with_runs if several else most):
                 return False
-            if registers < max(48, least + 8) and r.slices.runs(_clusters(r, c, r.count)) > 1:
-                return False
-            return _cluster_slices.fits(blocks, threads, _shared(r, c), _static(c))
-    return r.same_alignment and (c["rows"] == 1 or r.slices.aligned) and _cluster_slices.fits(blocks, threads, _shared(r, c), _static(c))
+            return _cluster_slices.fits(blocks, threads, _shared(r, c), static)
+    return r.same_alignment and (c["rows"] == 1 or r.slices.aligned) and _cluster_slices.fits(blocks, threads, _shared(r, c), static)
 
 
 def configs(p: Problem, head: Head) -> list[dict[str, Any]]:
@@ -340,7 +348,7 @@ def configs(p: Problem, head: Head) -> list[dict[str, Any]]:
 def launches(p: Problem, c: Mapping[str, Any], head: Head) -> list[Launch]:
     r, path, (args, types) = of(p), c["path"], head.arguments(p, c)
     r = r.as_ring_rows if path == "persistent" else r
-    threads, size, blocks, pieces, rows = (c[n] for n in ("threads", "cluster", "blocks", "pieces", "rows"))
+    threads, size, blocks, pieces, rows = c["threads"], c["cluster"], c["blocks"], c["pieces"], c["rows"]
     fit = r.slices.fit(size, pieces, threads)
     grid, config = {
         "cluster": (r.count * size, (threads, size, blocks)),

@@ -9,7 +9,7 @@ cost of a row.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from math import gcd
+from math import gcd, inf
 from typing import Any
 
 from rooftop.core.head import Head
@@ -28,21 +28,21 @@ def row_bytes(p: Problem) -> int:
     return int(p["x"].shape[1] * p["x"].itemsize)
 
 
-def _blocks(p: Problem, pieces: int) -> int:
+def _blocks(p: Problem, width: int, pieces: int) -> int:
     """Blocks on a multiprocessor, by registers: the launch bounds of norms__staged__cuda_sm80.cu."""
-    return 3 if pieces <= (5 if p["x"].itemsize == 2 else 7 if p.op.startswith("layer_norm") else 8) else 2
+    return 3 if pieces <= (5 if width == 2 else 7 if p.op.startswith("layer_norm") else 8) else 2
 
 
-def _config(p: Problem, lanes: int, resident: int = RESIDENT) -> dict[str, Any]:
-    teams, size = BLOCK // lanes, row_bytes(p)  # 8 teams at least, so that they take whole vectors
+def _config(p: Problem, lanes: int, resident: int = RESIDENT) -> dict[str, Any] | None:
+    """None if a lane cannot hold its part of a row, or the range of rows is too long."""
+    x = p["x"]
+    teams, size = BLOCK // lanes, x.shape[1] * x.itemsize  # 8 teams at least, so that they take whole vectors
     pieces = -(-contiguous_rows.vectors(size) // lanes)
-    blocks = _blocks(p, pieces)
-    rounds = max(1, min(round(resident / (blocks * teams * size)), -(-p["x"].shape[0] // (blocks * p.device.sms * teams))))
-    return {"lanes": lanes, "pieces": pieces, "rows": teams * rounds}
-
-
-def _fits(p: Problem, c: Mapping[str, Any]) -> bool:
-    return bool(c["pieces"] <= PIECES[p["x"].itemsize]) and c["rows"] * row_bytes(p) <= MOST
+    if pieces > PIECES[x.itemsize]:
+        return None
+    blocks = _blocks(p, x.itemsize, pieces)
+    rounds = max(1, min(round(resident / (blocks * teams * size)), -(-x.shape[0] // (blocks * p.device.sms * teams))))
+    return {"lanes": lanes, "pieces": pieces, "rows": teams * rounds} if teams * rounds * size <= MOST else None
 
 
 def supports(p: Problem, head: Head) -> str | None:
@@ -56,19 +56,21 @@ def supports(p: Problem, head: Head) -> str | None:
 
 def choose(p: Problem, head: Head) -> dict[str, Any]:
     """The number of lanes with the lowest cost whose range of rows is not too long. Instructions as counted in the machine code."""
-    width = p["x"].itemsize
+    x = p["x"]
+    width, size = x.itemsize, x.shape[1] * x.itemsize
     element = 9 if p.op.startswith("layer_norm") else 6 if width == 2 else 5
-
-    def cost(c: Mapping[str, Any]) -> float:
-        issued = contiguous_rows.cost(row_bytes(p), c["lanes"], 16 // width, element, masks=85, rest=75)
-        return issued * (1 if _blocks(p, c["pieces"]) == 3 else TWO)
-
-    return min((c for lanes in (1, 2, 4, 8, 16, 32) if _fits(p, c := _config(p, lanes))), key=cost)
+    best, least = {}, inf
+    for lanes in (1, 2, 4, 8, 16, 32):
+        if c := _config(p, lanes):
+            issued = contiguous_rows.cost(size, lanes, 16 // width, element, masks=85, rest=75)
+            if (cost := issued * (1 if _blocks(p, width, c["pieces"]) == 3 else TWO)) < least:
+                best, least = c, cost
+    return best
 
 
 def configs(p: Problem, head: Head) -> list[dict[str, Any]]:
     resident = (48 * 1024, 64 * 1024, RESIDENT, 128 * 1024)
-    found = [c for lanes in (1, 2, 4, 8, 16, 32) for n in resident if _fits(p, c := _config(p, lanes, n))]
+    found = [c for lanes in (1, 2, 4, 8, 16, 32) for n in resident if (c := _config(p, lanes, n))]
     return [c for k, c in enumerate(found) if c not in found[:k]]
 
 

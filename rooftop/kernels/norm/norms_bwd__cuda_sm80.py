@@ -13,14 +13,15 @@ needed), of the 128 that a thread has in a block of 512."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
+from itertools import repeat
 from math import gcd
 from typing import Any
 
 from rooftop.core.head import Head
-from rooftop.core.spec import DTYPES, Launch, Meta, Problem
+from rooftop.core.spec import DTYPES, Launch, Meta, Problem, instance
 
 THREADS = 512  # of a block, at most
 # bytes in flight to a multiprocessor: 40 KiB saturate an H200's memory, but a row also stays in the ring while it is processed
@@ -29,7 +30,6 @@ RESERVED = 2048  # bytes of shared memory of a block besides the ring: 1 KiB of 
 BYTES = 19  # a cycle: a multiprocessor's share of an H200's 4.3 TB/s at 1.7 GHz
 OVERLAP = 0.25  # the fraction of the shorter times that is not hidden behind the longest
 ELEMENT, SUMS, EXCHANGE = 20, 120, 600  # instructions of an element, and of a warp's sums; cycles of a barrier and the sums after it
-TENSORS = ("s", "dy", "dx", "ds", "weight")
 
 
 @dataclass(frozen=True)
@@ -47,64 +47,48 @@ class Rows:
     itemsize: int
     sms: int
     shared: int  # bytes of shared memory that a block may have
-
-    @property
-    def least(self) -> int:
-        """Threads of a team: single elements are one a thread."""
-        return 1 if self.aligned else 32 // self.itemsize
-
-    @property
-    def pitch(self) -> int:
-        """Elements of a partial row, as pitch_of in _bwd_rows.cuh."""
-        return self.columns if self.aligned else (self.columns + 32 // self.itemsize) // 4 * 4
+    pitch: int  # elements of a partial row, as pitch_of in _bwd_rows.cuh
 
 
 @lru_cache(maxsize=16)
 def of(p: Problem) -> Rows:
-    s = p["s"]
-    per = 16 // s.itemsize
-    rows, columns = s.shape
-    aligned = columns % per == 0 and all(_aligned(m) for name in TENSORS if (m := p.get(name)) is not None)
-    period = 1 if aligned or rows == 1 else 16 // gcd(16, s.strides[0] * s.itemsize)
-    tensors = 2 if p.get("ds") is None else 3
-    sums = max(1, (p.get("dweight") is not None) + (p.get("dbias") is not None))
-    weight, card = p.get("weight") is not None, p.device
-    return Rows(rows, columns, max(1, columns // per), aligned, period, tensors, weight, sums, s.itemsize, card.sms, card.shared_per_block)
+    s, get = p["s"], p.get
+    itemsize, (rows, columns), card = s.itemsize, s.shape, p.device
+    per, aligned = 16 // itemsize, columns * itemsize % 16 == 0
+    for m in (s, get("dy"), get("dx"), get("ds"), get("weight")) if aligned else ():
+        if m is not None and (m.align < 16 or (len(m.shape) > 1 and m.shape[0] > 1 and m.strides[0] * itemsize % 16)):
+            aligned = False
+    period = 1 if aligned or rows == 1 else 16 // gcd(16, s.strides[0] * itemsize)
+    return Rows(
+        rows, columns, max(1, columns // per), aligned, period, 2 if get("ds") is None else 3, get("weight") is not None,
+        max(1, (get("dweight") is not None) + (get("dbias") is not None)), itemsize, card.sms, card.shared_per_block,
+        columns if aligned else (columns + 2 * per) // 4 * 4,
+    )
 
 
-def _aligned(m: Meta) -> bool:
-    return m.align >= 16 and all(m.strides[d] * m.itemsize % 16 == 0 for d in range(len(m.shape) - 1) if m.shape[d] > 1)
-
-
-def _ring(r: Rows, threads: int, vectors: int, stages: int) -> int:
-    """Bytes: the rows, the weight, the singles."""
-    return threads * (16 * vectors * (stages * r.tensors + r.weight) + (0 if r.aligned else 4 * stages * r.tensors))
-
-
-def _config(r: Rows, team: int, teams: int, vectors: int) -> dict[str, int] | None:
-    """With the given number of rows in the ring buffer, or as many as fit; None if the minimum does not fit."""
-    threads, fewest = team * teams, 2 if team <= 32 else 3
-    wanted = fewest - 1 + -(-RING // (threads * vectors * 16 * r.tensors))
-    for stages in range(min(wanted, 8), fewest - 1, -1):
-        if _ring(r, threads, vectors, stages) + RESERVED <= r.shared + 1024:
-            return {"team": team, "teams": teams, "vectors": vectors, "stages": stages}
-    return None
-
-
-def _candidates(r: Rows) -> Iterator[dict[str, int]]:
+def _candidates(r: Rows) -> list[dict[str, int]]:
+    """For each division of the threads among rows: a ring of RING bytes, or of as many rows as fit."""
     most = (4 if r.sums == 2 else 6) if r.aligned else (3 if r.sums == 2 else 4)  # more spill registers
+    least = 1 if r.aligned else 32 // r.itemsize  # threads of a team: single elements are one a thread
+    divided: list[tuple[int, int, int]] = []  # team, teams, vectors
     for vectors in range(1, most + 1):
-        lanes = max(r.least, min(8, r.vectors), -(-r.vectors // vectors))  # 8: a line of 128 bytes
-        lanes = 1 << (lanes - 1).bit_length()
+        lanes = 1 << (max(least, min(8, r.vectors), -(-r.vectors // vectors)) - 1).bit_length()  # 8: a line of 128 bytes
         warps = -(-r.vectors // (32 * vectors))
-        for threads in (64, 128, 256, 512):
-            if lanes <= 32 and (vectors == 1 or r.vectors > lanes) and (c := _config(r, lanes, threads // lanes, vectors)):
-                yield c
-        for teams in range(1, 17):
-            # on sm_80; longer rows have no other config
-            spills = vectors == 4 and r.itemsize == 4 and r.sums == 2 and r.vectors <= 3 * THREADS
-            if r.vectors > 32 and warps > 1 and warps * teams <= 16 and not spills and (c := _config(r, 32 * warps, teams, vectors)):
-                yield c
+        if lanes <= 32 and (vectors == 1 or r.vectors > lanes):
+            divided += (lanes, 64 // lanes, vectors), (lanes, 128 // lanes, vectors), (lanes, 256 // lanes, vectors), (lanes, 512 // lanes, vectors)
+        # on sm_80; longer rows have no other config
+        spills = vectors == 4 and r.itemsize == 4 and r.sums == 2 and r.vectors <= 3 * THREADS
+        if r.vectors > 32 and warps > 1 and not spills:
+            divided += zip(repeat(32 * warps), range(1, 16 // warps + 1), repeat(vectors))
+    found = []
+    for team, teams, vectors in divided:
+        threads, fewest = team * teams, 2 if team <= 32 else 3
+        vector = 16 * threads * vectors  # bytes of a tensor in a row of the ring, without its singles
+        wanted = fewest - 1 + -(-RING // (vector * r.tensors))
+        stages = min(wanted, 8, (r.shared + 1024 - RESERVED - vector * r.weight) // (r.tensors * (vector + (0 if r.aligned else 4 * threads))))
+        if stages >= fewest:
+            found.append({"team": team, "teams": teams, "vectors": vectors, "stages": stages})
+    return found
 
 
 def _cycles(r: Rows, c: Mapping[str, int]) -> float:
@@ -117,9 +101,9 @@ def _cycles(r: Rows, c: Mapping[str, int]) -> float:
     at_once = teams * row * min(1.0, (c["stages"] - 1) * teams * row * r.tensors / (r.tensors + 1) / 40960)
     issue = team * teams / 32 * per_warp / 4
     latency = 2 * per_warp + (EXCHANGE if team > 32 else 0)
-    partial = blocks(r, c) * r.columns * 8 * r.sums / r.sms
+    sums = blocks(r, c) * r.columns * 8 * r.sums / r.sms
     memory = teams * row / BYTES * (teams * row / at_once)
-    return rounds * (max(issue, latency, memory) + OVERLAP * (issue + latency + memory)) + partial / BYTES
+    return rounds * (max(issue, latency, memory) + OVERLAP * (issue + latency + memory)) + sums / BYTES
 
 
 def choose(p: Problem, head: Head | None = None) -> dict[str, int]:
@@ -128,7 +112,7 @@ def choose(p: Problem, head: Head | None = None) -> dict[str, int]:
 
 @lru_cache(maxsize=16)
 def _fastest(r: Rows) -> dict[str, int]:
-    return min(_candidates(r), key=lambda c: _cycles(r, c))
+    return min(_candidates(r), key=partial(_cycles, r))
 
 
 def configs(p: Problem, head: Head | None = None) -> list[dict[str, int]]:
@@ -157,7 +141,7 @@ def refuses(p: Problem) -> str | None:
         return "there must be a row"
     if r.count >= 2**31 - 2**20:
         return f"rows are counted in 32 bits; given {r.count}"
-    if next(_candidates(r), None) is None:
+    if not _candidates(r):
         return f"a row must fit one block's registers and shared memory; given {r.columns * r.itemsize} bytes"
     return None
 
@@ -169,62 +153,67 @@ def blocks(r: Rows, c: Mapping[str, int]) -> int:
     return max(1, min(r.sms, wanted + r.period - 1) // r.period) * r.period
 
 
-def partial_rows(p: Problem, count: int) -> dict[str, Meta]:
-    partial = Meta((count, of(p).pitch), "f32")
-    return {name: partial for name, of_rows in (("pw", "dweight"), ("pb", "dbias")) if p.get(of_rows) is not None}
+def partial_rows(p: Problem, count: int, pitch: int) -> dict[str, Meta]:
+    rows = Meta((count, pitch), "f32")
+    found = {} if p.get("dweight") is None else {"pw": rows}
+    return found if p.get("dbias") is None else {**found, "pb": rows}
 
 
 def scratch(p: Problem, config: Mapping[str, int], head: Head | None = None) -> dict[str, Meta]:
-    return partial_rows(p, blocks(of(p), config))
+    r = of(p)
+    return partial_rows(p, blocks(r, config), r.pitch)
 
 
-def flags(p: Problem, made: Mapping[str, Meta]) -> str:
+def flags(p: Problem, r: Rows, made: Mapping[str, Meta]) -> tuple[bool, ...]:
     """The last template arguments of the kernels: ALIGNED, CENTRE, SECOND, WEIGHT, BIAS."""
-    r, centre = of(p), p.op.startswith("layer_norm")
-    return ", ".join(str(v).lower() for v in (r.aligned, centre, r.tensors == 3, r.weight, "pb" in made))
+    return r.aligned, p.op.startswith("layer_norm"), r.tensors == 3, r.weight, "pb" in made
 
 
-def arguments(p: Problem, config: Mapping[str, int], head: Head, made: Mapping[str, Meta]) -> tuple[dict[str, Any], tuple[str, ...]]:
+def arguments(
+    p: Problem, r: Rows, config: Mapping[str, int], head: Head, made: Mapping[str, Meta]
+) -> tuple[dict[str, Any], tuple[str, ...]]:
     """The first arguments of all kernels, and their types."""
     args, types = head.arguments(p, config)
-    partial = {name: name if name in made else None for name in ("pw", "pb")}
-    return {**args, "period": of(p).period, **partial}, (*types, "i32", "ptr", "ptr")
+    more = {"period": r.period, "pw": "pw" if "pw" in made else None, "pb": "pb" if "pb" in made else None}
+    return {**args, **more}, (*types, "i32", "ptr", "ptr")
 
 
 def launches(p: Problem, config: Mapping[str, int], head: Head) -> list[Launch]:
-    r, made = of(p), scratch(p, config)
-    team, teams, vectors, stages = (config[name] for name in ("team", "teams", "vectors", "stages"))
-    args, types = arguments(p, config, head, made)
+    r = of(p)
+    grid = blocks(r, config)
+    made = partial_rows(p, grid, r.pitch)
+    team, teams, vectors, stages = config["team"], config["teams"], config["vectors"], config["stages"]
+    args, types = arguments(p, r, config, head, made)
     element = DTYPES[p["s"].dtype].cuda
     if team <= 32:
-        kernel = f"norm_bwd_warp<{element}, {team}, {vectors}, {stages}, {flags(p, made)}>"
+        kernel = instance("norm_bwd_warp", element, team, vectors, stages, *flags(p, r, made))
     else:
-        kernel = f"norm_bwd_block<{element}, {vectors}, {stages}, {flags(p, made)}>"
+        kernel = instance("norm_bwd_block", element, vectors, stages, *flags(p, r, made))
         args["teams"], types = teams, (*types, "i32")
     together = team * teams // 32 if team <= 32 else teams  # partial rows that a block adds in shared memory
-    grid, shared = blocks(r, config), max(_ring(r, team * teams, vectors, stages), 8 * r.pitch * together if made and together > 1 else 0)
+    # the rows with their singles, and the weight
+    ring = team * teams * (16 * vectors * (stages * r.tensors + r.weight) + (0 if r.aligned else 4 * stages * r.tensors))
+    shared = max(ring, 8 * r.pitch * together if made and together > 1 else 0)
     first = Launch(kernel, (grid,), args, types=types, block=(team * teams,), shared=shared, chained=p.device.arch >= 90)
-    return [first, *column_sums(p, grid, made)]
+    return [first, *column_sums(p, r, grid, made)]
 
 
-def column_sums(p: Problem, count: int, made: Mapping[str, Meta], together: bool = False) -> list[Launch]:
+def column_sums(p: Problem, r: Rows, count: int, made: Mapping[str, Meta], together: bool = False) -> list[Launch]:
     """The launch that adds `count` partial rows; none if no sum is computed. `together`: they have C elements and no gaps, whatever the
     alignment."""
     pw, pb = "pw" in made, "pb" in made
     if not (pw or pb):
         return []
-    r = of(p)
     height = max(8, min(32, 1 << (-(-count // 4) - 1).bit_length()))
     deep = min(8, 1 << (-(-count // height) - 1).bit_length())
-    args: dict[str, tuple[str, Any]] = {
-        "count": ("i32", count), "C": ("i32", r.columns), "pw": ("ptr", "pw" if pw else None),
-        "dweight": ("ptr", "dweight" if pw else None), "pb": ("ptr", "pb" if pb else None), "dbias": ("ptr", "dbias" if pb else None),
-        "s": ("ptr", "s"), "ss": ("i64", p["s"].strides[0]), "period": ("i32", r.period),
+    s = p["s"]
+    args = {
+        "count": count, "C": r.columns, "pw": "pw" if pw else None, "dweight": "dweight" if pw else None, "pb": "pb" if pb else None,
+        "dbias": "dbias" if pb else None, "s": "s", "ss": s.strides[0], "period": r.period,
     }
     return [
         Launch(
-            f"norm_bwd_columns<{DTYPES[p['s'].dtype].cuda}, {height}, {deep}, {str(r.aligned or together).lower()}>",
-            (-(-r.columns // 32), pw + pb), {n: v for n, (_, v) in args.items()}, types=tuple(t for t, _ in args.values()),
-            block=(32, height), chained=p.device.arch >= 90,
+            instance("norm_bwd_columns", DTYPES[s.dtype].cuda, height, deep, r.aligned or together), (-(-r.columns // 32), pw + pb), args,
+            types=("i32", "i32", "ptr", "ptr", "ptr", "ptr", "ptr", "i64", "i32"), block=(32, height), chained=p.device.arch >= 90,
         )
     ]

@@ -27,7 +27,7 @@ from typing import Any
 from rooftop.core.head import Head
 from rooftop.core.spec import DTYPES, Launch, Meta, Problem, instance
 from rooftop.kernels.norm import _cluster_slices
-from rooftop.kernels.norm._cluster_slices import ANY, BYTES, KIB, LAYER, RMS, Choice, Rows, takes_turns, traffic
+from rooftop.kernels.norm._cluster_slices import ANY, BYTES, KIB, LAYER, RMS, Choice, Rows, round_of
 
 SUMS = {"shared": 0, "registers": 1, "split": 2}
 THREADS = 3072  # blocks · threads · (3 with all sums in registers, else 2): what a register file holds
@@ -37,11 +37,11 @@ THREADS = 3072  # blocks · threads · (3 with all sums in registers, else 2): w
 def of(p: Problem) -> Rows:
     s = p["s"]
     tensors = [p.get(n) for n in ("s", "dy", "dx", "ds", "weight")]
-    aligned = s.shape[1] * s.itemsize % 16 == 0 and all(map(_cluster_slices.rows_aligned, tensors))
+    aligned = s.shape[1] * s.itemsize % 16 == 0 and _cluster_slices.rows_aligned(*tensors)
     layout = _cluster_slices.Slices(s.shape[1], s.itemsize, s.strides[0], aligned)
     same_alignment = aligned or _cluster_slices.same_starts(*tensors[:4])
-    second, weight, bias = (p.get(n) is not None for n in ("ds", "dweight", "dbias"))
-    return Rows(s.shape[0], layout, same_alignment, second, weight, bias, p.op.startswith("layer_norm"), p.device.sms, p.device)
+    given = p.get("ds") is not None, p.get("dweight") is not None, p.get("dbias") is not None
+    return Rows(s.shape[0], layout, same_alignment, *given, p.op.startswith("layer_norm"), p.device.sms, p.device)
 
 
 def share(
@@ -123,9 +123,8 @@ def _refusal(r: Rows) -> str | None:
     """Why clusters cannot hold these rows, or None."""
     if not r.same_alignment:
         return "rows must start on 16 bytes, or all of s, dy, ds and dx as far from them"
-    most = 512 * KIB
-    if r.bytes > most:
-        return f"three rows of s and dy, the weight and its sums must fit a cluster's sixteen blocks: rows of {most} bytes; given {r.bytes}"
+    if r.bytes > 512 * KIB:
+        return f"three rows of s and dy, the weight and its sums must fit a cluster's sixteen blocks: rows of {512 * KIB} bytes; given {r.bytes}"
     return None
 
 
@@ -141,94 +140,92 @@ ROUNDS = 8  # with fewer rows a cluster, filling and draining the ring costs mor
 GAIN = 0.96  # a config must be faster than this factor to replace the table's, which was timed
 
 
-def _registers(c: Mapping[str, Any]) -> int:
-    """Registers a thread under __launch_bounds__: each of the four schedulers has 512 registers a lane for its warps, allocated in units of
-    eight."""
-    return 512 // -(-c["blocks"] * c["threads"] // 128) // 8 * 8
-
-
-def _unspilled(r: Rows, c: Mapping[str, Any]) -> bool:
+def _unspilled(r: Rows, cluster: int, pieces: int, threads: int, blocks: int) -> bool:
     """Whether the compiler keeps everything in registers, as `rooftop inspect` shows. With 16-bit elements it spills some bytes of three
     and four packs, whatever the limit, except in these cases. The 8 to 16 bytes that it spills of four packs of odd float32 rows are
-    allowed: with fewer packs more multiprocessors would idle."""
-    pieces, room = c["pieces"], _registers(c)
-    half = r.slices.itemsize == 2
-    if r.centre and pieces == 4 and r.slices.fit(c["cluster"], pieces, c["threads"]) == 2:  # rows that fill all threads
+    allowed: with fewer packs more multiprocessors would idle. A thread has so many registers under __launch_bounds__: each of the four
+    schedulers has 512 a lane for its warps, allocated in units of eight."""
+    room, half, aligned = 512 // -(-blocks * threads // 128) // 8 * 8, r.slices.itemsize == 2, r.slices.aligned
+    if r.centre and pieces == 4 and aligned and r.bytes == 16 * cluster * pieces * threads:  # rows that fill all threads
         return False
     if half and pieces == 4:
-        return r.centre and c["cluster"] > 1 and room == 128
-    if half and pieces == 3 and (r.centre or c["cluster"] == 1):
+        return r.centre and cluster > 1 and room == 128
+    if half and pieces == 3 and (r.centre or cluster == 1):
         return False
-    if pieces == 4 and not r.slices.aligned and room > 144:
-        return False
-    if pieces == 4 and not r.slices.aligned and r.centre and c["cluster"] > 1 and room == 128:
-        return True
-    return room >= (128 if half and r.centre and pieces == 2 else REGISTERS[pieces] + (0 if r.slices.aligned else 16))
+    if pieces == 4 and not aligned and (room > 144 or (r.centre and cluster > 1 and room == 128)):
+        return room == 128
+    return room >= (128 if half and r.centre and pieces == 2 else REGISTERS[pieces] + (0 if aligned else 16))
 
 
-def lasts(memory: float, warps: int, packs: int, centre: bool, itemsize: int, exchange: float = 1.0) -> float:
-    """Cycles of a multiprocessor for a round, in which each of its clusters processes a row; its `warps` warps have `packs` packs a lane
-    each. A round takes as long as the memory traffic, or as the reduction of a row's sums and the instructions if these take longer.
-    `exchange`: a factor on the cycles of the reduction."""
-    a_pack = PACK * (1.5 if centre else 1) * (1 if itemsize == 2 else 0.63)
-    own = EXCHANGE * (1.47 if centre else 1) * exchange + warps * packs * a_pack / 4
-    return takes_turns(memory, own)
+def costs(centre: bool, itemsize: int) -> tuple[float, float]:
+    """Cycles of the reduction of a row's sums, and instructions of a warp for a pack a lane."""
+    return EXCHANGE * (1.47 if centre else 1), PACK * (1.5 if centre else 1) * (1 if itemsize == 2 else 0.63)
 
 
-def _share(r: Rows, c: Mapping[str, Any], rows: int) -> float:
+def _launched(r: Rows, rows: int, room: int) -> tuple[int, int]:
+    """Clusters, if so many are resident at once, and the runs of rows of each. Of aligned rows: as if there were no end of them."""
+    clusters = room if r.slices.aligned else r.slices.clusters(rows, room)
+    return clusters, 1 if r.slices.aligned else r.slices.runs(clusters)
+
+
+def _share(r: Rows, c: Mapping[str, Any], rows: int, launched: tuple[int, int], cycles: tuple[float, float]) -> float:
     """The estimated speed for this number of rows, as a fraction of the memory's, fitted to timings on an H200: the rounds, in which each
-    cluster processes a row, and then the partial rows."""
-    room = _cluster_slices.resident(r.card, c["cluster"], c["blocks"])
-    clusters = r.slices.clusters(1 << 30 if r.slices.aligned else rows, room)
-    odd = not r.slices.aligned and r.slices.itemsize == 2
-    least, memory = traffic(r, c, clusters, 2, 4 if r.second else 3)
-    exchange = (0.72 if c["joint"] else 1) * (0.75 if c["cluster"] == 1 else 1)
-    round_ = lasts(memory, c["blocks"] * c["threads"] // 32, c["pieces"], r.centre, r.slices.itemsize, exchange) * (1.1 if odd else 1)
+    cluster processes a row, and then the partial rows. `launched`: clusters and their runs; `cycles`: the costs."""
+    size, blocks, aligned, (clusters, runs), (exchange, pack) = c["cluster"], c["blocks"], r.slices.aligned, launched, cycles
+    own = exchange * ((0.72 if c["joint"] else 1) * (0.75 if size == 1 else 1)) + blocks * c["threads"] // 32 * c["pieces"] * pack / 4
+    least, round_ = round_of(r, size, blocks, c["stages"], clusters, 2, 4 if r.second else 3, own)
     partial = 6 * clusters * r.slices.columns * r.parameters / (BYTES * r.sms)  # written once; half of them are read from the L2
-    rounds = rows / clusters + _cluster_slices.EMPTY * (r.slices.runs(clusters) - 1)
-    return least * rows / clusters / (rounds * round_ + partial)
+    rounds = rows / clusters + _cluster_slices.EMPTY * (runs - 1)
+    odd = not aligned and r.slices.itemsize == 2
+    return least * rows / clusters / (rounds * (round_ * (1.1 if odd else 1)) + partial)
 
 
 @lru_cache(maxsize=64)
-def _candidates(r: Rows) -> tuple[dict[str, Any], ...]:
-    """Of rows of which `count` is 0: what fits does not depend on it."""
-    joint = r.centre and r.slices.itemsize == 2
+def _candidates(r: Rows) -> list[dict[str, Any]]:
+    """Of rows of which `count` is 0: what fits does not depend on it. In the order of their blocks and pieces. A fourth row in the ring
+    only where three keep too few bytes in flight."""
+    edge = 0 if r.slices.aligned else _cluster_slices.EDGE
+    one = share(1, 1, 1, 3, joint=r.centre and r.slices.itemsize == 2)
     found = []
-    for size, pieces in product((1, 2, 4, 8, 16), (1, 2, 3, 4)):
-        one = _complete(r, share(size, pieces, 1, 3, joint=joint))
-        room = THREADS // (3 * one["threads"])  # blocks
-        for blocks, stages in product(range(1, min(room, 4) + 1), (3, 4)):
-            c = {**one, "blocks": blocks, "stages": stages}
-            if runs(r, c) and _unspilled(r, c):
-                found.append(c)
-    return tuple(found)
+    for size in [n for n in (1, 2, 4, 8, 16) if n == 1 or r.bytes > 4096 * n]:
+        for pieces in (1, 2, 3, 4):
+            threads = r.slices.threads(size, pieces)
+            slots = pieces * threads + edge
+            places = range(-(-256 // threads), min(THREADS // (3 * threads), 4) + 1)  # for blocks, by their threads and registers
+            fixed = 16 * slots * r.weight + (512 if edge else 0)
+            if not places or 96 * slots + fixed + _cluster_slices.SYSTEM > _cluster_slices.SHARED:
+                continue
+            fixed += _static(threads, size)
+            for blocks in places:
+                room = (_cluster_slices.SHARED // blocks - _cluster_slices.SYSTEM - fixed) // (32 * slots)  # for rows
+                few = blocks * 2 * 2 * r.bytes < _cluster_slices.FLYING * size
+                for stages in range(3, min(room, 4 if few else 3) + 1) if room >= 3 and _unspilled(r, size, pieces, threads, blocks) else ():
+                    found.append({**one, "cluster": size, "pieces": pieces, "blocks": blocks, "stages": stages, "threads": threads})
+    return found
 
 
-def _fastest(r: Rows) -> dict[str, Any] | None:
+def _fastest(r: Rows, table: Mapping[str, Any]) -> dict[str, Any] | None:
     """The config with the lowest estimate, for rows of more than 4 KiB with several rows a cluster; None if the table decides. Configs
     whose ring fills shared memory are the fastest: the reduction of a row's sums over warps and blocks takes as long for a short slice as
     for a long one."""
-    if not r.count:
-        return None
-    rows = 1 << r.count.bit_length() - 1  # rounded to a power of two, so that a new number of rows seldom compiles a new kernel
-    table = _of_table(r)
+    rows = 1 << max(r.count.bit_length() - 1, 0)  # rounded to a power of two, so that a new number of rows seldom compiles a new kernel
     # blocks hide each other's reductions: 0.88 to 0.99
-    if r.bytes <= 4 * KIB or r.second or (not r.centre and table["cluster"] == 1 and table["blocks"] > 1):
+    if not r.count or r.bytes <= 4 * KIB or r.second or (not r.centre and table["cluster"] == 1 and table["blocks"] > 1):
         return None
-    resident = _cluster_slices.resident
-    waited = [
-        c for c in _candidates(replace(r, count=0))
-        if rows >= ROUNDS * r.slices.clusters(r.count, resident(r.card, c["cluster"], c["blocks"]))
-    ]
-    timed = [(-round(_share(r, c, rows), 2), c["cluster"], c["pieces"], i) for i, c in enumerate(waited)]
-    best = dict(waited[min(timed)[-1]]) if timed else None
-    # the table was timed with one run
-    untimed = r.slices.runs(r.slices.clusters(rows, resident(r.card, table["cluster"], table["blocks"]))) > 1
-    return best if best and (untimed or GAIN * _share(r, best, rows) > _share(r, table, rows)) else None
-
-
-def _of_table(r: Rows) -> dict[str, Any]:
-    return _complete(r, next(c.config for c in TABLE if c.takes(r)))
+    resident = dict(zip((1, 2, 4, 8, 16), map(r.card.resident, (1, 2, 4, 8, 16)), strict=True))
+    best, speed, exact, cycles = None, -1.0, 0.0, costs(r.centre, r.slices.itemsize)
+    known: dict[int, tuple[int, tuple[int, int]]] = {}  # by the clusters that are resident at once: how many there are, and for `rows`
+    for c in _candidates(replace(r, count=0)):
+        room = resident[c["cluster"]] * c["blocks"]
+        if room not in known:
+            known[room] = r.slices.clusters(r.count, room), _launched(r, rows, room)
+        clusters, launched = known[room]
+        if rows >= ROUNDS * clusters and (found := round(of_memory := _share(r, c, rows, launched, cycles), 2)) > speed:
+            best, speed, exact = c, found, of_memory
+    if best is None:
+        return None
+    launched = _launched(r, rows, resident[table["cluster"]] * table["blocks"])  # the table was timed with one run
+    return dict(best) if launched[1] > 1 or GAIN * exact > _share(r, table, rows, launched, cycles) else None
 
 
 def share_of(p: Problem) -> float:
@@ -236,11 +233,19 @@ def share_of(p: Problem) -> float:
     r = of(p)
     config = choose(p)
     fair = r.bytes > 2 * KIB and not r.second and not _refusal(r) and r.count >= ROUNDS * clusters(p, r, config)
-    return _share(r, config, r.count) if fair else 0.0
+    launched = _launched(r, r.count, r.card.resident(config["cluster"]) * config["blocks"])
+    return _share(r, config, r.count, launched, costs(r.centre, r.slices.itemsize)) if fair else 0.0
 
 
 def choose(p: Problem, head: Head | None = None) -> dict[str, Any]:
-    return _fastest(of(p)) or _of_table(of(p))
+    r = of(p)
+    table = _complete(r, _cluster_slices.of_table(TABLE, r).config)
+    return _fastest(r, table) or table
+
+
+def _static(threads: int, cluster: int) -> int:
+    """Bytes of static shared memory: the parts of warps and blocks."""
+    return 128 * -(-(threads // 2 * (2 if cluster == 1 else 1) + 32 * cluster + 32) // 128)
 
 
 def _shared(r: Rows, c: Mapping[str, Any]) -> int:
@@ -259,9 +264,8 @@ def runs(r: Rows, c: Mapping[str, Any]) -> bool:
         or (c["cluster"] > 1 and r.bytes <= 4096 * c["cluster"])
     ):
         return False
-    static = 128 * -(-(threads // 2 * (2 if c["cluster"] == 1 else 1) + 32 * c["cluster"] + 32) // 128)
-    grouped = c["group"] == 1 or (c["cluster"] == 1 and r.slices.aligned and r.parameters)
-    return grouped and _cluster_slices.fits(blocks, threads, _shared(r, c), static)
+    grouped = c["group"] == 1 or (c["cluster"] == 1 and r.slices.aligned and r.parameters > 0)
+    return grouped and _cluster_slices.fits(blocks, threads, _shared(r, c), _static(threads, c["cluster"]))
 
 
 def configs(p: Problem, head: Head) -> list[dict[str, Any]]:
@@ -276,7 +280,7 @@ def configs(p: Problem, head: Head) -> list[dict[str, Any]]:
 
 def clusters(p: Problem, r: Rows, c: Mapping[str, Any]) -> int:
     size, group = c["cluster"], c["group"]
-    return r.slices.clusters(r.count, _cluster_slices.resident(p.device, size * group, c["blocks"]) * group, group)
+    return r.slices.clusters(r.count, p.device.resident(size * group) * c["blocks"] * group, group)
 
 
 def scratch(p: Problem, c: Mapping[str, Any], head: Head) -> dict[str, Meta]:

@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from rooftop.core.head import Head
-from rooftop.core.spec import DTYPES, Launch, Meta, Problem
+from rooftop.core.spec import DTYPES, Launch, Meta, Problem, instance
 from rooftop.kernels.norm import _row_groups
 from rooftop.kernels.norm import norms_bwd__cuda_sm80 as short
 from rooftop.kernels.norm._row_groups import LongRows
 
 
 def of(p: Problem) -> LongRows:
-    r = short.of(p)
+    return _of(p, short.of(p))
+
+
+def _of(p: Problem, r: short.Rows) -> LongRows:
     most = 4 if r.sums == 1 or (r.aligned and r.itemsize == 2) else 3  # more spill registers
     return LongRows(
         r.count, r.vectors, r.aligned, r.period, r.tensors, int(r.weight), 4 if p.op.startswith("layer_norm") else 2, r.sms, r.shared, most
@@ -35,8 +38,8 @@ def configs(p: Problem, head: Head) -> list[dict[str, int]]:
 
 def scratch(p: Problem, config: Mapping[str, int], head: Head) -> dict[str, Meta]:
     """Partial rows of dweight and dbias, one a group; the mailbox, which starts as zeros."""
-    r = of(p)
-    return {**short.partial_rows(p, _row_groups.groups(r, config["blocks"])), "mail": _row_groups.mail(r, config["blocks"])}
+    rows, r = short.of(p), of(p)
+    return {**short.partial_rows(p, _row_groups.groups(r, config["blocks"]), rows.pitch), "mail": _row_groups.mail(r, config["blocks"])}
 
 
 def zeroed(p: Problem, config: Mapping[str, int], head: Head) -> tuple[str, ...]:
@@ -44,14 +47,16 @@ def zeroed(p: Problem, config: Mapping[str, int], head: Head) -> tuple[str, ...]
 
 
 def launches(p: Problem, config: Mapping[str, int], head: Head) -> list[Launch]:
-    r, made = of(p), scratch(p, config, head)
+    rows = short.of(p)
+    r = _of(p, rows)
     blocks, threads, vectors, stages, lag = (config[name] for name in ("blocks", "threads", "vectors", "stages", "lag"))
     places = _row_groups.groups(r, blocks)
-    args, types = short.arguments(p, config, head, made)
+    made = short.partial_rows(p, places, rows.pitch)
+    args, types = short.arguments(p, rows, config, head, made)
     args |= {"blocks": blocks, "all_mail": "mail"}
-    kernel = f"norm_bwd_long<{DTYPES[p['s'].dtype].cuda}, {vectors}, {stages}, {lag}, {short.flags(p, made)}>"
+    kernel = instance("norm_bwd_long", DTYPES[p["s"].dtype].cuda, vectors, stages, lag, *short.flags(p, rows, made))
     first = Launch(
         kernel, (places * blocks,), args, types=(*types, "i32", "ptr"), block=(threads,),
         shared=_row_groups.ring(r, threads, vectors, stages), cooperative=True
     )
-    return [first, *short.column_sums(p, places, made)]
+    return [first, *short.column_sums(p, rows, places, made)]

@@ -125,4 +125,4 @@ def launches(p: Problem, c: Mapping[str, int], head: Head) -> list[Launch]:
     args, types = {**args, **{name: name if name in made else None for name in ("pw", "pb")}}, (*types, "ptr", "ptr")
     count = blocks(p, c)
     first = Launch(kernel, (count,), args, types=types, block=(BLOCK,), shared=_shared(p, c), chained=p.device.arch >= 90)
-    return [first, *bwd_rows.column_sums(p, count, made, together=True)]
+    return [first, *bwd_rows.column_sums(p, bwd_rows.of(p), count, made, together=True)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from rooftop.core.spec import DTYPES, Launch, Problem
+from rooftop.core.spec import DTYPES, Launch, Problem, typed
 
 THREADS, LIST, ROUND = 256, 1024, 256 * 16  # as in the kernel
 CAPACITY = ROUND + LIST + 2048  # entries: an iteration besides the list, and as many again as accumulate between two selections
@@ -22,6 +22,6 @@ def rows_launch(p: Problem, only: int) -> Launch:
     }
     kernel = f"draws::sample_rows<{DTYPES[x.dtype].cuda}, {str(only == 0).lower()}>"
     return Launch(
-        kernel, (rows,), {name: v for name, (v, _) in args.items()}, types=tuple(t for _, t in args.values()),
+        kernel, (rows,), **typed(args, value_first=True),
         block=(THREADS,), shared=CAPACITY * 8, chained=p.device.arch >= 90,
     )

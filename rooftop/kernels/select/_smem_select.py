@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from rooftop.core.spec import DTYPES, Device, Launch, Meta, Problem
+from rooftop.core.spec import DTYPES, Device, Launch, Meta, Problem, typed
 from rooftop.kernels.select import _top_k
 
 THREADS = 512  # as in selections__cuda_sm90.cu
@@ -53,7 +53,7 @@ def launches(
     }
     return [
         Launch(
-            f"held_select<{DTYPES[p['x'].dtype].cuda}>", (rows * cluster,), {n: v for n, (v, _) in args.items()},
-            types=tuple(t for _, t in args.values()), block=(THREADS,), cluster=(cluster,), shared=16 * each, chained=True,
+            f"held_select<{DTYPES[p['x'].dtype].cuda}>", (rows * cluster,), **typed(args, value_first=True),
+            block=(THREADS,), cluster=(cluster,), shared=16 * each, chained=True,
         )
     ]

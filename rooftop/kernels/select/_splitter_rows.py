@@ -34,13 +34,16 @@ def _room(p: Problem, threads: int) -> int:
 def _held(p: Problem, threads: int, whole: int, part: int) -> dict[str, int] | None:
     """Sample size, slots and capacity of a block that reads `part` elements of `whole`: the sample size that minimises the sample plus the
     elements inside the bracket."""
-    room, found = _room(p, threads), []
+    room, key, least, best = _room(p, threads), key_bytes(p), 0, None
     for m in SAMPLES:
-        slots = max(-(-inside(whole, m) * part // (whole * threads)) + 1, ceil(m / threads))
+        if 8 * m > whole:
+            break
+        most = inside(whole, m)
+        slots = max(-(-most * part // (whole * threads)) + 1, ceil(m / threads))
         capacity = (slots + BEHIND) * threads
-        if 8 * m <= whole and capacity <= room and m * key_bytes(p) <= capacity * (key_bytes(p) + 4):
-            found.append((m + inside(whole, m), {"sample": m, "slots": slots, "capacity": capacity}))
-    return min(found, key=lambda f: f[0])[1] if found else None
+        if capacity <= room and m * key <= capacity * (key + 4) and (best is None or m + most < least):
+            least, best = m + most, {"sample": m, "slots": slots, "capacity": capacity}
+    return best
 
 
 def plan(p: Problem) -> dict[str, Any] | None:

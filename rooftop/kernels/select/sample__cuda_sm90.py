@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from rooftop.core.head import Head
-from rooftop.core.spec import DTYPES, Launch, Problem
+from rooftop.core.spec import DTYPES, Launch, Problem, typed
 from rooftop.kernels.select import _draw_rows, _smem_select
 
 STATIC = 36 * 1024  # bytes of shared memory beside the logits: a histogram or lists, sums, and what the driver keeps
@@ -76,7 +76,7 @@ def launches(p: Problem, config: Mapping[str, Any], head: Head) -> list[Launch]:
         "seed": ("seed", "i32"), "seeds": (None if p.get("seeds") is None else "seeds", "ptr"), "apart": (apart, "i32"), "out": ("out", "ptr"),
     }
     clusters = Launch(
-        f"sample_clusters<{DTYPES[x.dtype].cuda}, {cluster}, {threads}>", (rows * cluster,), {name: v for name, (v, _) in args.items()},
-        types=tuple(t for _, t in args.values()), block=(threads,), cluster=(cluster,), shared=16 * packs, chained=True,
+        f"sample_clusters<{DTYPES[x.dtype].cuda}, {cluster}, {threads}>", (rows * cluster,), **typed(args, value_first=True),
+        block=(threads,), cluster=(cluster,), shared=16 * packs, chained=True,
     )
     return [_draw_rows.rows_launch(p, apart), clusters] if apart else [clusters]

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from rooftop.core.head import Head
-from rooftop.core.spec import DTYPES, Device, Launch, Problem
+from rooftop.core.spec import DTYPES, Device, Launch, Problem, typed
 from rooftop.ops._ordering import LONGEST
 
 THREADS, LIST, BEHIND, CHUNKS = 256, 1024, 1024, 1024  # as in the kernel
@@ -52,7 +52,7 @@ def launches(p: Problem, config: Mapping[str, Any], head: Head) -> list[Launch]:
     }
     return [
         Launch(
-            f"sample_stream<{DTYPES[x.dtype].cuda}>", (rows,), {name: v for name, (v, _) in args.items()},
-            types=tuple(t for _, t in args.values()), block=(THREADS,), shared=8 * config["capacity"], chained=p.device.arch >= 90,
+            f"sample_stream<{DTYPES[x.dtype].cuda}>", (rows,), **typed(args, value_first=True), block=(THREADS,),
+            shared=8 * config["capacity"], chained=p.device.arch >= 90,
         )
     ]

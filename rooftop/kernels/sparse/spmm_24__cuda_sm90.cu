@@ -134,10 +134,6 @@ spmm(int M, int N, int slices, int tall, int across, int band, const __grid_cons
     }
 }
 
-__device__ inline void cluster_sync() {
-    asm volatile("barrier.cluster.arrive.release.aligned;\n\tbarrier.cluster.wait.acquire.aligned;" ::: "memory");
-}
-
 /// Up to 64 columns: bound by the memory of S. The SPLIT blocks of a cluster have 128 rows and a part of K each, 256 columns a stage, so that
 /// enough blocks draw on the memory; the first adds the sums of the others, in order. values_map: boxes of 128 rows of 64 values; b_map:
 /// boxes of 64 rows of 64 (NEAR), or 128 rows of 64. slices: pieces of 256 columns; each: of a block. The rest as above.

@@ -34,26 +34,28 @@ def _stages(p: Problem, wide: int) -> int:
     return min(6, (p.device.shared_per_block - 1024) // (STAGE + 512 * wide))
 
 
-def _seconds(p: Problem, split: int) -> float:
-    """Predicted time."""
-    (stripes, slices), (m, n) = p["meta"].shape[:2], (p["values"].shape[0], p["b"].shape[1])
-    tall, each = -(-stripes // 8), -(-slices // split)
-    rounds = -(-tall * split // p.device.sms)
-    blocks = min(p.device.sms, tall * split)
-    memory = rounds * each * max(STAGE * blocks / MEMORY, (STAGE + 512 * n) / ONE)
-    return START + memory + (SECOND + 2 * split * m * n * 4 / PARTS if split > 1 else 0.0)
+def _predicted(p: Problem) -> list[tuple[float, int]]:
+    """The time in seconds of each number of parts of K, the best first."""
+    (stripes, slices), (m, n), sms = p["meta"].shape[:2], (p["values"].shape[0], p["b"].shape[1]), p.device.sms
+    tall, found = -(-stripes // 8), []
+    for split in range(1, 17):
+        each = -(-slices // split)
+        if split == 1 or -(-slices // each) == split:
+            rounds, blocks = -(-tall * split // sms), min(sms, tall * split)
+            memory = rounds * each * max(STAGE * blocks / MEMORY, (STAGE + 512 * n) / ONE)
+            found.append((START + memory + (SECOND + 2 * split * m * n * 4 / PARTS if split > 1 else 0.0), split))
+    return sorted(found)
 
 
 def seconds(p: Problem) -> float:
     """Predicted time of the best config."""
-    return _seconds(p, configs(p, None)[0]["split"])
+    return _predicted(p)[0][0]
 
 
 def configs(p: Problem, head: Any) -> list[dict[str, Any]]:
-    slices, wide = p["meta"].shape[1], _wide(p)
+    wide = _wide(p)
     stages = _stages(p, wide)
-    splits = [s for s in range(1, 17) if s == 1 or -(-slices // -(-slices // s)) == s]
-    return [{"wide": wide, "stages": stages, "split": s} for s in sorted(splits, key=lambda s: _seconds(p, s))]
+    return [{"wide": wide, "stages": stages, "split": split} for _, split in _predicted(p)]
 
 
 def choose(p: Problem, head: Any) -> dict[str, Any]:

@@ -19,7 +19,6 @@ tile   = 256
 stages = 4
 lag    = 2
 towers = false
-held   = false
 */
 #include "wgmma.cuh"
 #include "_epilogue_store.cuh"
@@ -167,28 +166,12 @@ spmm(int M, int N, int K, int blocks, int tall, int across, int lag, const __gri
     }
 }
 
-/// Registers of the left operand: b transposed, 16 of its columns from `column` on by 16 rows, the k-th of a stage.
-template <int WIDE, bool NEAR, int TILE>
-__device__ inline void held_rows(unsigned (&x)[4], unsigned b, int column, int k) {
-    const int lane = threadIdx.x % 32, j = lane / 8, i = lane % 8;  // the lane's address is row i of square j
-    unsigned at, mask = 7;
-    if (NEAR) {
-        const int part = k / (WIDE / 16), within = k % (WIDE / 16);
-        at = (part * TILE + column + j % 2 * 8 + i) * WIDE * 2 + within * 32 + j / 2 * 16, mask = WIDE / 8 - 1;
-    } else at = column / 64 * 8192 + (k * 16 + j / 2 * 8 + i) * 128 + column % 64 * 2 + j % 2 * 16;
-    at = b + (at ^ (at >> 7 & mask) << 4);
-    if (NEAR) asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];" : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3]) : "r"(at) : "memory");
-    else asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];" : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3]) : "r"(at) : "memory");
-}
-
 /// Block rows of 32 or 64 rows in towers of 128: rows of b that several of them need are loaded once, at a density of 0.5 about half as often.
 /// The producer warp merges their lists of columns. A tile is a tower by TILE columns, computed transposed. A stage holds 64 / WIDE columns of blocks: of each the blocks that are there, and the
 /// WIDE rows of b. NEAR: rows of b in shared memory run along K. values_map: boxes of HIGH rows of WIDE; b_map: boxes of TILE rows of WIDE
 /// (NEAR), or WIDE rows of 64. STEP: as in put_sums. next: the counter of tiles. tall: block rows; high, across: tiles along M and N.
-/// HELD: b is multiplied from registers, which each warp loads once for all blocks of a column; wgmma reads it from shared memory along N for
-/// each block anew. Two warps then share the copies, and tiles are taken in turn.
-template <typename T, int HIGH, int WIDE, int TILE, int STAGES, bool HELD, bool NEAR, int STEP, int ACT, int BIAS>
-__global__ void __launch_bounds__(HELD ? 384 : 288, 1)
+template <typename T, int HIGH, int WIDE, int TILE, int STAGES, bool NEAR, int STEP, int ACT, int BIAS>
+__global__ void __launch_bounds__(288, 1)
 towers(int M, int N, int K, int blocks, int tall, int high, int across, const __grid_constant__ CUtensorMap values_map,
     const __grid_constant__ CUtensorMap b_map, const int* __restrict__ columns, const int* __restrict__ offsets, int* __restrict__ next,
     float alpha, const T* __restrict__ bias, long long bias_step, T* __restrict__ out) {
@@ -206,8 +189,7 @@ towers(int M, int N, int K, int blocks, int tall, int high, int across, const __
     __syncthreads();
     const int tiles = high * across;
     if (warp >= 8) {
-        if (HELD) asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
-        if (warp > 9) return;  // HELD: warp 8 copies the blocks, warp 9 rows of b; both merge
+        if (warp > 9) return;  // there are 9 warps; without this and the tests for warp 8 ptxas makes other code than was timed
         if (lane == 0) prefetch_map(values_map), prefetch_map(b_map);
         // EACH lanes hold the next column indices of one block row. In a stage a lane copies one box: of b, or one block.
         constexpr int EACH = 32 / ROWS, BOXES = NEAR ? 1 : TILE / 64, COPIES = BOXES + ROWS;
@@ -217,8 +199,7 @@ towers(int M, int N, int K, int blocks, int tall, int high, int across, const __
         int stage = 0, parity = 1, tile = blockIdx.x;
         while (tile < tiles) {
             int after = 0;
-            if (HELD) after = tile + gridDim.x;
-            else if (lane == 0) after = atomicAdd(next, 1) + gridDim.x;
+            if (lane == 0) after = atomicAdd(next, 1) + gridDim.x;
             const int r = tile % high * ROWS + row, n = tile / high * TILE;
             int first = 0, last = 0;
             if (r < tall) {
@@ -257,7 +238,7 @@ towers(int M, int N, int K, int blocks, int tall, int high, int across, const __
                     barrier_expect(bar, count * TILE * WIDE * 2 + __popc(mask) * BLOCK);
                 }
                 __syncwarp();
-                if (wanted && (!HELD || (warp == 8) == (box >= BOXES))) {
+                if (wanted) {
                     if (box >= BOXES) copy_box(a + (part * ROWS + of_row) * BLOCK, values_map, bar, 0, block * HIGH);
                     else if (NEAR) copy_box(b + part * TILE * WIDE * 2, b_map, bar, column * WIDE, n);
                     else copy_box(b + box * 8192 + part * WIDE * 128, b_map, bar, n + box * 64, column * WIDE);
@@ -273,7 +254,6 @@ towers(int M, int N, int K, int blocks, int tall, int high, int across, const __
         }
         return;
     }
-    if (HELD) asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
     const int group = warp / 4;
     float sum[SUMS][ROWS][HIGH / 2];  // 64 columns of b, by HIGH rows of S
     const auto clear = [&] {
@@ -294,14 +274,6 @@ towers(int M, int N, int K, int blocks, int tall, int high, int across, const __
             barrier_wait(full + 8 * stage, parity);
             held = about[stage].y;
             const unsigned a = base + stage * (A + B), b = a + A;
-            unsigned of_b[4][SUMS][4];  // by 16 columns of K, and 64 of b
-            if constexpr (HELD) {
-#pragma unroll
-                for (int k = 0; k < 4; ++k) {
-#pragma unroll
-                    for (int s = 0; s < SUMS; ++s) held_rows<WIDE, NEAR, TILE>(of_b[k][s], b, (group * SUMS + s) * 64 + warp % 4 * 16, k);
-                }
-            }
             products_begin();
 #pragma unroll
             for (int p = 0; p < PARTS; ++p) {
@@ -315,8 +287,7 @@ towers(int M, int N, int K, int blocks, int tall, int high, int across, const __
                             for (int s = 0; s < SUMS; ++s) {
                                 const int column = (group * SUMS + s) * 64;
                                 const unsigned long long right = rows_along_k<WIDE * 2>(value + k * 32);
-                                if constexpr (HELD) product<T>(sum[s][i], of_b[p * (WIDE / 16) + k][s], right);
-                                else product<T, !NEAR, 0>(sum[s][i], NEAR ? rows_along_k<WIDE * 2>(b + (p * TILE + column) * WIDE * 2 + k * 32)
+                                product<T, !NEAR, 0>(sum[s][i], NEAR ? rows_along_k<WIDE * 2>(b + (p * TILE + column) * WIDE * 2 + k * 32)
                                     : operand(b + column * 128 + p * WIDE * 128 + k * 2048, 8192, 1024), right);
                             }
                         }
@@ -324,21 +295,14 @@ towers(int M, int N, int K, int blocks, int tall, int high, int across, const __
                 }
             }
             products_commit();
-            if constexpr (HELD) {
-                products_wait<0>();  // of_b may change; the other group multiplies meanwhile
-                if (lane == 0) barrier_arrive(empty + 8 * stage);
-            } else {
-                products_wait<1>();
-                if (before >= 0 && lane == 0) barrier_arrive(empty + 8 * before);
-                before = stage;
-            }
+            products_wait<1>();
+            if (before >= 0 && lane == 0) barrier_arrive(empty + 8 * before);
+            before = stage;
             if (++stage == STAGES) stage = 0, parity ^= 1;
         } while (!(held & LAST));
-        if constexpr (!HELD) {
-            products_wait<0>();
-            if (lane == 0) barrier_arrive(empty + 8 * before);
-            before = -1;
-        }
+        products_wait<0>();
+        if (lane == 0) barrier_arrive(empty + 8 * before);
+        before = -1;
         const int m = tile % high * 128, n = tile / high * TILE + warp % 4 * 16;
 #pragma unroll
         for (int s = 0; s < SUMS; ++s) {

@@ -56,7 +56,7 @@ def configs(p: Problem, head: Any) -> list[dict[str, Any]]:
     found = []
     for tile in tiles:
         stages = min(8, SHARED // (128 * (high + tile)))
-        found.append({"tile": tile, "stages": stages, "lag": min(2, stages - 2) if short else 0, "towers": False, "held": False})
+        found.append({"tile": tile, "stages": stages, "lag": min(2, stages - 2) if short else 0, "towers": False})
     found += [{**c, "lag": min(2, c["stages"] - 2) - c["lag"]} for c in found] + [
         {**c, "stages": c["stages"] - 2} for c in found if c["stages"] > 5
     ]
@@ -68,8 +68,8 @@ def _towers(p: Problem) -> list[dict[str, Any]]:
     if high not in (32, 64) or wide > 64:
         return []
     return [
-        {"tile": tile, "stages": min(6, SHARED // (128 * (TOWER + tile))), "lag": 0, "towers": True, "held": held}
-        for tile in (256, 128) for held in (True, False)
+        {"tile": tile, "stages": min(6, SHARED // (128 * (TOWER + tile))), "lag": 0, "towers": True}
+        for tile in (256, 128)
     ]
 
 
@@ -86,11 +86,10 @@ def cycles(p: Problem, config: Any) -> float:
 
 
 def choose(p: Problem, head: Any) -> dict[str, Any]:
-    """The first of the fastest predicted. Towers with b in registers run by their config alone, until a GPU has proven them."""
+    """The first of the fastest predicted."""
     found: dict[tuple[int, bool], dict[str, Any]] = {}
     for c in configs(p, head):
-        if not c["held"]:
-            found.setdefault((c["tile"], c["towers"]), c)
+        found.setdefault((c["tile"], c["towers"]), c)
     return min(found.values(), key=lambda c: cycles(p, c))
 
 
@@ -117,9 +116,9 @@ def launches(p: Problem, config: Any, head: Any) -> list[Launch]:
     types = ("i32",) * 7 + ("map", "map", "ptr", "ptr", "ptr", "f32", "ptr", "i64", "ptr")
     act = ACTIVATIONS.index(str(p.option("activation")))
     step = 8 if n % 8 == 0 else 2 if n % 2 == 0 else 1
-    kind = ("towers", DTYPES[b.dtype].cuda, high, wide, tile, stages, bool(config["held"])) if towers else (
+    kind = ("towers", DTYPES[b.dtype].cuda, high, wide, tile, stages) if towers else (
         "spmm", DTYPES[b.dtype].cuda, high, wide, tile, stages
     )
     kernel = instance(*kind, near(b), step, act, form)
     shared = stages * 128 * ((TOWER if towers else high) + tile)
-    return [Launch(kernel, (min(p.device.sms, down * across),), args, types=types, block=(384 if config["held"] else 288,), shared=shared)]
+    return [Launch(kernel, (min(p.device.sms, down * across),), args, types=types, block=(288,), shared=shared)]

@@ -387,7 +387,7 @@ def _check_like(
     from rooftop.lab.check import like as likes
     from rooftop.lab.check import own_op
     from rooftop.lab.cli import noted
-    from rooftop.lab.cli.simt import launch_of
+    from rooftop.lab.cli.launched import launch_of
 
     if len(what) != 1 or not own_op.headless(Path(what[0])):
         raise ValueError(f"--like compares one .cu without a head; {', '.join(what) or 'nothing'} was named")

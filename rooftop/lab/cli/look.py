@@ -16,6 +16,11 @@ import typer
 
 from rooftop.lab.cli.app import LOOK, AsJson, CaseName, app, echo, kept_records, table
 
+WAY = (  # of a measured time, from the timer to the page
+    "rooftop/lab/timing/timer.py", "rooftop/lab/timing/bench_group.py", "rooftop/lab/records/record.py", "rooftop/lab/records/store.py",
+    "rooftop/lab/records/form.py", "rooftop/lab/report/joined.py", "rooftop/lab/report/data.py",
+)
+
 
 @app.command(rich_help_panel=LOOK)
 def ls(as_json: AsJson = False) -> None:
@@ -38,9 +43,9 @@ def ls(as_json: AsJson = False) -> None:
 
 
 @app.command(rich_help_panel=LOOK)
-def where(name: Annotated[str, typer.Argument(help="An op, an implementation, a ladder or a rung.")], as_json: AsJson = False) -> None:
-    """Print the files to read for a name, in the order to read them: contract, kernels, and what the kernels include and import. On a
-    terminal each has a short description.
+def where(name: Annotated[str, typer.Argument(help="An op, an implementation, a ladder, a rung, or record.")], as_json: AsJson = False) -> None:
+    """Print the files to read for a name, in the order to read them: contract, kernels, and what the kernels include and import; for
+    [bold]record[/bold], the way of a measured time from the timer to the page. On a terminal each has a short description.
 
     Examples: [bold]rooftop where layer_norm__cuda_sm90[/bold] · [bold]vim $(rooftop where softmax)[/bold]"""
     from rooftop.core import settings
@@ -58,9 +63,11 @@ def where(name: Annotated[str, typer.Argument(help="An op, an implementation, a 
 
 def reading(name: str) -> list[Path]:
     """The files to read for a name, in order: the contract, what was named, and all that this includes and imports of the kernels."""
-    from rooftop.core import helpers, registry
+    from rooftop.core import helpers, registry, settings
     from rooftop.lab import candidates
 
+    if name == "record":
+        return [settings.CHECKOUT / file for file in WAY]
     found = candidates.find([name])
     base = (found[0].op.forward or found[0].op).name if found else name
     paths = [registry.HOUSE.ops / f"{base}.py", *(s.rung.path if s.rung else s.implementation.path for s in found if s.implementation)]
@@ -99,14 +106,12 @@ def show(name: Annotated[str, typer.Argument(help="A ladder (sgemm_cuda), or one
     the rung before.
 
     Examples: [bold]rooftop show sgemm_cuda[/bold] · [bold]rooftop show sgemm_cuda/04[/bold]"""
+    from rooftop.core import registry
     from rooftop.lab.report import ladder_text
 
-    ladder, _, number = name.partition("/")
-    digits = number.partition("_")[0]
-    if number and not digits.isdigit():
-        raise ValueError(f"{name}: a rung is named by its number, as in {ladder}/04")
-    page = ladder_text.page_of(ladder, kept_records())
-    for line in ladder_text.rung(page, int(digits)) if number else ladder_text.overview(page):
+    number = registry.rung(name).number if "/" in name else None
+    page = ladder_text.page_of(name.partition("/")[0], kept_records())
+    for line in ladder_text.overview(page) if number is None else ladder_text.rung(page, number):
         echo(line)
 
 

@@ -116,14 +116,15 @@ def _bench_invariant(names: list[str], budget_s: float, folder: Path, as_json: b
     from rooftop.lab.timing import invariant_costs
 
     gpu_for("timing")
-    records = invariant_costs.measure(names, budget_s, (lambda text: None) if as_json else echo)
+    records = []
+    with store.Writer(folder, torch.cuda.get_device_name()) as writer:  # after each op: a run that is ended keeps what it has
+        for record in invariant_costs.measure(names, budget_s, (lambda text: None) if as_json else echo):
+            records.append(record)
+            if record["rows"]:
+                writer.write(record)
     if not any(r["rows"] for r in records):
         left = [line for r in records for line in r["left"]]
         raise ValueError(f"nothing was timed: {'; '.join(left[:3]) or 'the mode makes no difference to these ops'}")
-    with store.Writer(folder, torch.cuda.get_device_name()) as writer:
-        for record in records:
-            if record["rows"]:
-                writer.write(record)
     shown = [store.Record({**r, "at": ""}) for r in records]
     echo(json.dumps(records, indent=2) if as_json else invariant_costs.table(shown))
 
@@ -137,7 +138,7 @@ def _bench_own(
     from rooftop.core.compile import ToolchainError
     from rooftop.lab import simt
     from rooftop.lab.check import like as likes
-    from rooftop.lab.cli.simt import launch_of
+    from rooftop.lab.cli.launched import launch_of
     from rooftop.lab.ending import gpu_for
     from rooftop.lab.simt import program
     from rooftop.lab.timing import own_program

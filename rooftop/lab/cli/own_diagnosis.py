@@ -25,7 +25,7 @@ def show(
     from rooftop.core.devices import lookup
     from rooftop.lab import simt
     from rooftop.lab.check import like as likes
-    from rooftop.lab.cli.simt import launch_of
+    from rooftop.lab.cli.launched import launch_of
     from rooftop.lab.counters.diagnose import show as shown
     from rooftop.lab.counters.diagnose import without
     from rooftop.lab.inspect import inspector

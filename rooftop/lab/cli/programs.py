@@ -20,10 +20,13 @@ BY_HAND = "--kernel, --grid, --block and --arg give"
 TRUE = {"its inputs are assumed": "--arg gives", "its arguments are assumed": "--args gives", "it was given no arguments": "--args gives"}
 SIZE = 32  # a whole number of the arguments from which on it is a size
 ASSUMED = (8, 64, 128)  # numbers for the arguments of a program that says how many it wants
+RANGE = re.compile(r"\b(\d{1,2})\s*(?:-|–|~|to|\.\.+)\s*(\d{1,2})\b")  # of the numbers of kernels that an argument chooses from
 USAGE = re.compile(r"^\s*usage:?\s+\S+((?:[ \t]+(?:[<\[(][^<>\[\]()\n]+[>\])]|\w+)){1,4})[ \t]*$", re.I | re.M)
 # what it calls its arguments
+FLAG = re.compile(r"^[ \t]*(?:usage:?[ \t]+)?(?:\S+\.cu|\./\S+)[ \t]+(--[a-z][\w-]*)", re.I | re.M)  # the first choice that its usage names
 MAIN = re.compile(r"\bmain\s*\(\s*(?:const\s+)?int\s+\w+\s*,\s*(?:const\s+)?char\s*(?:const\s*)?\*\s*(?:const\s*)?\*?\s*(\w+)")
 LISTED = 60  # launches that are shown
+RACES = ("shared-race", "warp-race", "missing-wait")  # that no assumed size or value makes
 PRINTED = 40  # lines of what the program prints that are shown
 
 
@@ -113,11 +116,20 @@ def _simulated(
     checked, counted = ran(words)
     wanted = [] if given_words is not None else _wanted(checked or counted, source)  # type: ignore[arg-type]
     own = "__global__" in source.whole
-    equal = [[n] * len(wanted) for n in (ASSUMED if own else ASSUMED[:1])]
+    if given_words is None and not (checked or counted).launches and (flag := FLAG.search((checked or counted).report.printed)):  # type: ignore[union-attr]
+        others = ran([flag[1]])
+        if any(r is not None and r.launches for r in others):
+            (checked, counted), words, wanted = others, [flag[1]], []
+            assumed, source = f"--args '{flag[1]}', as its usage has it", replace(source, guessed="its arguments are assumed")
+    equal = [[n] * len(wanted) for n in ASSUMED]
     rising = [[ASSUMED[0] * (i + 1) for i in range(len(wanted))]] if len(wanted) > 1 else []
+    chosen = RANGE.search((checked or counted).report.printed) if len(wanted) == 1 else None  # type: ignore[union-attr]
+    first_kernel = [[max(int(chosen[1]), 1)]] if chosen is not None else []  # 0 is the library's, as a rule
     refused = ""  # what is wrong at sizes that it may not be made for, where it is right at others
     begun = False
-    for numbers in [*equal, *rising] if wanted else ():
+    for numbers in [*first_kernel, *equal, *rising, [1] * len(wanted)] if wanted else ():
+        if begun and numbers[0] == 1:  # which is a choice, no size
+            break
         others = ran(tried := list(map(str, numbers)))
         if any(r is not None and (r.launches or not (own or r.status or r.over)) for r in others):
             said = f"--args '{' '.join(tried)}'"
@@ -138,6 +150,10 @@ def _simulated(
         if not _faults(others) and any(r is not None and r.launches for r in others):
             refused = f"{assumed}, has faults: {wrong[0]}".replace("\n", " ")
             (checked, counted), source, assumed = others, rounder, source.rounder[1]
+        elif any(f.kind in RACES for f in wrong) and {(f.kind, f.file, f.line) for f in wrong} <= {
+            (f.kind, f.file, f.line) for f in _faults(others)
+        }:
+            source = replace(source, guessed="")  # of the kernel: no size or value changes in which order threads run
     for again in range(1, schedules if checked is not None else 1):
         other = program.run(source, words, mode="check", **{**given, "seed": seed + again})
         known = {(f.kind, f.file, f.line) for f in checked.report.findings}  # type: ignore[union-attr]
@@ -210,16 +226,26 @@ def _show(first: Run, source: Source, report: Any, remarks: Sequence[Any], why: 
         echo(f"{'; '.join(first.beside)}: there is one, which stands in for it too")
     if first.unkept:
         echo(f"{'; '.join(first.unkept)}: nothing of it is kept")
+    if first.left:
+        echo(
+            f"a library's product of {first.left}, and larger or later ones: too large for a CPU, left out; what it calculates from them is"
+            " not its result"
+        )
     if not first.launches and not why:
         echo("it has no kernel of its own, so that its host code alone was watched")
     faults = len(report.faults)
     said = f"{faults} fault{'s' if faults > 1 else ''}" if faults else "no fault"
     if why:
         echo(why)
-    if first.cut and not first.over:
+    if first.over and not why:
+        echo(
+            "its time was over, and it was ended: what it would have launched after is not judged; smaller sizes (--args, where it takes"
+            " them) or a longer --budget let it come to its end"
+        )
+    elif first.cut and not first.over:
         times = sum(x.times for x in first.launches)
         echo(f"its time was over after {first.cut:,} of its {times:,} launches: the others were left out, and what it calculates from them is not its result")
-    echo(f"{'checked' if checked else 'counted'}: {said}{' as far as it came' if (why or first.cut) and not faults else ''}")
+    echo(f"{'checked' if checked else 'counted'}: {said}{' as far as it came' if (why or first.cut or first.over) and not faults else ''}")
 
 
 def _wanted(run: Run, source: Source) -> list[str]:
@@ -248,7 +274,7 @@ def _unfinished(run: Run, words: Sequence[str]) -> str:
         return "it came to what is not simulated"
     if run.over and run.busy:
         return f"its time was over while its host code ran ({run.busy}): a loop without an end, or sizes too large for it (--args, a longer --budget)"
-    if run.over:
+    if run.over and not any(x.watched for x in run.launches):
         return "its time was over: smaller sizes (--args, where it takes them) or a longer --budget let it come to its end"
     if run.ended in ("exit", "returned") and run.status and not run.launches:
         hint = "" if words else "; if it wants arguments, give them by --args 'WORD WORD'"

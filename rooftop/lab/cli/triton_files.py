@@ -110,6 +110,8 @@ def simulate(what: Own, args: str | None, seed: int, budget: float, as_json: boo
                          "findings": [{"kind": f.kind, "text": f.text} for f in ran.findings]}, indent=2))
         return code
     _show(ran)
+    if watch.total < 12 * budget:
+        echo(f"in {watch.total:.0f} s of its host code it launched nothing, so its functions were called with tensors of ours (--budget gives it longer)")
     if cut:
         echo(cut)
     if not ran.launches and not ran.findings:

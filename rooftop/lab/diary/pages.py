@@ -13,9 +13,8 @@ from rooftop.core.texts import line, markdown
 from rooftop.lab.diary.days import Day, Note
 from rooftop.lab.diary.log import Entry, Row
 from rooftop.lab.report import document, site
-from rooftop.lab.report.charts import number
 from rooftop.lab.report.drawings.canvas import COLOURS, Canvas, Picture
-from rooftop.lab.report.markup import shorter
+from rooftop.lab.report.markup import number, shorter
 
 MADE = "<!-- made by rooftop diary; your notes are files of their own -->"
 INDEX = "index"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -15,7 +16,9 @@ from rooftop.lab.inspect.occupancy import occupancy
 from rooftop.lab.interpret import host, wrappers
 from rooftop.lab.interpret.host import Finding, Launched, Watch
 
+FILES = 3  # beside a file that are looked at for what launches its kernels
 EACH = 8  # kinds of launches of one kernel that are compiled: of an autotuned one, configs
+OF_16_BITS = "must be same dtype"  # what Triton says of a product of the tensors and of what a kernel has made 16-bit itself
 
 
 def launches(path: Path, word: str, given: Mapping[str, Any], args: Sequence[str], watch: Watch, seed: int = 0) -> host.Ran:
@@ -23,8 +26,11 @@ def launches(path: Path, word: str, given: Mapping[str, Any], args: Sequence[str
     take. `word`: a function, or a kernel, of which alone the launches are kept."""
     ran = host.program(path, args, watch)
     names = dict(ran.names)
-    if any(f.kind == "absent" for f in ran.findings):
+    if any(f.kind == "absent" and not f.module for f in ran.findings):
         return ran
+    absent = tuple(f for f in ran.findings if f.kind == "absent")  # its functions may do without
+    if watch.over and not ran.launches:  # its host code is slow: its functions are called with less
+        watch.again()
     kernels = wrappers.kernels(names)
     if not names or (ran.launches and (not word or word in kernels)):
         return _only(ran, kernels.get(word) if word else None, word, path)
@@ -33,10 +39,31 @@ def launches(path: Path, word: str, given: Mapping[str, Any], args: Sequence[str
         return _called(path, names, {word: wrappers.resolve(names, word, path)}, given, watch, seed)
     if not word and any(f.kind in ("fault", "launch") for f in ran.findings):  # its own launches are wrong, before the first one ran
         return ran
-    found = _called(path, names, wrappers.functions(names, "__main__"), given, watch, seed)
-    if not found.launches and not found.findings:
-        return ran
+    functions = wrappers.functions(names, "__main__")
+    found = _called(path, names, functions, given, watch, seed) if functions else _beside(path, ran, given, watch, seed)
+    if not found.launches and (inner := wrappers.functions(names, "__main__", inner=True)):  # of a test, say, that wants sizes
+        by_inner = _called(path, names, inner, given, watch, seed)
+        found = by_inner if by_inner.launches else found
+    own = tuple(f for f in ran.findings if f.kind == "host" and "SystemExit" not in f.text)
+    if not found.launches and (own or not found.findings):  # what it says of itself tells more than what was tried with it
+        return replace(ran, findings=own or ran.findings)
+    found = replace(found, findings=(*absent, *found.findings)) if absent and found.launches else found
     return _only(found, kernels.get(word) if word else None, word, path)
+
+
+def _beside(path: Path, ran: host.Ran, given: Mapping[str, Any], watch: Watch, seed: int) -> host.Ran:
+    """What the functions of the files beside it that import this one launch of its kernels: it has none that launches them."""
+    imports = re.compile(rf"^[ \t]*(?:from[ \t]+[\w.]*\b{re.escape(path.stem)}[ \t]+import\b|import[ \t]+(?:\w+\.)*{re.escape(path.stem)}\b)", re.M)
+    findings: list[Finding] = []
+    near = [p for p in sorted(path.resolve().parent.glob("*.py")) if p.name != path.name]
+    for other in [p for p in near if imports.search(p.read_text(encoding="utf-8", errors="replace"))][:FILES]:
+        theirs = host.program(other, (), Watch(run=False, total=watch.total / 4))
+        made = _called(other, dict(theirs.names), wrappers.functions(theirs.names, "__main__"), given, watch, seed)
+        watch.launches = {k: x for k, x in watch.launches.items() if Path(x.kernel.fn.__code__.co_filename).resolve() == path.resolve()}
+        if watch.launches:
+            return made
+        findings += made.findings
+    return host.Ran(watch, tuple(findings) or ran.findings, ran.names)
 
 
 def _only(ran: host.Ran, kernel: Any, word: str, path: Path) -> host.Ran:
@@ -58,15 +85,23 @@ def _called(path: Path, names: Any, functions: dict[str, Any], given: Mapping[st
     for word, function in functions.items():
         passed: list[Finding] = []
         with host.standing_in(watch):
+            made = partial(wrappers.calls, function, given if len(functions) == 1 else {}, seed, wrappers.SIZES[1], usual=True)
             try:
-                calls = list(wrappers.calls(function, given if len(functions) == 1 else {}, seed, wrappers.SIZES[1], usual=True))
+                calls = list(made())
+            except host.Over:
+                break
             except ValueError as error:
                 refused.append(Finding("refused", str(error)))
                 continue
-            for values in calls:
+            narrower = ["bfloat16", "float16"]  # types to go on to
+            while calls:
+                values = calls.pop(0)
                 before = {k: replace(x) for k, x in watch.launches.items()}
                 raised = host.guarded(path, partial(function, *values.values()), watch)
                 failed = [replace(f, text=f"{word}({_said(values)}): {f}") for f in raised]
+                if narrower and any(OF_16_BITS in str(f) for f in failed):
+                    calls, watch.launches = list(made(dtype=narrower.pop())), before
+                    continue
                 if all(f.kind != "host" and not (f.outside and not given) for f in failed):
                     findings += failed
                     break

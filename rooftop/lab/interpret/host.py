@@ -19,7 +19,7 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 from rooftop.core import child
-from rooftop.lab.interpret import interpreter
+from rooftop.lab.interpret import imports, interpreter
 from rooftop.lab.interpret.memory import StaticAssert
 
 OPTIONS = (
@@ -98,7 +98,8 @@ class Watch:
     False).
 
     `choice`: of autotuned kernels only the config of that number, modulo how many there are; None: each of them the first time, then the
-    last. `configs`: the largest number that a kernel had. `over`: the time of the whole file ended it."""
+    last. `configs`: the largest number that a kernel had. `over`: the time of the whole file ended it, half of it where nothing was
+    launched: the rest is for its functions."""
 
     run: bool = True
     seconds: float = 10.0
@@ -121,9 +122,13 @@ class Watch:
         if now - self._told > 5:
             self._told = now
             child.alive()
-        if now - self._began > self.total:
+        if now - self._began > (self.total if self.launches else self.total / 2):
             self.over = True
             raise Over
+
+    def again(self) -> None:
+        """Half of the time anew."""
+        self.over, self._began, self.total = False, 0.0, self.total / 2
 
     @property
     def cut(self) -> bool:
@@ -169,13 +174,13 @@ class Watch:
             found.times += 1
             if not self.run or self.spent >= self.total:
                 return
-            began = time.monotonic()
+            began = time.thread_time()
             try:
                 plain = {n: getattr(v, "value", v) if type(v).__name__ == "constexpr" else v for n, v in values.items()}
                 limit = min(self.seconds, self.total - self.spent)
                 done = interpreter.run(kernel, grid, plain, max_programs=1 << 40, num_warps=options.get("num_warps", 4), seconds=limit)
             finally:
-                took = time.monotonic() - began
+                took = time.thread_time() - began
                 found.seconds += took
                 self.spent += took
                 child.alive()
@@ -242,14 +247,20 @@ def _kind(value: Any) -> Any:
     return shown(value)
 
 
+class _NoCode(dict[str, str]):
+    def __missing__(self, kind: str) -> str:
+        raise interpreter.NotSimulated(f"not simulated: the {kind} of a compiled kernel, which is not compiled here")
+
+
 class _Compiled:
-    """What a launch returns: a kernel that can be launched again, with figures that nobody has measured."""
+    """What a launch returns: a kernel that can be launched again, with figures that nobody has measured; none is 0, since programs divide by
+    them."""
 
     n_regs, n_spills = 32, 0
-    asm: Mapping[str, str] = {}
+    asm: Mapping[str, str] = _NoCode()
 
     def __init__(self, watch: Watch, kernel: Any, values: dict[str, Any], options: dict[str, Any]) -> None:
-        self.metadata = SimpleNamespace(shared=0, num_warps=options.get("num_warps", 4), name=kernel.__name__)
+        self.metadata = SimpleNamespace(shared=1024, num_warps=options.get("num_warps", 4), name=kernel.__name__)
         self._again = watch, kernel, values, options
 
     def _init_handles(self) -> None: ...
@@ -269,12 +280,13 @@ class _Compiled:
 class Finding:
     """`kind`: fault (of a kernel), launch (what Triton's own launch refuses), host (of the Python around it), not-simulated, absent (a
     module that is not installed), refused (assumed arguments that it does not take). `line`: of the file's, where it is the Python's;
-    `outside`: an access outside a tensor, which may be the fault of whoever chose the tensors."""
+    `outside`: an access outside a tensor, which may be the fault of whoever chose the tensors; `module`: what is not installed."""
 
     kind: str
     text: str
     line: int = 0
     outside: bool = False
+    module: str = ""
 
     def __str__(self) -> str:
         return self.text
@@ -294,11 +306,17 @@ class Ran:
 
 
 def program(path: Path, args: Sequence[str] = (), watch: Watch | None = None) -> Ran:
-    """Run a file as `python FILE ARGS`, with a GPU that is not there. What it prints goes to the standard error stream."""
+    """Run a file as `python FILE ARGS`, with a GPU that is not there. What it prints goes to the standard error stream.
+
+    A module that is not installed and that nothing does without is missed where it is used, not where it is imported."""
     watch = watch or Watch()
-    with standing_in(watch):
-        made, findings = run_file(path, watch, "__main__", args)
-    return Ran(watch, findings, vars(made))
+    with imports.without() as absent:
+        while True:
+            with standing_in(watch):
+                made, findings = run_file(path, watch, "__main__", args)
+            wanted = [f.module for f in findings if f.module]
+            if not wanted or not absent(wanted[0]):
+                return Ran(watch, findings, vars(made))
 
 
 @contextlib.contextmanager
@@ -315,6 +333,7 @@ def run_file(path: Path, watch: Watch, name: str, args: Sequence[str] = ()) -> t
     made = ModuleType(name)
     made.__file__ = str(path)
     before = sys.argv, list(sys.path), sys.modules.get(name)
+    made.__package__ = imports.package_of(path)
     sys.argv, sys.modules[name] = [str(path), *args], made
     sys.path.insert(0, str(path.resolve().parent))
 
@@ -350,7 +369,9 @@ def finding(path: Path, error: BaseException, watch: Watch) -> Finding | None:
     if isinstance(error, interpreter.InterpretError):
         return Finding("fault", str(error), outside=isinstance(error, interpreter.OutOfBounds))
     if isinstance(error, ModuleNotFoundError) and error.name:
-        return Finding("absent", f"{place(path, error)}: the module {error.name} is not installed")
+        return Finding("absent", f"{place(path, error)}: the module {error.name} is not installed", module=error.name)
+    if isinstance(error, ImportError) and error.name:  # of another version than the one that is here
+        return Finding("absent", f"{place(path, error)}: {error}")
     if isinstance(error, Over) or (isinstance(error, SystemExit) and error.code in (None, 0)):
         return None
     if watch.cut and watch.launches and not isinstance(error, HostError):
@@ -358,6 +379,9 @@ def finding(path: Path, error: BaseException, watch: Watch) -> Finding | None:
     ends = "it ends the process: " if isinstance(error, SystemExit) else ""
     where, said = place(path, error), " ".join(str(error).split())[:400]
     line = re.match(r":(\d+)", where.removeprefix(str(path)))
+    own = [f for f in traceback.extract_tb(error.__traceback__) if f.filename == str(path)]
+    if own and not isinstance(error, SystemExit) and re.match(r"from\b|import\b", (own[-1].line or "").lstrip()):  # of a module that may want more than is here
+        return Finding("absent", f"{path}:{own[-1].lineno}: {(own[-1].line or '').strip()}: {type(error).__name__}: {said}")
     kind, named = ("launch", "") if isinstance(error, HostError) else ("host", f"{ends}{type(error).__name__}: ")
     return Finding(kind, f"{where}: {named}{said}", int(line[1]) if line else 0)
 

@@ -227,16 +227,21 @@ def gpu(launched: Callable[..., Any], configs: Callable[..., Any], called: Calla
     from triton.runtime.autotuner import Autotuner
     from triton.runtime.driver import driver
 
-    nothing = lambda *_, **__: None  # noqa: E731
-    zero = lambda *_, **__: 0  # noqa: E731
+    class Fixed:  # of which no two are one: torch's compiler takes stock of torch.cuda, and wants each function once
+        def __init__(self, value: Any) -> None:
+            self.value = value
+
+        def __call__(self, *_: Any, **__: Any) -> Any:
+            return self.value
+
     cuda: dict[str, Any] = {
-        "is_available": lambda: True, "is_initialized": lambda: True, "init": nothing, "device_count": lambda: 1, "current_device": zero,
-        "set_device": nothing, "synchronize": nothing, "empty_cache": nothing, "manual_seed": nothing, "manual_seed_all": nothing,
+        "is_available": lambda: True, "is_initialized": lambda: True, "init": Fixed(None), "device_count": lambda: 1, "current_device": Fixed(0),
+        "set_device": Fixed(None), "synchronize": Fixed(None), "empty_cache": Fixed(None), "manual_seed": Fixed(None), "manual_seed_all": Fixed(None),
         "get_device_name": lambda *_: CARD.name, "get_device_capability": lambda *_: divmod(CARD.arch, 10),
         "get_device_properties": _properties, "Event": _Nothing, "Stream": _Nothing, "stream": _Nothing,
         "current_stream": _Nothing, "default_stream": _Nothing, "device": _Nothing, "is_bf16_supported": lambda *_, **__: True,
-        "nvtx": _Nothing(), "mem_get_info": lambda *_: (MEMORY, MEMORY), "reset_peak_memory_stats": nothing, "_sleep": nothing,
-        **dict.fromkeys(("memory_allocated", "max_memory_allocated", "memory_reserved", "max_memory_reserved"), zero),
+        "nvtx": _Nothing(), "mem_get_info": lambda *_: (MEMORY, MEMORY), "reset_peak_memory_stats": Fixed(None), "_sleep": Fixed(None),
+        **{n: Fixed(0) for n in ("memory_allocated", "max_memory_allocated", "memory_reserved", "max_memory_reserved")},
     }
 
     def compiled(function: Any = None, **_: Any) -> Any:
@@ -246,7 +251,7 @@ def gpu(launched: Callable[..., Any], configs: Callable[..., Any], called: Calla
         *((torch.cuda, n, v) for n, v in cuda.items()), (torch, "compile", compiled),
         (JITFunction, "run", lambda self, *args, grid, warmup, **kwargs: launched(self, args, kwargs, grid, warmup)),
         (Autotuner, "run", lambda self, *args, **kwargs: configs(self, args, kwargs)),
-        (triton.testing, "do_bench", _once), (triton.testing, "do_bench_cudagraph", _once), (triton.testing.Mark, "run", nothing),
+        (triton.testing, "do_bench", _once), (triton.testing, "do_bench_cudagraph", _once), (triton.testing.Mark, "run", lambda *_, **__: None),
     ]
     with contextlib.ExitStack() as undo:
         for name in [

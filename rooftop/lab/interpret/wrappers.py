@@ -5,8 +5,13 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from math import prod
 from typing import Any
 
+EXTENTS = {1: (1000,), 2: (48, 40), 3: (48, 40, 56), 4: (12, 20, 16, 24)}  # of whole numbers that are sizes, by how many there are
+SMALL = re.compile(r"kernel|radius|window|stride|pad|^k$|iter|steps|head|class|group|dim|axis|rank", re.I)  # names of whole numbers that are none
+MOST = 1 << 20  # elements of a tensor of assumed size
+POINTER = re.compile(r"(?:^|_)ptr(?:$|_)", re.I)  # what a tensor is called that older sources hand over by its address, as an int
 OUTPUT = re.compile(r"(?:out|output|result|res|dst|y|z|c|o)(?:_\w+|ptr)?", re.I)  # what a parameter is called that a function writes into
 USUAL = (  # values of numbers by the names that they go by
     (re.compile(r"eps(?:ilon)?"), 1e-5), (re.compile(r"(?:is_)?causal|inplace|training"), False), (re.compile(r"dim|axis"), -1),
@@ -46,20 +51,19 @@ def jit_of(kernel: Any) -> Any:
     return kernel
 
 
-def functions(names: Mapping[str, Any], module: str) -> dict[str, Callable[..., Any]]:
+def functions(names: Mapping[str, Any], module: str, inner: bool = False) -> dict[str, Callable[..., Any]]:
     """The functions of a file that launch its kernels, themselves or by others of its functions; `apply` of classes of autograd. Of those
-    that others of them call none is among them."""
+    that others of them call none is among them, or with `inner` those alone."""
     launch = set(kernels(names))
     own = {n: f for n, f in names.items() if inspect.isfunction(f) and f.__module__ == module}
-    classes = {
-        n: c for n, c in names.items() if inspect.isclass(c) and c.__module__ == module and hasattr(c, "forward") and hasattr(c, "apply")
-    }
+    classes: dict[str, Any] = {n: c for n, c in names.items() if _of_autograd(c, module)}
     used = {n: _names(f) for n, f in own.items()} | {n: _names(inspect.getattr_static(c, "forward")) for n, c in classes.items()}
     found: set[str] = set()
     while new := {n for n, u in used.items() if n not in found and u & (launch | found)}:
         found |= new
-    inner = {n for f in found for n in used[f] if n in found and n != f}
-    return {n if n in own else f"{n}.apply": own[n] if n in own else classes[n].apply for n in used if n in (found - inner or found)}
+    called = {n for f in found for n in used[f] if n in found and n != f}
+    chosen = called if inner else found - called or found
+    return {n if n in own else f"{n}.apply": own[n] if n in own else classes[n].apply for n in used if n in chosen}
 
 
 def _names(function: Any) -> set[str]:
@@ -74,12 +78,20 @@ def _names(function: Any) -> set[str]:
     return found
 
 
+def _of_autograd(found: Any, module: str = "") -> bool:
+    """Whether it is a function of autograd, of this module; a layer has `forward` and `apply` too, which are others."""
+    from torch.autograd import Function
+
+    own = inspect.isclass(found) and issubclass(found, Function) and "forward" in vars(found)
+    return own and module in ("", found.__module__)
+
+
 def resolve(names: Mapping[str, Any], word: str, path: Any) -> Any:
     """`softmax`, or `Softmax.apply`. Raises ValueError."""
     from rooftop.core.names import hint
 
     first, *rest = word.split(".")
-    found = names.get(first)
+    found: Any = names.get(first)
     if found is None:
         known = [n for n, f in names.items() if inspect.isfunction(f) or n in kernels(names)]
         raise ValueError(
@@ -87,7 +99,7 @@ def resolve(names: Mapping[str, Any], word: str, path: Any) -> Any:
         )
     for part in rest:
         found = getattr(found, part, None)
-    if inspect.isclass(found) and hasattr(found, "forward") and hasattr(found, "apply"):  # of autograd
+    if _of_autograd(found):
         found = found.apply
     if not callable(found):
         raise ValueError(f"{path}: {word} is no function")
@@ -113,16 +125,35 @@ def calls(
     """Arguments by name that a call may take, likely ones first, with what is given. `usual`: a number has the value that is usual for its
     name; nothing that is compared with a reference, which does not have it, may assume one. Raises ValueError where a number is missing."""
     listed = parameters(function)
-    own = {**{p.name: v for p in listed if usual for v in _usual(p)[:1]}, **own}
+    assumed = {p.name: v for p in listed if usual for v in _usual(p)[:1]}
+    extents = _extents([p for p in listed if p.name not in {**assumed, **own}]) if usual else {}
+    own = {**assumed, **extents, **own}
     own = {**{p.name: (sizes["n"],) for p in listed if p.name == "normalized_shape"}, **own}
     more = {n: v for n, v in own.items() if n not in [p.name for p in listed]}
     open_ = [p for p in listed if p.name not in own]
-    if number := next((p for p in open_ if p.annotation is not p.empty and NUMBERS.fullmatch(_said(p.annotation))), None):
+    if number := next((p for p in open_ if _number(p) and not (usual and POINTER.search(p.name))), None):
         raise ValueError(f"{_said(function)} wants the number {number.name}: --arg {number.name}=...")
+    if extents:  # sizes are given apart: as many elements as they say
+        numbers = [own[n] for n in extents if isinstance(own[n], int)]
+        elements = min(max(prod(numbers), 64), MOST)
+        flat = iter(_tensors(("e",) * len(open_), {"e": elements, **sizes}, dtype, seed))
+        yield {**{p.name: own[p.name] if p.name in own else next(flat) for p in listed}, **more}
+        return
     targets = [TARGET.fullmatch(p.name) is not None for p in open_]
     for family in sorted(families(len(open_)), key=lambda f: [letters.endswith(":i64") for letters in f] != targets if any(targets) else 0):
         made = iter(_tensors(family, sizes, dtype, seed))
         yield {**{p.name: own[p.name] if p.name in own else next(made) for p in listed}, **more}
+
+
+def _number(p: inspect.Parameter) -> bool:
+    return p.annotation is not p.empty and NUMBERS.fullmatch(_said(p.annotation)) is not None
+
+
+def _extents(listed: Sequence[inspect.Parameter]) -> dict[str, Any]:
+    """Sizes for whole numbers that have no usual value, as those of `solve(x: Tensor, y: Tensor, rows: int, columns: int)`."""
+    whole = [p.name for p in listed if _number(p) and _said(p.annotation) == "int" and not POINTER.search(p.name)]
+    large = [n for n in whole if not SMALL.search(n) or len(whole) == 1]
+    return {**dict.fromkeys(whole, 3), **dict(zip(large, EXTENTS.get(len(large), (8,) * len(large)), strict=True))}
 
 
 def takes(reference: Callable[..., Any]) -> set[str]:
@@ -144,7 +175,7 @@ def agreed(function: Callable[..., Any], reference: Callable[..., Any]) -> tuple
 
 
 def _usual(p: inspect.Parameter) -> list[Any]:
-    if p.annotation is p.empty or not NUMBERS.fullmatch(_said(p.annotation)):
+    if not _number(p) and not (p.annotation is p.empty and p.name in ("causal", "is_causal", "sm_scale", "softmax_scale")):
         return []
     return [value for name, value in USUAL if name.fullmatch(p.name)]
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from rooftop.core import registry
 from rooftop.core.child import ChildError, Process
 from rooftop.lab.report import rung_counts
-from rooftop.lab.report.model import LadderPage, RungRow
+from rooftop.lab.report.data import LadderPage, RungRow
 from rooftop.lab.report.rung_counts import RungCounts
 
 LIMIT = 600.0  # seconds

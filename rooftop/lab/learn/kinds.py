@@ -16,9 +16,9 @@ from rooftop.lab.learn.judge import KINDS as VERDICTS
 from rooftop.lab.learn.puzzles import Puzzle
 from rooftop.lab.learn.questions import Question, shown
 from rooftop.lab.learn.words import _
+from rooftop.lab.report.data import LadderPage, RungRow
 from rooftop.lab.report.facts import KernelFacts
 from rooftop.lab.report.joined import Measured
-from rooftop.lab.report.model import LadderPage, RungRow
 from rooftop.lab.report.rung_counts import Line
 
 ARCH = 90  # whose binaries are asked about

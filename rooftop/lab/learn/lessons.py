@@ -14,9 +14,9 @@ from rooftop.lab.learn.puzzles import Puzzle, puzzles
 from rooftop.lab.learn.questions import TEXTS, Prediction, Question
 from rooftop.lab.learn.words import _
 from rooftop.lab.records.store import Record
+from rooftop.lab.report.data import LadderPage, RungRow
 from rooftop.lab.report.drawings.canvas import Canvas, Picture
 from rooftop.lab.report.drawings.lanes import LANES, SECTOR, touched
-from rooftop.lab.report.model import LadderPage, RungRow
 from rooftop.lab.report.rung_counts import Access
 
 MOST = 3  # predictions that a lesson asks for

@@ -15,8 +15,8 @@ from rooftop.lab.learn.puzzles import Puzzle
 from rooftop.lab.learn.questions import Prediction, Question, shown
 from rooftop.lab.learn.words import ENGLISH, NAMES, _, html, speaking, spoken
 from rooftop.lab.learn.words import languages as known
+from rooftop.lab.report.data import LadderPage, RungRow, SiteData
 from rooftop.lab.report.drawings.canvas import Canvas, Picture, length
-from rooftop.lab.report.model import LadderPage, RungRow, SiteData
 from rooftop.lab.report.site import listing, stretches, writer
 
 FILE = "learn.html"

@@ -12,7 +12,7 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 VERSION = 1
 TABLES = {
@@ -50,26 +50,29 @@ class Progress:
         path.parent.mkdir(parents=True, exist_ok=True)
         if path.is_dir():
             raise ProgressError(f"{path} is a folder; the progress is one file")
-        try:
-            self._base = self._opened()
-        except sqlite3.DatabaseError as error:
-            # a lock, a folder that may not be written: the file is not to blame
-            if isinstance(error, sqlite3.OperationalError) and "I/O" not in str(error):
-                raise ProgressError(f"{path}: {error}; ROOFTOP_LEARN names another file") from None
-            self._base = self._anew()  # an error of I/O too: another process may have put the file aside while it was opened
-
-    def _anew(self) -> sqlite3.Connection:
-        """Another file in place of one that is damaged; one process at a time, or the second would put the first one's new file aside."""
-        with (self.path.parent / f".{self.path.name}.lock").open("a") as lock:
+        # One process at a time: an open connection would roll back the journal of the file that another begins under this name.
+        with self._lock() as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             try:
-                return self._opened()
-            except sqlite3.OperationalError as error:
-                raise ProgressError(f"{self.path}: {error}; ROOFTOP_LEARN names another file") from None
-            except sqlite3.DatabaseError:
-                self.aside = _free(self.path)
-                self.path.rename(self.aside)
-                return self._opened()
+                self._base = self._begun()
+            except sqlite3.OperationalError as error:  # a lock, a folder that may not be written: the file is not to blame
+                raise ProgressError(f"{path}: {error}; ROOFTOP_LEARN names another file") from None
+
+    def _begun(self) -> sqlite3.Connection:
+        try:
+            return self._opened()
+        except sqlite3.OperationalError:
+            raise
+        except sqlite3.DatabaseError:
+            self.aside = _free(self.path)
+            self.path.rename(self.aside)
+            return self._opened()
+
+    def _lock(self) -> IO[str]:
+        try:
+            return (self.path.parent / f".{self.path.name}.lock").open("a")
+        except OSError as error:
+            raise ProgressError(f"{self.path}: {error.strerror or error}; ROOFTOP_LEARN names another file") from None
 
     def _opened(self) -> sqlite3.Connection:
         base = sqlite3.connect(self.path, timeout=self.WAIT)

@@ -93,7 +93,7 @@ def points(given: float, found: float) -> int:
 
 def shown(value: float) -> str:
     """A number as text: whole where it is, else three digits."""
-    from rooftop.lab.report.charts import number
+    from rooftop.lab.report.markup import number
 
     return f"{value:,.0f}" if value == round(value) and abs(value) < 1e15 else number(value, 3)
 

@@ -20,7 +20,7 @@ from rooftop.lab.learn.puzzles import Court, JudgeError, Puzzle, Said
 from rooftop.lab.learn.questions import AnswerError, Question, number_of, points
 from rooftop.lab.learn.words import ENGLISH, _, spoken
 from rooftop.lab.report import ladder_text
-from rooftop.lab.report.model import LadderPage, RungRow
+from rooftop.lab.report.data import LadderPage, RungRow
 
 WIDTH, NARROWEST = 110, 30  # characters of a line of words
 A_QUIZ = 5  # questions

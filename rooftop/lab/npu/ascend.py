@@ -19,7 +19,6 @@ from rooftop.lab.candidates import Subject, implementations
 PATH = settings.CHECKOUT / "results" / "npu" / "ascend.json"
 TARGET = "Ascend910B3"
 LIMIT = 300.0  # seconds for a kernel and a case
-MEMORIES = {"ub": 192 << 10, "l1": 512 << 10, "l0c": 128 << 10}  # bytes of a core: vector unit, matrix unit's operands, its sums
 
 
 def python() -> Path | None:

@@ -234,8 +234,10 @@ def whole(line: Mapping[str, Any], head: Mapping[str, Any]) -> Table:
             found[key] = {**head[key], **own} if isinstance(own, dict) and own else head[key] if own is None else own
     if type(found.get("at")) is int:
         start = _time(head.get("at"))
-        if start is None or not 0 <= found["at"] < LONGEST:
+        if start is None:
             raise ValueError(f"at is {found['at']}, seconds after a time that the head does not give")
+        if not 0 <= found["at"] < LONGEST:
+            raise ValueError(f"at is {found['at']}; it must be 0 to {LONGEST - 1:,} seconds after the head's")
         try:
             found["at"] = (start + timedelta(seconds=found["at"])).isoformat(timespec="seconds")
         except OverflowError:

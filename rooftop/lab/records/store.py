@@ -188,6 +188,8 @@ def _parsed(line: bytes, head: Mapping[str, Any]) -> list[Table]:
         shown(value)
     if value["kind"] == "run":
         HEAD(value, "")
+        if value["form"] != form.FORM:
+            raise ValueError(f"form is {value['form']}; this version reads form {form.FORM}, and lines without a head, which are of the form before")
         return [value]
     records = list(form.joined(value, head, len(line)))
     for one in records:

@@ -25,6 +25,9 @@ MEANS: Mapping[str, str] = {  # of the hardware -> how it is written in CUDA C++
     "atomics": r"\batomic|\bred\.",
 }
 
+# What a compiler chooses of them, where the kernel is written in Triton: its text does not tell.
+CHOSEN = {"TMA", "cp.async", "mbarriers", "wgmma", "mma.sync", "ldmatrix", "warp specialisation"}
+
 
 def lines(ladder: registry.Ladder, op: Contract, shipped: Implementation | None, case: Case, asked: Asked) -> Iterator[str]:
     """`shipped`: what the last rung names, or a call of `case` takes; where plain torch does, None, nothing is said. Launches and configs are
@@ -32,30 +35,33 @@ def lines(ladder: registry.Ladder, op: Contract, shipped: Implementation | None,
     own = [r for r in ladder.rungs if r.implementation.path == r.path and (shipped is None or r.path != shipped.path)]
     if shipped is None or not own:
         return
-    rung, number = own[-1], f"{own[-1].number:02d}"
+    rung, number = own[-1], f"rung {own[-1].number:02d}"
     old, new = (_files(path, op) for path in (rung.path, shipped.path))
     names = [p.name for p in new if p not in old]
-    yield f"{number} is {_count(old)}; {shipped.name} is {_count(new)}: {_some(names)}."
-    uses, used = (_means(files) for files in (old, new))
-    said = [f"only {who} uses {', '.join(found)}" for who, found in (("it", _but(used, uses)), (number, _but(uses, used))) if found]
+    yield f"{number.capitalize()}, the last in a file of its own, is {_count(old)}; {shipped.name} is {_count(new)}; new: {_some(names)}."
+    left_out = CHOSEN if "triton" in (rung.implementation.backend, shipped.backend) else set[str]()
+    uses, used = (_means(files) - left_out for files in (old, new))
+    said = [f"{who} uses {', '.join(found)}" for who, found in (("the shipped kernel", _but(used, uses)), (number, _but(uses, used))) if found]
     if said:
-        yield f"Of the hardware {'; '.join(said)}."
+        yield f"Of the hardware, only {', and only '.join(said)}."
     before, after = (_launched(i, op, case, asked) for i in (rung.implementation, shipped))
     if before and after and before[0] and after[0]:
-        same = f"both launch {after[0]}" if before[0] == after[0] else f"{number} launches {before[0]}; it launches {after[0]}"
-        changed = [f"{k} {before[1][k]}, now {x}" if k in before[1] else f"{k} {x}, new" for k, x in after[1].items() if before[1].get(k) != x]
-        yield f"At {case.id} {same}."
-        if changed:
-            yield f"Its config there: {_some(changed, '; ')}."
+        same = f"both launch {after[0]}" if before[0] == after[0] else f"{number} launches {before[0]}; the shipped kernel {after[0]}"
+        changed = [f"{k} is {x} instead of {before[1][k]}" for k, x in after[1].items() if before[1].get(k, x) != x]
+        new_ones = [f"{k} = {x}" for k, x in after[1].items() if k not in before[1]]
+        yield f"At {case.id}, {same}."
+        if told := [*([_some(changed)] if changed else []), *([f"new: {_some(new_ones)}"] if new_ones else [])]:
+            yield f"In the config of that launch, {'; '.join(told)}."
     cases = [c for c in op.cases if "bench" in c.tags]
     taken = [[c for c in cases if Subject(i.name, op, i).supports(c, CARD, asked) is None] for i in (rung.implementation, shipped)]
     only = [c.id for c in taken[1] if c not in taken[0]]
     if taken[1]:
-        yield f"Of {len(cases)} cases that are timed {number} takes {len(taken[0])}, it {len(taken[1])}{f', as {only[-1]}' if only else ''}."
+        apart = f", among them {only[-1]}, which the rung does not" if only else ""
+        yield f"Of the {len(cases)} timed cases of {op.name}, {number} takes {len(taken[0])} and the shipped kernel {len(taken[1])}{apart}."
 
 
-def _some(names: Sequence[str], between: str = ", ") -> str:
-    return between.join([*names[:NAMED], *([f"{len(names) - NAMED} more"] if len(names) > NAMED else [])])
+def _some(names: Sequence[str]) -> str:
+    return ", ".join([*names[:NAMED], *([f"and {len(names) - NAMED} more"] if len(names) > NAMED else [])])
 
 
 def _but(found: set[str], others: set[str]) -> list[str]:

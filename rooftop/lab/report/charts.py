@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from rooftop.lab.report.data import LadderPage, RungRow
 from rooftop.lab.report.joined import Measured
-from rooftop.lab.report.model import DeviceView, LadderPage, RungRow
+from rooftop.lab.report.markup import number
+from rooftop.lab.report.model import DeviceView
 
 BEYOND = 1.1  # times the highest bar: predictions above it stand there, marked as beyond
 
@@ -88,15 +90,6 @@ def climb(page: LadderPage, device: DeviceView, case: str) -> Chart:
     if peers:
         lines.append(("peer", max(b.value for b in others if b.kind == "peer" and b.value)))
     return Chart(device, case, unit, (*bars, *others), low / 1.6, top, tuple(lines))
-
-
-def number(value: float, digits: int = 4) -> str:
-    """To so many significant digits, thousands apart, never in powers of ten."""
-    if value == 0 or not math.isfinite(value):
-        return f"{value:g}"
-    exponent = int(f"{value:.{digits - 1}e}".partition("e")[2])  # after rounding: 999.96 to four digits is 1000
-    places = max(0, digits - 1 - exponent)
-    return f"{value:,.{places}f}".replace(",", "\N{NARROW NO-BREAK SPACE}")
 
 
 def _micro(seconds: float) -> str:

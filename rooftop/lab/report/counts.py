@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rooftop.core.prediction_names import COUNTS
-from rooftop.lab.report.charts import number
-from rooftop.lab.report.model import RungRow
+from rooftop.lab.report.data import RungRow
+from rooftop.lab.report.markup import number
 from rooftop.lab.report.rung_counts import RungCounts
 
 GROUPS = (  # header of the group -> name of the count -> header of its column, with its unit

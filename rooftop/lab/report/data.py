@@ -1,12 +1,11 @@
-"""What the pages show, worked out from records, the tree and the facts of binaries: no number has another source.
+"""The pages' data, each class with what fills it from records, the tree and the facts of binaries: no number has another source. Templates
+read it.
 
 A record counts while what made it is what the tree has (rooftop.lab.records.identity). One that does not is *stale*: shown as stale, in no
 score. What no record says is None here and "not measured" on the page."""
 
 from __future__ import annotations
 
-import ast
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -23,27 +22,189 @@ from rooftop.lab.candidates import Asked
 from rooftop.lab.check.proofs import device_of
 from rooftop.lab.records.record import Record, of_kind
 from rooftop.lab.report import beyond, checks, derivation, language_page, predictions, reference, sweep_page
-from rooftop.lab.report.facts import target_facts
-from rooftop.lab.report.joined import Joined, Measured, operations_of
+from rooftop.lab.report.cards import Card, card
+from rooftop.lab.report.facts import TargetFacts, target_facts
+from rooftop.lab.report.joined import Joined, Measured, units
 from rooftop.lab.report.known import Digests as Digests
 from rooftop.lab.report.ladder_cases import cases_of, headline_of
-from rooftop.lab.report.model import (
-    Card,
-    CaseView,
-    Checked,
-    DeviceScore,
-    DeviceView,
-    ImplementationView,
-    LadderPage,
-    OpScore,
-    RungRow,
-    Sanitized,
-    ScoreRow,
-    SiteData,
-    Summary,
-    SweepView,
-)
+from rooftop.lab.report.language_page import LanguageRow
+from rooftop.lab.report.model import CaseView, Checked, DeviceView, ImplementationView, Prediction, Sanitized, Step, SweepView
+from rooftop.lab.report.reference import Entry, sentence
 from rooftop.lab.report.rung_counts import RungCounts
+
+
+@dataclass(frozen=True)
+class RungRow:
+    number: int
+    slug: str
+    name: str
+    path: str
+    shipped: str | None  # the shipped kernel that this rung is
+    idea: str
+    limit: str
+    cells: Mapping[tuple[str, str], Measured]  # (device, case id)
+    unsupported: Mapping[str, str]  # case id -> why
+    facts: tuple[TargetFacts, ...]
+    checks: tuple[Checked, ...]
+    sanitized: tuple[Sanitized, ...]  # by card
+    source: str
+    predictions: tuple[Prediction, ...]
+    measured_speedup: float | None  # over the rung before, at the headline case on the first card
+    restated: bool  # the head now predicts otherwise than it did when this was measured
+    counts: RungCounts | None  # of the simulator; None: not asked for, or no CUDA C++
+
+    @property
+    def title(self) -> str:
+        return self.slug.replace("_", " ")
+
+    @property
+    def anchor(self) -> str:
+        return f"rung-{self.number:02d}"
+
+    @property
+    def speedup(self) -> Prediction | None:
+        return next((p for p in self.predictions if p.name == "speedup"), None)
+
+
+@dataclass(frozen=True)
+class LadderPage:
+    name: str
+    title: str
+    intro: str
+    op: str
+    headline: str
+    cases: tuple[CaseView, ...]
+    targets: tuple[int, ...]
+    devices: tuple[DeviceView, ...]  # the one with the most records first
+    rungs: tuple[RungRow, ...]
+    peers: Mapping[tuple[str, str], tuple[Measured, ...]]  # (device, case id) -> fastest first
+    derivation: tuple[Step, ...] = ()
+    beyond: tuple[str, ...] = ()  # where the shipped kernel differs from the last rung with a file of its own
+
+    @property
+    def file(self) -> str:
+        return f"ladder-{self.name}.html"
+
+    @property
+    def line(self) -> str:
+        return sentence(self.intro)
+
+    @property
+    def top(self) -> tuple[RungRow, Measured] | None:
+        """The fastest rung at the headline case on the first card."""
+        if not self.devices:
+            return None
+        key = (self.devices[0].name, self.headline)
+        found = [(r, m) for r in self.rungs if (m := r.cells.get(key)) and not m.stale and m.kernel]
+        return min(found, key=lambda pair: pair[1].seconds, default=None)
+
+    @property
+    def units(self) -> list[str]:
+        """Of throughput, as the tables of this page need them."""
+        return units(m for r in self.rungs for m in r.cells.values())
+
+    @property
+    def clocks(self) -> list[str]:
+        """The clocks beside the kernel's that any record of this page has."""
+        return [n for n in ("sustained", "cold", "hot", "host") if any(n in m.clocks for r in self.rungs for m in r.cells.values())]
+
+    @property
+    def copied(self) -> bool:
+        """Whether throughput is bytes, so that a plain copy is a fair mark, and one was timed."""
+        return self.units == ["GB/s"] and any(m.copy_share is not None for r in self.rungs for m in r.cells.values())
+
+    @property
+    def measured(self) -> int:
+        """Rungs with a record that is not stale."""
+        return sum(any(not m.stale for m in r.cells.values()) for r in self.rungs)
+
+
+@dataclass(frozen=True)
+class ScoreRow:
+    """One case on one card: the implementation that a call takes, the others fastest first, stale ones last. `taken`: its name."""
+
+    case: CaseView
+    measured: tuple[Measured, ...]
+    peer_hosts: tuple[tuple[str, float], ...]  # what one eager call of a peer costs the CPU, seconds, cheapest first
+    peer_memory: tuple[tuple[str, int], ...] = ()  # what it allocates, bytes, least first
+    taken: str | None = None
+
+    @property
+    def best(self) -> Measured | None:
+        """What speaks for the op: what a call takes. None where that has not been timed as it now is: the time of another implementation is
+        not the op's."""
+        return next((m for m in self.measured if not m.stale and self.taken in (None, m.subject)), None)
+
+
+@dataclass(frozen=True)
+class Summary:
+    measured: int
+    cases: int
+    lowest: float | None  # share of the roof
+    median: float | None
+    verdicts: Mapping[str, int]
+    ratio: float | None = None  # geometric mean of the speeds over the best peer
+    peers: int = 0  # cases with a peer
+
+
+@dataclass(frozen=True)
+class DeviceScore:
+    device: DeviceView
+    rows: tuple[ScoreRow, ...]
+    summary: Summary
+
+    @property
+    def units(self) -> list[str]:
+        """Of throughput, as the table needs them."""
+        return units(m for row in self.rows for m in row.measured)
+
+    @property
+    def copied(self) -> bool:
+        """Whether a plain copy was timed beside any of these, and throughput is bytes."""
+        return self.units == ["GB/s"] and any(m.copy_share is not None for row in self.rows for m in row.measured)
+
+    @property
+    def weighed(self) -> bool:
+        """Whether the memory of any of these was measured."""
+        return any(m.memory is not None for row in self.rows for m in row.measured)
+
+
+@dataclass(frozen=True)
+class OpScore:
+    name: str
+    family: str  # the folder of its kernels; "" for an op that has none
+    about: str
+    implementations: tuple[ImplementationView, ...]
+    ladders: tuple[str, ...]
+    cases: tuple[CaseView, ...]
+    scores: tuple[DeviceScore, ...]
+    entry: Entry | None = None  # of the public function
+    usage: str = ""  # lines of Python that call it
+
+    @property
+    def file(self) -> str:
+        return f"op-{self.name}.html"
+
+    @property
+    def line(self) -> str:
+        return sentence(self.about)
+
+    def on(self, device: DeviceView) -> DeviceScore | None:
+        return next((s for s in self.scores if s.device.name == device.name and s.summary.measured), None)
+
+
+@dataclass(frozen=True)
+class SiteData:
+    ops: tuple[OpScore, ...]
+    ladders: tuple[LadderPage, ...]
+    cards: tuple[Card, ...]  # the one with the most records that are not stale first
+    records: int
+    stale: int
+    now: datetime
+    swept: Mapping[str, tuple[SweepView, ...]] = field(default_factory=dict)  # op -> its sweep on each card
+    languages: tuple[LanguageRow, ...] = ()
+    tutorial: str = ""  # docs/tutorial.md, where there is one
+    course: bool = False  # whether there are pages to learn from, which rooftop.lab.learn writes
 
 
 def gather(
@@ -84,7 +245,8 @@ class Gatherer(Joined):
         languages = language_page.rows(self.records, self.measured, self.stale, self.house)
         tutorial = settings.CHECKOUT / "docs" / "tutorial.md"
         text = tutorial.read_text(encoding="utf-8") if self.house is registry.HOUSE and tutorial.is_file() else ""
-        return SiteData(ops, ladders, tuple(map(self.card, self.devices(bench))), len(bench), stale, now, self._sweeps(), languages, text)
+        cards = tuple(card(view, *self.ceilings(view.name)) for view in self.devices(bench))
+        return SiteData(ops, ladders, cards, len(bench), stale, now, self._sweeps(), languages, text)
 
     def _sweeps(self) -> dict[str, tuple[SweepView, ...]]:
         """The newest sweep of each op of the tree on each card."""
@@ -102,24 +264,6 @@ class Gatherer(Joined):
                 name, device_of(r), self.ceilings(name)[0] is not None, self.outdated(name), self.ceilings(name)[1] is not None
             )
         return tuple(views[name] for name in sorted(views, key=lambda n: (-fresh[n], n)))
-
-    def card(self, view: DeviceView) -> Card:
-        """What was measured of a card, and what its datasheet says."""
-        measured, sheet = self.ceilings(view.name)
-        curves = measured.curves if measured else {}
-        sizes = sorted({n for c in curves.values() for n in c.bytes})
-        memory = tuple((n, tuple(n / c.time(n) if (c := curves.get(k)) else None for k in ("copy", "read", "write"))) for n in sizes)
-        found = measured.rates if measured else {}
-        known = sheet.datasheet.rates if sheet and sheet.datasheet else {}
-        rates = tuple(
-            (unit, (*(operations_of(unit) * r if (r := found.get(unit, {}).get(duty)) else None for duty in ("burst", "sustained")),
-                    operations_of(unit) * sheet.datasheet.per_second(unit) if sheet and sheet.datasheet and unit in known else None))
-            for unit in dict.fromkeys((*found, *known))
-        )
-        bandwidth = sheet.datasheet.bandwidth_gbs * 1e9 if sheet and sheet.datasheet else None
-        return Card(
-            view, measured.at if measured else "", memory, rates, bandwidth, measured.graph_node_s if measured else None  # type: ignore[arg-type]
-        )
 
     # -- ladders ----------------------------------------------------------------------------------------------------
 
@@ -180,7 +324,7 @@ class Gatherer(Joined):
         facts = tuple(target_facts(arch, self.facts.get((rung.name, arch))) for arch in targets)
         path = rung.implementation.path
         text = path.read_text(encoding="utf-8")
-        idea, limit = (rung.head.idea, rung.head.limit) if rung.head else (_docstring(text), "")
+        idea, limit = (rung.head.idea, rung.head.limit) if rung.head else (reference.first_paragraph(text), "")
         predict = dict(rung.head.predict) if rung.head else {}
         counts = self.counts.get(rung.name)
         best = cells.get((devices[0].name, headline)) if devices else None
@@ -230,7 +374,7 @@ class Gatherer(Joined):
         views = tuple(CaseView(c.id, c.name, c.dtype, c.why, False) for c in cases)
         ladders = tuple(n for n in registry.ladder_names(self.house) if registry.ladder(n, self.house).op == name)
         base = self.house.ops / f"{name.removesuffix('_bwd') if op.forward else name}.py"
-        about = _docstring(base.read_text(encoding="utf-8")) if op.twin_of is None else f"{op.twin_of.name} in place."
+        about = reference.first_paragraph(base.read_text(encoding="utf-8")) if op.twin_of is None else f"{op.twin_of.name} in place."
         family = next((i.path.parent.name for i in found), "")
         entry = reference.functions().get(name) if self.house is registry.HOUSE else None
         about = f"The gradient of {op.forward.name}." if op.forward else about
@@ -255,17 +399,6 @@ def first_choice(op: Contract, case: Case, device: Device, asked: Asked | None =
     """The implementation that a call of this case takes on this card. `asked`: what was worked out for others; grows."""
     found, _ = first(op.twin_of or op, (asked or Asked()).problem(op, case, device))
     return None if found is None else found.name
-
-
-def _docstring(text: str) -> str:
-    """The first paragraph of a Python file's docstring, on one line."""
-    if plain := re.match(r'"""([^"\\]*)"""', text):  # as most begin: to read the whole file takes longer
-        return " ".join(plain[1].strip().split("\n\n")[0].split())
-    try:
-        found = ast.get_docstring(ast.parse(text)) or ""
-    except SyntaxError:
-        return ""
-    return " ".join(found.split("\n\n")[0].split())
 
 
 def _shown(path: Path) -> str:

@@ -32,9 +32,9 @@ from rooftop.core.call import problem_for_kernels
 from rooftop.core.expressions import ExpressionError, evaluate
 from rooftop.core.names import RegistryError
 from rooftop.core.spec import TARGETS, Problem
-from rooftop.lab.report.charts import number
 from rooftop.lab.report.drawings import draw
 from rooftop.lab.report.ladder_cases import headline_of
+from rooftop.lab.report.markup import number
 from rooftop.lab.report.model import Step
 
 KEYS = ("text", "rung", "case", "draw")

@@ -12,11 +12,10 @@ from rooftop.core import registry, settings, whole_file
 from rooftop.core.texts import markdown
 from rooftop.lab.records import store, trials
 from rooftop.lab.records.record import Record, newest, of_kind
-from rooftop.lab.report import codec_peers, language_page, models_page, precision, profiling_page, tables
-from rooftop.lab.report.data import Digests, gather
+from rooftop.lab.report import codec_peers, language_page, loss_curves, models_page, precision, profiling_page, tables
+from rooftop.lab.report.data import Digests, SiteData, gather
 from rooftop.lab.report.markup import table
-from rooftop.lab.report.model import SiteData
-from rooftop.lab.report.picture import climb
+from rooftop.lab.report.picture import picture
 from rooftop.lab.report.sparse_grid import drawing as sparse_drawing
 from rooftop.lab.report.sparse_grid import table as sparse_table
 from rooftop.lab.timing import first_calls, invariant_costs, sparse_auto
@@ -217,13 +216,14 @@ TABLES: Mapping[tuple[str, str], Callable[[list[Record], SiteData], str]] = {  #
     ("docs/formats.md", "perplexity"): perplexity,
     ("docs/comm.md", "collectives"): tables.collectives,
     ("docs/comm.md", "products"): tables.products,
+    ("docs/comm.md", "training"): loss_curves.text,
     ("docs/models.md", "models"): models_page.table,
     ("docs/learn.md", "time"): tables.learn,
     ("docs/matmul.md", "precision"): precision.table,
     ("docs/profiling.md", "right"): profiling_page.right,
     ("docs/profiling.md", "levers"): profiling_page.levers,
     ("docs/profiling.md", "ladders"): profiling_page.ladders,
-    ("docs/languages.md", "languages"): language_page.table,
+    ("docs/languages.md", "languages"): lambda _, site: language_page.table(site.languages),
     ("docs/sparse.md", "where dense wins"): sparse_table,
     ("docs/sparse.md", "advice"): sparse_auto.table,
     ("docs/invariance.md", "costs"): invariant_costs.table,
@@ -234,12 +234,14 @@ TABLES: Mapping[tuple[str, str], Callable[[list[Record], SiteData], str]] = {  #
     ("docs/predictions.md", "expected"): tables.expectations,
 }
 DRAWN: Mapping[str, Callable[[list[Record], SiteData], str]] = {
+    "docs/pictures/comm_training.svg": loss_curves.picture,
     "docs/pictures/precision.svg": precision.picture,
     "llms.txt": listed,
     "docs/pictures/sparse_grid.svg": lambda found, site: sparse_drawing(site),
 }
 PICTURES: Mapping[str, tuple[str, Mapping[str, str]]] = {  # file -> ladder, and what its peers are called there
     "docs/pictures/sgemm_cuda.svg": ("sgemm_cuda", {"torch": "torch (cuBLAS)"}),
+    "docs/pictures/softmax_cuda.svg": ("softmax_cuda", {}),
 }
 
 
@@ -263,7 +265,7 @@ def pages(root: Path, found: list[Record], digests: Digests | None = None) -> di
         texts[file] = replaced(texts.get(file) or (root / file).read_text(encoding="utf-8"), name, make(found, site))
     ladders = {ladder.name: ladder for ladder in site.ladders}
     texts |= {file: draw(found, site) for file, draw in DRAWN.items()}
-    return texts | {file: climb(ladders[ladder], names) for file, (ladder, names) in PICTURES.items()}
+    return texts | {file: picture(ladders[ladder], names) for file, (ladder, names) in PICTURES.items()}
 
 
 def outdated(

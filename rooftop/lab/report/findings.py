@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection
 from itertools import pairwise
 
+from rooftop.lab.report.data import LadderPage, RungRow, SiteData
 from rooftop.lab.report.joined import Measured
-from rooftop.lab.report.model import DeviceView, LadderPage, RungRow, SiteData
+from rooftop.lab.report.model import DeviceView
 
 LINES = 5
 LIMIT = 130  # characters of what limits a rung

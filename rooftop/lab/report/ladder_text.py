@@ -12,7 +12,7 @@ from rooftop.lab import candidates
 from rooftop.lab.records.store import Record
 from rooftop.lab.report import data, ladder_cases, rung_counts, site
 from rooftop.lab.report.counts import COUNTED
-from rooftop.lab.report.model import LadderPage, RungRow
+from rooftop.lab.report.data import LadderPage, RungRow
 
 
 def page_of(name: str, records: list[Record]) -> LadderPage:
@@ -83,10 +83,8 @@ def overview(page: LadderPage) -> Iterator[str]:
 
 
 def rung(page: LadderPage, number: int) -> Iterator[str]:
-    """One rung and how its source differs from that of the rung before; the source of the first. Raises ValueError for no such rung."""
-    at = next((i for i, row in enumerate(page.rungs) if row.number == number), None)
-    if at is None:
-        raise ValueError(f"{page.name} has rungs {page.rungs[0].number} to {page.rungs[-1].number}; given {number}")
+    """One rung and how its source differs from that of the rung before; the source of the first."""
+    at = next(i for i, row in enumerate(page.rungs) if row.number == number)
     row, before = page.rungs[at], page.rungs[at - 1] if at else None
     yield row.name
     yield from (f"  {line}" for line in _rung(page, before, row))

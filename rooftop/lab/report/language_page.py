@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from rooftop.core import helpers, settings
@@ -12,12 +13,39 @@ from rooftop.core.implementation import Implementation
 from rooftop.core.registry import HOUSE, House
 from rooftop.lab.records.record import Record, of_kind
 from rooftop.lab.report.joined import Measured
-from rooftop.lab.report.model import InLanguage, LanguageRow, SiteData
 from rooftop.lab.timing.languages import LANGUAGES, ROWS, subject_of
 
 Found = Mapping[tuple[str, str, str, str], Measured]  # (device, op, subject, case) -> the newest record
 EXTRAS = ("cutile", "cute")
 NOTHING = "Nothing has been measured yet with the kernels as they stand."
+
+
+@dataclass(frozen=True)
+class InLanguage:
+    """A kernel as one of several languages in which the op is written. `lines` of its own files, `shared` of the helpers that it takes
+    in."""
+
+    subject: str
+    path: str
+    source: str
+    lines: int
+    shared: int
+    measured: Measured | None
+    compile_s: float | None  # CPU time
+    compiler: str
+    first_s: float | None  # of the first call in a process, the binary on the disk
+    registers: tuple[int, ...]  # of each kernel that is launched
+    spills: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class LanguageRow:
+    """An op at one case on one card; a cell a language, None where there is no kernel."""
+
+    op: str
+    case: str
+    device: str
+    cells: tuple[InLanguage | None, ...]
 
 
 def lines_of(implementation: Implementation) -> tuple[int, int]:
@@ -76,14 +104,14 @@ def _cell(
     )
 
 
-def table(_found: list[Record], site: SiteData) -> str:
+def table(found: Sequence[LanguageRow]) -> str:
     """Two tables a card: times, then costs. An op a row, a language a column."""
-    if not site.languages:
+    if not found:
         return NOTHING
     names = [BACKENDS[language].language for language in LANGUAGES]
     lines: list[str] = []
-    for device in dict.fromkeys(row.device for row in site.languages):
-        mine = [row for row in site.languages if row.device == device]
+    for device in dict.fromkeys(row.device for row in found):
+        mine = [row for row in found if row.device == device]
         lines += [
             f"{device}: µs, share of the roof, and speed over the best peer.", "", f"| op | {' | '.join(names)} |",
             "|---|" + "---|" * len(names)

@@ -1,11 +1,12 @@
-"""Shorter HTML for the same tree: `shorter` drops end tags that HTML lets out, quotes and escapes that a text does without, and spaces
-between blocks.
+"""How pages write numbers and Markdown tables, and shorter HTML for the same tree: `shorter` drops end tags that HTML lets out, quotes and
+escapes that a text does without, and spaces between blocks.
 
 Templates stay readable for it, and whole: they close every element and quote every value. A browser makes the same elements, attributes and
 texts of the page before and after, apart from white space that it does not show (tests/lab/test_report_markup.py)."""
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
@@ -54,3 +55,12 @@ def table(heads: str, rows: Iterable[Sequence[object]], sides: str = "") -> list
     lines = {"l": "---", "r": "---:", "c": ":-:"}
     ruled = "".join(lines[side] + "|" for side in sides or "l" * (heads.count(" | ") + 1))
     return [f"| {heads} |".replace("|  |", "| |"), f"|{ruled}", *(f"| {' | '.join(map(str, row))} |" for row in rows)]
+
+
+def number(value: float, digits: int = 4) -> str:
+    """To so many significant digits, thousands apart, never in powers of ten."""
+    if value == 0 or not math.isfinite(value):
+        return f"{value:g}"
+    exponent = int(f"{value:.{digits - 1}e}".partition("e")[2])  # after rounding: 999.96 to four digits is 1000
+    places = max(0, digits - 1 - exponent)
+    return f"{value:,.{places}f}".replace(",", "\N{NARROW NO-BREAK SPACE}")

@@ -8,7 +8,7 @@ from statistics import geometric_mean
 from typing import Any
 
 from rooftop.lab.records.record import Record, of_kind
-from rooftop.lab.report.model import SiteData
+from rooftop.lab.report.data import SiteData
 
 SUBJECT = "models"
 PEERS = ("compile", "liger")  # what the steps of a variant are compared with

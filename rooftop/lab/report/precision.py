@@ -9,8 +9,10 @@ from dataclasses import dataclass
 from html import escape
 
 from rooftop.lab.records.store import Record
-from rooftop.lab.report.model import SiteData
+from rooftop.lab.report.data import SiteData
+from rooftop.lab.report.drawings.canvas import length
 from rooftop.lab.report.picture import STYLE
+from rooftop.lab.report.scatter import room
 
 SIZE = 4096  # M, N and K: results of normal numbers have the standard deviation sqrt(K)
 WAYS = (  # case, what it is called
@@ -18,8 +20,9 @@ WAYS = (  # case, what it is called
     (f"tf32 {SIZE} cubed f32", "tf32"), (f"{SIZE} cubed f16", "float16 operands"), (f"{SIZE} cubed bf16", "bfloat16 operands"),
 )
 NOTHING = "Nothing has been measured yet."
-WIDTH, HEIGHT = 720, 360  # pixels
-LEFT, RIGHT, TOP, BOTTOM = 64, 150, 40, 48  # margins
+WIDTH, HEIGHT = 600, 360  # pixels
+LEFT, RIGHT, TOP, BOTTOM = 64, 24, 40, 52  # margins
+LETTERS = 14 / 12  # the size of the labels over that of a drawing on a page
 
 
 @dataclass(frozen=True)
@@ -100,8 +103,11 @@ def picture(found: list[Record], site: SiteData) -> str:
             if low <= math.log10(us * 1e-6) <= high:
                 body.append(f'<text x="{x(us * 1e-6):.1f}" y="{HEIGHT - BOTTOM + 18}" text-anchor="middle">{us}</text>')
         body.append(f'<text x="{(LEFT + WIDTH - RIGHT) / 2:.1f}" y="{HEIGHT - 10}" text-anchor="middle">µs</text>')
+        taken = [(x(w.seconds) - 5, y(w.error) - 5, x(w.seconds) + 5, y(w.error) + 5) for w in rows]
         for w in rows:
-            body.append(f'<circle cx="{x(w.seconds):.1f}" cy="{y(w.error):.1f}" r="5" fill="var(--bar)"/>')
-            body.append(f'<text class="value" x="{x(w.seconds) + 9:.1f}" y="{y(w.error) + 4:.1f}">{escape(w.name)}</text>')
+            body.append(f'<circle cx="{x(w.seconds):.1f}" cy="{y(w.error):.1f}" r="5" style="fill: var(--bar)"/>')
+            place = room(x(w.seconds), y(w.error), LETTERS * length(w.name, "label"), (WIDTH, HEIGHT), taken)
+            if place:
+                body.append(f'<text class="value" x="{place[0]:.1f}" y="{place[1]:.1f}">{escape(w.name)}</text>')
     head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" height="{HEIGHT}">'
     return f"{head}<style>{STYLE}</style>{''.join(body)}</svg>\n"

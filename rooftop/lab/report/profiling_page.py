@@ -9,8 +9,8 @@ from statistics import median
 from rooftop.lab.counters.diagnose import experiments, steps
 from rooftop.lab.counters.diagnose.diagnosis import Diagnosis
 from rooftop.lab.records.store import Record
+from rooftop.lab.report.data import SiteData
 from rooftop.lab.report.markup import table
-from rooftop.lab.report.model import SiteData
 
 LADDERS_CARD = "NVIDIA H100 80GB HBM3"
 NOTHING = "Nothing has been measured yet."

@@ -319,3 +319,14 @@ def _made(x: Input) -> str | None:
     if x.fill != "normal" or not dtype.floating or dtype.bytes < 2:
         return None
     return f"torch.randn({shape})" if x.dtype == "f32" else f"torch.randn({shape}, dtype=torch.{dtype.torch})"
+
+
+def first_paragraph(text: str) -> str:
+    """The first paragraph of a Python file's docstring, on one line."""
+    if plain := re.match(r'"""([^"\\]*)"""', text):  # as most begin: to read the whole file takes longer
+        return " ".join(plain[1].strip().split("\n\n")[0].split())
+    try:
+        found = ast.get_docstring(ast.parse(text)) or ""
+    except SyntaxError:
+        return ""
+    return " ".join(found.split("\n\n")[0].split())

@@ -12,7 +12,7 @@ from html import escape
 
 from markupsafe import Markup
 
-from rooftop.lab.report.charts import number
+from rooftop.lab.report.markup import number
 
 WIDE, NARROW = 900, 340  # pixels
 HEIGHT = 330
@@ -128,7 +128,7 @@ def _one(
         dot = f'<circle{kind} cx="{x(p.x):.1f}" cy="{y(p.share):.1f}" r="4.5">{said}</circle>'
         body.append(f'<a href="{escape(p.href)}">{dot}</a>' if p.href else dot)
     for p in points if labelled else ():
-        if p.label and (place := _room(x(p.x), y(p.share), _length(p.label), size, taken)):
+        if p.label and (place := room(x(p.x), y(p.share), _length(p.label), size, taken)):
             body.append(f'<text class="label" x="{place[0]:.1f}" y="{place[1]:.1f}">{escape(p.label)}</text>')
     about = f"share of the roof in percent against {escape(axis)}"
     return f'<svg viewBox="0 0 {width} {height}" width="{width}" height="{height}" role="img" aria-label="{about}">{"".join(body)}</svg>'
@@ -139,7 +139,7 @@ def _length(text: str) -> float:
     return LETTER * len(text) + BROAD * sum(text.count(c) for c in "mw")
 
 
-def _room(x: float, y: float, length: float, size: tuple[int, int], taken: list[Box]) -> tuple[float, float] | None:
+def room(x: float, y: float, length: float, size: tuple[int, int], taken: list[Box]) -> tuple[float, float] | None:
     """Where a label fits beside its point without touching another or a point; it is then taken. None: it is left out."""
     for dx, dy in ((8, 4), (-8 - length, 4), (-length / 2, -9), (-length / 2, 18), (8, -8), (8, 16), (-8 - length, -8), (-8 - length, 16)):
         box = _box(x + dx, y + dy, length)

@@ -8,22 +8,22 @@ import re
 from collections.abc import Iterable, Iterator
 
 from rooftop.lab.report import document
-from rooftop.lab.report.model import SiteData
+from rooftop.lab.report.data import SiteData
 from rooftop.lab.report.reference import Entry
 
 FILE = "search.js"
 LONGEST = 110  # letters of a line
 
 
-def entries(site: SiteData, spaces: Iterable[tuple[str, str, tuple[Entry, ...]]]) -> Iterator[tuple[str, str, str, str]]:
-    """(kind, title, line, address)."""
+def entries(site: SiteData, spaces: Iterable[tuple[str, str, tuple[Entry, ...]]]) -> Iterator[tuple[str, ...]]:
+    """(kind, title, line, address), and of a rung what limits it: found, not shown."""
     if site.tutorial:
         for anchor, title in document.chapters(site.tutorial):
             yield "tutorial", title, "", f"tutorial.html#{anchor}"
     for ladder in site.ladders:
         yield "ladder", ladder.name, f"{ladder.title}. {ladder.line}", ladder.file
         for rung in ladder.rungs:
-            yield "rung", f"{ladder.name}/{rung.number:02d} {rung.title}", rung.idea, f"{ladder.file}#{rung.anchor}"
+            yield "rung", f"{ladder.name}/{rung.number:02d} {rung.title}", rung.idea, f"{ladder.file}#{rung.anchor}", rung.limit
     for op in site.ops:
         yield "op", op.name, op.line, op.file
         for i in op.implementations:
@@ -38,10 +38,16 @@ def entries(site: SiteData, spaces: Iterable[tuple[str, str, tuple[Entry, ...]]]
 
 
 def script(site: SiteData, spaces: Iterable[tuple[str, str, tuple[Entry, ...]]]) -> str:
-    rows = [[kind, title, _short(line), address] for kind, title, line, address in entries(site, spaces)]
+    rows = [[kind, title, _short(line), address, _rest(title, line, *more)] for kind, title, line, address, *more in entries(site, spaces)]
     return f"window.rooftopPages={json.dumps(rows, ensure_ascii=True, separators=(',', ':'))};\n"
 
 
 def _short(line: str) -> str:
     line = re.sub(r"\s+", " ", line)
     return line if len(line) <= LONGEST else line[: LONGEST - 3].rpartition(" ")[0] + "..."
+
+
+def _rest(title: str, *texts: str) -> str:
+    """The words of `texts` that a result does not show, each once."""
+    shown = set(re.findall(r"\w+", f"{title} {_short(texts[0])}".lower()))
+    return " ".join(dict.fromkeys(w for w in re.findall(r"\w+", " ".join(texts).lower()) if len(w) > 2 and w not in shown))

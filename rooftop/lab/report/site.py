@@ -25,11 +25,12 @@ from rooftop.core.backends.table import BACKENDS
 from rooftop.core.prediction_names import COUNTS
 from rooftop.lab.records.store import Record
 from rooftop.lab.report import counts, document, reference, search
-from rooftop.lab.report.charts import charts, number
-from rooftop.lab.report.data import Digests, gather
+from rooftop.lab.report.cards import Card
+from rooftop.lab.report.charts import charts
+from rooftop.lab.report.data import DeviceScore, Digests, LadderPage, OpScore, RungRow, SiteData, gather
 from rooftop.lab.report.facts import TargetFacts
-from rooftop.lab.report.markup import shorter
-from rooftop.lab.report.model import Card, DeviceScore, DeviceView, LadderPage, OpScore, RungRow, SiteData
+from rooftop.lab.report.markup import number, shorter
+from rooftop.lab.report.model import DeviceView
 from rooftop.lab.report.predictions import HIT, speedup
 from rooftop.lab.report.rung_counts import RungCounts
 from rooftop.lab.report.scatter import Point, drawing

@@ -10,14 +10,14 @@ from html import escape
 from math import log2
 
 from rooftop.lab.records.store import Record
-from rooftop.lab.report.model import SiteData
+from rooftop.lab.report.data import SiteData
 from rooftop.lab.report.picture import STYLE
 
 DENSE = "cublas"  # the peer
 BLOCKS = re.compile(r"^(?P<size>\d+x\d+) blocks of (?P<row>\d+), density (?P<density>[\d.]+) x (?P<n>\d+)\b")
 ELEMENTS = re.compile(r"^(?P<size>\d+x\d+) density (?P<density>[\d.]+) x (?P<row>\d+)\b")
 NOTHING = "Nothing has been measured yet with the kernels as they stand."
-CELL, HIGH, LEFT, TOP, GAP = 62, 30, 92, 66, 34  # pixels: a cell, its height, the names of rows, above a map, between maps
+CELL, HIGH, LEFT, TOP, UNDER = 62, 30, 112, 66, 54  # pixels: a cell, its height, left of a map, above the first, below each
 
 
 @dataclass(frozen=True)
@@ -82,31 +82,31 @@ def table(_found: list[Record], site: SiteData) -> str:
 
 
 def drawing(site: SiteData) -> str:
-    """The maps side by side, blue where sparse is faster, orange where dense is; a line between."""
+    """The maps one below the other, blue where sparse is faster, orange where dense is; a line between."""
     made = grids(site)
-    width = sum(LEFT + CELL * len(g.densities) + GAP for g in made) or 480
-    height = TOP + HIGH * max((len(g.rows) for g in made), default=0) + 40
+    width = max((LEFT + CELL * len(g.densities) + 24 for g in made), default=480)
+    width, height = max(width, 420), TOP + sum(HIGH * len(g.rows) + UNDER for g in made) - 16
     style = f"{STYLE}.line {{ stroke: var(--ink); stroke-width: 3; }}"
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" role="img">',
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" role="img">',
         f"<style>{style}</style>",
         f'<rect class="paper" x="0.5" y="0.5" width="{width - 1}" height="{height - 1}"/>',
-        '<text class="title" x="16" y="26">Speed over the dense product, 8192 x 8192</text>',
+        '<text class="title" x="16" y="26">Speed over dense, 8192 x 8192</text>',
     ]
     if not made:
-        parts.append(f'<text x="16" y="48">{escape(NOTHING)}</text>')
-    x = 0
+        parts.append(f'<text x="16" y="44">{escape(NOTHING)}</text>')
+    top = TOP
     for g in made:
-        parts += _map(g, x + LEFT)
-        x += LEFT + CELL * len(g.densities) + GAP
+        parts += _map(g, top)
+        top += HIGH * len(g.rows) + UNDER
     return "\n".join([*parts, "</svg>"]) + "\n"
 
 
-def _map(g: Grid, left: int) -> list[str]:
-    parts = [f'<text class="name" x="{left}" y="48">{escape(g.title)}</text>']
+def _map(g: Grid, top: int) -> list[str]:
+    parts = [f'<text x="{LEFT}" y="{top - 8}">{escape(g.title)}</text>']
     for i, r in enumerate(g.rows):
-        y = TOP + i * HIGH
-        parts.append(f'<text class="name" x="{left - 6}" y="{y + HIGH / 2 + 4}" text-anchor="end">{escape(r)}</text>')
+        y = top + i * HIGH
+        parts.append(f'<text x="{LEFT - 6}" y="{y + HIGH / 2 + 4}" text-anchor="end">{escape(r)}</text>')
         for j, d in enumerate(g.densities):
             speed = g.speeds.get((r, d))
             if speed is None:
@@ -114,18 +114,17 @@ def _map(g: Grid, left: int) -> list[str]:
             tone = "--bar" if speed >= 1 else "--peer"
             depth = min(1.0, 0.12 + abs(log2(speed)) / 6)
             parts.append(
-                f'<rect x="{left + j * CELL}" y="{y}" width="{CELL}" height="{HIGH}" style="fill: var({tone}); fill-opacity: {depth:.2f}"/>'
+                f'<rect x="{LEFT + j * CELL}" y="{y}" width="{CELL}" height="{HIGH}" style="fill: var({tone}); fill-opacity: {depth:.2f}"/>'
             )
             shown = f"{speed:.1f}" if speed >= 10 else f"{speed:.2f}"
-            parts.append(f'<text class="value" x="{left + j * CELL + CELL / 2}" y="{y + HIGH / 2 + 4}" text-anchor="middle">{shown}</text>')
-    bottom = TOP + len(g.rows) * HIGH
+            parts.append(f'<text class="value" x="{LEFT + j * CELL + CELL / 2}" y="{y + HIGH / 2 + 5}" text-anchor="middle">{shown}</text>')
+    below = top + len(g.rows) * HIGH + 17
     parts += [
-        f'<text class="name" x="{left + j * CELL + CELL / 2}" y="{bottom + 16}" text-anchor="middle">{d:g}</text>' for j,
-        d in enumerate(g.densities)
+        f'<text x="{LEFT + j * CELL + CELL / 2}" y="{below}" text-anchor="middle">{d:g}</text>' for j, d in enumerate(g.densities)
     ]
-    parts.append(f'<text class="name" x="{left - 6}" y="{bottom + 16}" text-anchor="end">density</text>')
+    parts.append(f'<text x="{LEFT - 6}" y="{below}" text-anchor="end">density</text>')
     for x1, y1, x2, y2 in border(g):
-        parts.append(f'<line class="line" x1="{left + x1 * CELL}" y1="{TOP + y1 * HIGH}" x2="{left + x2 * CELL}" y2="{TOP + y2 * HIGH}"/>')
+        parts.append(f'<line class="line" x1="{LEFT + x1 * CELL}" y1="{top + y1 * HIGH}" x2="{LEFT + x2 * CELL}" y2="{top + y2 * HIGH}"/>')
     return parts
 
 

@@ -14,9 +14,9 @@ from rooftop.core.contract import Contract
 from rooftop.core.devices import lookup
 from rooftop.core.spec import TARGETS
 from rooftop.lab.records.record import Record, newest
+from rooftop.lab.report.data import SiteData
 from rooftop.lab.report.joined import Joined, Measured
 from rooftop.lab.report.markup import table
-from rooftop.lab.report.model import SiteData
 from rooftop.lab.timing import expected
 from rooftop.ops._linear_cases import SHAPES
 

@@ -9,8 +9,9 @@ from pathlib import Path
 from rooftop.core import whole_file
 from rooftop.core.texts import markdown
 from rooftop.lab.report import document, ladder_text, reference
-from rooftop.lab.report.charts import number
-from rooftop.lab.report.model import Card, LadderPage, OpScore, SiteData
+from rooftop.lab.report.cards import Card
+from rooftop.lab.report.data import LadderPage, OpScore, SiteData
+from rooftop.lab.report.markup import number
 
 LIST = "llms.txt"
 ABOUT = "GPU kernels for PyTorch, each climbed from the naive version to the roof of the hardware, checked against float64, timed beside its peers, explained."

@@ -40,7 +40,7 @@ FEATURES = (  # names that a source may have and the simulator has not: what the
     (r"cudaDev(?:ice)?(?:Get)?P2P", "several GPUs are"), (r"cublasLt", "cuBLASLt is"), (r"nvrtc", "NVRTC in a program is"),
 )
 ENGINE = ("common.cpp",)  # what all modes share
-PROGRAM = ("program", "device_memory", "devices", "launches", "host_calls", "libraries")  # and what a program runs on
+PROGRAM = ("program", "device_memory", "devices", "graphs", "launches", "host_calls", "libraries")  # and what a program runs on
 # the modules that change a source or lay it out
 STEPS = ("translate", "ptx", "whole", "link", "host", "build", "program_text", "program_build")
 SPARE_STACK = 60 << 10  # bytes of a thread's stack beside its largest frames
@@ -419,6 +419,7 @@ def _run(command: list[str], folder: Path, path: str, text: str = "", kernels: S
                 f"{found[1].replace(MARK, '')}:{found[2]}: not simulated: #include <{found[3]}>: the simulator has no such header"
             )
         errors = [line for line in lines if re.search(r"\b(error|undefined reference|multiple definition|relocation)\b", line)] or lines
+        errors = [line for line in errors if not line.startswith(f"{RUNTIME}/")] or errors  # the user's own lines say it
         if (unknown := re.search(rf"^{ENTRY}:(\d+)\b.*error: (.*)", done.stderr, re.M)) and kernels:
             have = ", ".join(k.name + ("<...>" if k.template else "") for k in ordinary.kernels(text)) or "none"
             asked = kernels[int(unknown[1]) - 1]

@@ -32,6 +32,7 @@ from rooftop.lab.simt.launching import Answer, LaunchError, Request, answer
 
 LOOK = 0.02  # seconds between two looks at what a simulation takes
 MOST_THREADS = 4096
+TOLD = 500  # times that a program is asked to end, once a look, before it is ended
 _FIELD = re.compile(r"^(VmRSS|VmSwap|VmPTE|Threads):\s*(\d+)", re.M)
 PRINTED = 63  # the descriptor by which runtime/program.cpp reads what a program prints
 SENT, ENDED = b"A", b"E"  # the two messages of a simulation: what it came to, and how its process ended
@@ -80,11 +81,16 @@ def _monitor(reply: int, contents: int, size: int, most: int, seconds: int) -> N
     watched.register(ended, select.POLLIN)
     watched.register(channel, select.POLLHUP | select.POLLRDHUP)
     why, end = 0, time.monotonic() + sandbox.on_the_clock(seconds)
+    told = TOLD if isinstance(request, Request) and request.program is not None else 0
     while ended not in (events := dict(watched.poll(LOOK * 1000))):
         if events:  # nobody waits for it
             os.kill(pid, signal.SIGKILL)
             watched.unregister(channel)
         elif taken := _beyond(pid, most, end):
+            if taken == TOO_LONG and told:  # a program may end by itself, and say what it has come to
+                told, end = told - 1, time.monotonic() + LOOK
+                os.kill(pid, signal.SIGXCPU)
+                continue
             why = taken
             os.kill(pid, signal.SIGKILL)
     status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from rooftop.lab.simt import ordinary
-from rooftop.lab.simt.ordinary import Kernel
+from rooftop.lab.simt.ordinary import Kernel, Parameter
 from rooftop.lab.simt.program_caller import REAL, SMALL, WHOLE, Unknown, main_of, shown
 
 FLOATS = {"f32": "float", "f64": "double", "f16": "__half", "bf16": "__nv_bfloat16"}
@@ -32,6 +32,7 @@ def _launch(entry: str, grid: Sequence[int], block: Sequence[int], shared: int, 
         kind, colon, rest = text.partition(":")
         sizes, _, contents = rest.partition(":")
         if colon and re.fullmatch(r"\w+", kind) and re.fullmatch(r"\d+(x\d+)*", sizes):
+            passed, name = "." not in name, name.replace(".", "_")  # a struct hands its pointers over
             count = math.prod(map(int, sizes.split("x")))
             vector = VECTOR.fullmatch(kind)
             random = f"simt_made::fill(({vector[1]}*){name}, {count} * {vector[2]}, {i});" if vector else f"simt_made::fill({name}, {count}, {i});"
@@ -40,7 +41,7 @@ def _launch(entry: str, grid: Sequence[int], block: Sequence[int], shared: int, 
                 raise ValueError(f"--arg {name}={text}: of this kernel the contents may be random, zeros or empty")
             own = CTYPES.get(kind, kind)
             lines.append(f"    {own}* {name}; cudaMalloc(&{name}, {count} * sizeof({own})); {fill}")
-            names.append(name)
+            names += [name] * passed
             arrays += [(name, sizes)] * (kind in CTYPES)
         elif text.endswith(".npy"):
             raise ValueError(f"--arg {name}={text}: of this kernel tensors are given as TYPE:SIZE")
@@ -59,9 +60,9 @@ _SIDE = re.compile(
 SIDE = 64  # of an array of assumed size, in a kernel of which nothing says how it is launched
 
 
-def call_of_kernels(source_text: str, instances: Sequence[tuple[Kernel, str]], own: Mapping[str, str]) -> tuple[str, str]:
+def call_of_kernels(source_text: str, instances: Sequence[tuple[Kernel, str]], own: Mapping[str, str], headers: str = "") -> tuple[str, str]:
     """C++ with a main() that launches each kernel (its name expression beside it) as is assumed from its code, and what is assumed. `own`:
-    arguments that `--arg` gives, by their names.
+    arguments that `--arg` gives, by their names; `headers`: the text that may define structs.
 
     Raises Unknown where none can be launched."""
     lines = source_text.split("\n")
@@ -70,7 +71,7 @@ def call_of_kernels(source_text: str, instances: Sequence[tuple[Kernel, str]], o
     for kernel, entry in instances:
         end = next((n for n in starts if n > kernel.line), len(lines) + 1)
         try:
-            grid, block, shared, given = _assumed(kernel, entry, "\n".join(lines[kernel.line - 1 : end - 1]), source_text, own)
+            grid, block, shared, given = _assumed(kernel, entry, "\n".join(lines[kernel.line - 1 : end - 1]), source_text, own, headers)
         except Unknown as error:
             unknown.append(str(error))
             continue
@@ -85,18 +86,20 @@ def call_of_kernels(source_text: str, instances: Sequence[tuple[Kernel, str]], o
 
 
 def _assumed(
-    kernel: Kernel, entry: str, body: str, source_text: str, own: Mapping[str, str]
+    kernel: Kernel, entry: str, body: str, source_text: str, own: Mapping[str, str], headers: str
 ) -> tuple[list[int], list[int], int, dict[str, str]]:
     """Grid, block, dynamic shared memory and arguments of a kernel: block and shared memory as a launch in the source has them, else sizes
     that blocks divide, and a thread an element or, where blocks are rows, a row."""
     stated, shared = ordinary.stated(kernel, source_text)
     if shared is None and re.search(r"\bextern\s+(?:\w+\s+)*__shared__", body):
         shared = DYNAMIC
-    whole = [p.name for p in kernel.parameters if not p.pointer and WHOLE.fullmatch(p.text.replace(" ", ""))]
-    large = [n for n in whole if not SMALL.search(n) or len(whole) == 1]
+    parameters = [f for p in kernel.parameters for f in ([p] if p.pointer else _fields(p, headers) or [p])]
+    whole = [p.name for p in parameters if not p.pointer and WHOLE.fullmatch(p.text.replace(" ", ""))]
+    product = {"m", "n", "k"} <= {n.lower() for n in whole}
+    large = [n for n in whole if not SMALL.search(n) or len(whole) == 1 or (product and n.lower() == "k")]
     sizes = {**dict.fromkeys(whole, 3), **dict.fromkeys(large, SIDE if len(large) > 1 or "threadIdx.y" in body else 16 * SIDE)}
     sides = [int(n) for name, n in _SIDE.findall(source_text) if re.search(rf"\b{name}\b", body)]
-    bound = re.search(r"__launch_bounds__\s*\(\s*(\d+)", body)
+    bound = re.search(r"__launch_bounds__\s*\(\s*(\d+)", body) or re.search(r"\bcub::Block\w+\s*<[^<>;]*?,\s*(\d+)", body)
     if "threadIdx.y" in body:
         side = next((n for n in sides if 1 < n <= 32), 16)
         block = stated if len(stated) > 1 else [side, side]
@@ -116,19 +119,21 @@ def _assumed(
         dict(zip(re.findall(r"\w+(?=\s*(?:=|,|$))", head[1]), entry[entry.index("<") + 1 : -1].split(", "), strict=False))
         if head and "<" in entry else {}
     )
-    for p in kernel.parameters:
+    for p in parameters:
         kind = re.sub(r"\bconst\b|\b__restrict(?:__)?\b|[*&]|\[\d*\]", "", p.text).strip()
         kind = types.get(kind, kind)
         own_name = re.escape(kind)
         ways = rf"\busing\s+{own_name}\s*=\s*([\w ]+);|\btypedef\s+([\w ]+?)\s+{own_name}\s*;|#[ \t]*define[ \t]+{own_name}[ \t]+([\w ]+)"
-        if alias := re.search(ways, source_text):
-            kind = (alias[1] or alias[2] or alias[3]).strip()
+        meant = {(alias[1] or alias[2] or alias[3]).strip() for alias in re.finditer(ways, source_text)}
+        kind = next(iter(meant)) if len(meant) == 1 else kind
         if p.name in own:
             given[p.name] = own[p.name]
         elif p.pointer and p.text.count("*") < 2 and kind in names:
             given[p.name] = f"{names[kind]}:{max(SIDE * SIDE * (SIDE if len(large) > 2 else 1), 16 * SIDE)}"
         elif p.pointer and p.text.count("*") < 2 and (VECTOR.fullmatch(kind) or ZEROS.fullmatch(kind) or _numbers_alone(kind, source_text)):
             given[p.name] = f"{kind}:{SIDE * SIDE}" + ":zeros" * (VECTOR.fullmatch(kind) is None)
+        elif p.pointer and p.text.count("*") < 2 and meant and meant <= {*names, *CTYPES.values()}:  # a type that a macro decides
+            given[p.name] = f"{kind}:{SIDE * SIDE}"
         elif not p.pointer and (vector := VECTOR.fullmatch(kind)):
             given[p.name] = f"{kind}{{{', '.join(['1'] * int(vector[2]))}}}"
         elif p.name in sizes:
@@ -141,7 +146,35 @@ def _assumed(
             given[p.name] = "1"
         else:
             raise Unknown(f"the parameter {p.text} {p.name} of {kernel.name}")
-    return grid, block, shared or 0, given
+    for p in kernel.parameters:  # of a struct: what its fields are, in order
+        if fields := [] if p.name in given else [(n, v) for n, v in given.items() if n.startswith(f"{p.name}.")]:
+            kind = re.sub(r"\bconst\b|&", "", p.text).strip()
+            arrays = {f.name for f in parameters if f.pointer}
+            given[p.name] = f"{kind}{{{', '.join(n.replace('.', '_') if n in arrays else v for n, v in fields)}}}"
+            for n in [n for n, _ in fields if n not in arrays]:
+                del given[n]
+    order = [p.name for p in kernel.parameters]
+    return grid, block, shared or 0, dict(sorted(given.items(), key=lambda item: order.index(item[0]) if item[0] in order else -1))
+
+
+_FIELD = re.compile(
+    r"\s*((?:(?:const|unsigned|signed|struct|__restrict__|[\w:]+)\s+)*?[\w:]+)((?:\s*\*\s*(?:const\s*|__restrict__\s*)?)?)\s*(\w+)\s*"
+)
+
+
+def _fields(p: Parameter, text: str) -> list[Parameter]:
+    """Of a parameter that is a struct of pointers and numbers its fields, as parameters of their own: `p.field`."""
+    kind = re.escape(re.sub(r"\bconst\b|&", "", p.text).strip())
+    found = re.search(rf"\bstruct\s+{kind}\s*\{{([^{{}}]*)\}}|\bstruct\s*\w*\s*\{{([^{{}}]*)\}}\s*{kind}\s*;", text)
+    made = []
+    for line in re.sub(r"//[^\n]*|/\*.*?\*/", "", (found[1] or found[2]) if found else "", flags=re.S).split(";"):
+        if not line.strip():
+            continue
+        field = _FIELD.fullmatch(line)
+        if field is None:
+            return []
+        made.append(Parameter(f"{p.name}.{field[3]}", f"{field[1]}{'*' * ('*' in field[2])}"))
+    return made if any(f.pointer for f in made) else []
 
 
 def _numbers_alone(kind: str, text: str) -> bool:

@@ -17,7 +17,7 @@ from rooftop.core.helpers import SHARED
 from rooftop.core.spec import Device
 from rooftop.lab.inspect.inspector import Facts, cached_facts, symbols
 from rooftop.lab.inspect.occupancy import occupancy
-from rooftop.lab.simt import build, host, program_build, program_text
+from rooftop.lab.simt import build, host, program_build, program_headers, program_text
 from rooftop.lab.simt.instances import Instance, Templates
 from rooftop.lab.simt.program_build import Source
 from rooftop.lab.simt.tokens import Token, tokenise
@@ -25,7 +25,7 @@ from rooftop.lab.simt.tokens import Token, tokenise
 # What NVRTC does not declare by itself and headers of the host's do.
 _LIMITS = {
     "INFINITY": "__int_as_float(0x7f800000)", "NAN": "__int_as_float(0x7fffffff)", "NULL": "0", "FLT_MAX": "3.402823466e+38F",
-    "FLT_MIN": "1.175494351e-38F",
+    "FLT_MIN": "1.175494351e-38F", "__FLT_MAX__": "3.402823466e+38F", "__DBL_MAX__": "1.7976931348623157e+308",
     "FLT_EPSILON": "1.192092896e-07F", "DBL_MAX": "1.7976931348623158e+308", "DBL_MIN": "2.2250738585072014e-308", "INT_MAX": "2147483647",
     "INT_MIN": "(-INT_MAX - 1)", "UINT_MAX": "4294967295U", "UINT32_MAX": "4294967295U", "LLONG_MAX": "9223372036854775807LL",
     "CHAR_BIT": "8",
@@ -40,7 +40,7 @@ _LIMITS = {
 _WHOLE = "int", "unsigned", "long", "unsigned long", "long long", "unsigned long long"
 _OF_WHOLE = "ceil", "floor", "round", "sqrt", "cbrt", "exp", "exp2", "log", "log2", "log10", "sin", "cos", "tan", "atan", "sinh", "cosh", "tanh", "erf"
 SHIM = "".join((
-    '#line 1 "what rooftop declares"\n', host.INTEGERS, *(f"typedef unsigned {t} u{t}; " for t in ("int", "short", "char", "long")),
+    '#line 1 "what rooftop declares"\n#define register\n', host.INTEGERS, *(f"typedef unsigned {t} u{t}; " for t in ("int", "short", "char", "long")),
     "typedef unsigned long long uint64_t; typedef long long int64_t; typedef uint64_t uintptr_t; typedef int64_t intptr_t; "
     "typedef unsigned long size_t; "
     "typedef struct _IO_FILE FILE; typedef unsigned long long CUtexObject; typedef unsigned long long CUsurfObject;\n",
@@ -178,7 +178,7 @@ class Code:
             return CUB + f'#line {token.line} "{shown}"\n'
         if (_GIVEN.fullmatch(name) and _cudas(name)) or (SHARED / name).is_file():
             return token.text
-        if not program_build.HOSTS.fullmatch(name) or _GIVEN.fullmatch(name):
+        if not program_headers.HOSTS.fullmatch(name) or _GIVEN.fullmatch(name):
             self.absent.append(f"{shown}:{token.line}: <{name}>")
         return ""
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from rooftop.core import settings
 from rooftop.core.compile import CompileError
-from rooftop.lab.simt import counts, findings, native, process, program_build, program_text
+from rooftop.lab.simt import counts, findings, host_variables, native, process, program_build, program_text
 from rooftop.lab.simt.build import stack_bytes
 from rooftop.lab.simt.launching import POISONS, Answer, Mode, Program, Request
 from rooftop.lab.simt.lines import places, text_of
@@ -24,9 +24,9 @@ from rooftop.lab.simt.report import KINDS, Report
 
 ENDED = ("returned", "exit", "abort", "crash", "not simulated", "time")
 BY_HAND = "launch a kernel of it by --kernel, --grid, --block and --arg"
-COUNTED = 15.0  # seconds of the counted run of a program that did not end in its time
-MOST = 3  # times the budget of one launch: what all of a program's launches may take
-LONGEST = 2.5  # times that: what the program may take with its host code
+COUNTED = 8.0  # seconds of the counted run of a program that did not end in its time
+MOST = 2  # times the budget of one launch: what all of a program's launches may take
+LONGEST = 3.0  # times that: what the program may take with its host code
 ROUNDS = 8  # times that declarations are left out that do not compile, of a file whose kernels are launched without its host code
 NAMED = 4  # of these that are shown
 ARENA = 32 << 30  # bytes: as runtime/program.cpp has them
@@ -84,6 +84,7 @@ class Run:
     beside: tuple[str, ...] = ()  # where it uses a second GPU, which is the first by another name
     over: bool = False  # its time ran out, and it was ended
     busy: str = ""  # the line of its host code that ran then
+    left: str = ""  # a library's product that was too large for the CPU, and left out: MxNxK
     cut: int = 0  # its time ran out at so many launches: those after it were left out
     digest: str = ""
     journal: Sequence[Mapping[str, Any]] = field(default=(), repr=False)
@@ -154,7 +155,7 @@ def _kernels_of(source: Source, given: Mapping[str, str]) -> tuple[Source, str]:
     from rooftop.lab.simt import kernel_caller
 
     text = _code(source)
-    code, assumed = kernel_caller.call_of_kernels(text, _instances(text), given)
+    code, assumed = kernel_caller.call_of_kernels(text, _instances(text), given, source.whole)
     return replace(source, added=code, device=True, guessed="its launches are assumed"), assumed
 
 
@@ -201,6 +202,11 @@ def run(
     with their arguments and not made, so that nothing that the GPU calculates is there.
 
     Raises CompileError where it does not compile, SimulatedCrash where its process ends otherwise."""
+    if theirs := host_variables.used(source.texts):
+        raise CompileError("\n".join(
+            f"{file}:{line}: {name} is a variable of the host's (line {at}), which nvcc refuses in device code: pass it as an argument, or declare it"
+            " __device__ or __constant__" for file, line, name, at in theirs
+        ))
     built = program_build.built(source, mode, only)
     program = Program(
         built.pairs, [source.shown, *arguments], repeat, budget, most or MOST * budget, listed=listed,
@@ -320,7 +326,7 @@ def _read(source: Source, built: program_build.Program, answered: Answer, mode: 
     busy = next((f"line {where[int(e['host'])][1]}" for e in events if "host" in e), "")
     return Run(
         report, tuple(launched.values()), ENDED[int(end["ended"])], int(end["status"]), denied, unkept, lacking, beside,
-        any("over" in e for e in events), busy,
+        any("over" in e for e in events), busy, next((str(e["left"]) for e in events if "left" in e), ""),
         next((int(e["cut"]) for e in events if "cut" in e), 0), str(end["digest"]), events,
     )
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from rooftop.core import head_text, settings, whole_file
 from rooftop.core.compile import CompileError
 from rooftop.core.digests import without_comments
-from rooftop.lab.simt import build, host, link, ordinary, precompiled, program_text
+from rooftop.lab.simt import build, host, link, ordinary, precompiled, program_headers, program_text
 from rooftop.lab.simt.precompiled import sum_of
 from rooftop.lab.simt.tokens import tokenise
 from rooftop.lab.simt.translate import MARK, cluster_dims, constants, translate
@@ -46,13 +46,6 @@ UNDEFINED = re.compile(r"undefined reference to [`‘'](?:[\w:*& ]+ )?(?:\w+::)*
 _TWENTY = re.compile(r"^[ \t]*#[ \t]*include[ \t]*<(?:concepts|span|numbers|ranges|bit|compare)>|\bconcept\s+\w+\s*=", re.M)  # what only C++20 has
 _MAIN = re.compile(r"\bmain\s*\(")
 _INCLUDE = re.compile(r"[ \t]*#[ \t]*include[ \t]*([<\"])([^>\"\n]+)[>\"]")
-HOSTS = re.compile(  # of C, of C++, of the system, and of CUDA what NVRTC has by itself
-    r"\w+|\w+/\w+_t|(?:sys|bits|arpa|netinet)/\w+\.h|(?:std\w+|strings?|math|assert|time|float|limits|unistd|errno|ctype|memory|signal|pthread|omp|windows|malloc"
-    r"|getopt|dirent|inttypes|wchar|glob|direct|io|fcntl|device_launch_parameters|(?:cuda(?:_\w+)?|driver_types|vector_\w+|host_defines|builtin_types|math_\w+"
-    r"|device_\w+|curand|cublas\w*|sm_\d+_\w+|texture_\w+|surface_\w+|common_functions))\.h"
-)
-HEADERS = (".h", ".hh", ".hpp", ".hxx", ".h++", ".cuh", ".cu", ".c", ".cc", ".cpp", ".cxx", ".inl", ".inc", ".ipp", ".tpp")
-_NEAR = ("", "include", "inc", "common", "Common", "src", "utils", "util", "headers")  # folders, here and above, in which a header may lie
 _BY_NAME = ("T", "t", "W", "w", "V", "v", "u")
 
 
@@ -94,9 +87,9 @@ def read(path: Path, folders: Sequence[Path] = (), text: str | None = None) -> S
         for token in tokenise(texts[shown]):
             if token.kind != "directive" or (match := _INCLUDE.match(token.text)) is None:
                 continue
-            found = _header(match[2], match[1] == '"', places[shown].parent, path.resolve().parent, folders)
+            found = program_headers.found(match[2], match[1] == '"', places[shown].parent, path.resolve().parent, folders)
             if found is None:
-                if not _known(match[2]) and (match[1] == '"' or not HOSTS.fullmatch(match[2])):
+                if not program_headers.known(match[2]) and (match[1] == '"' or not program_headers.HOSTS.fullmatch(match[2])):
                     missing.append(f"{shown}:{token.line}: " + (f'"{match[2]}"' if match[1] == '"' else f"<{match[2]}>"))
                 continue
             name = next((n for n, p in places.items() if p == found), None)
@@ -111,30 +104,6 @@ def read(path: Path, folders: Sequence[Path] = (), text: str | None = None) -> S
 def _beside(path: Path) -> str:
     """The text of a file that nobody named: what of it is not UTF-8, in a comment say, is no reason to refuse the one that was named."""
     return whole_file.regular(path, head_text.SOURCE).decode("utf-8", "replace").replace("\r\n", "\n").replace("\r", "\n")
-
-
-def _known(name: str) -> bool:
-    inside = not Path(name).is_absolute() and ".." not in Path(name).parts
-    return inside and any((build.RUNTIME / folder / name).is_file() for folder in ("include", "libraries"))
-
-
-def _header(name: str, quoted: bool, here: Path, top: Path, folders: Sequence[Path]) -> Path | None:
-    for folder in (*([here] if quoted else []), *folders):
-        if (found := folder / name).is_file() and _may_be_read(found.resolve(), (top, *folders)):
-            return found.resolve()
-    if _known(name) or (not quoted and HOSTS.fullmatch(name)):
-        return None
-    for above in (top, *list(top.parents)[:4]):
-        for near in _NEAR:
-            if (found := above / near / name).is_file() and _may_be_read(found.resolve(), (top, *folders)):
-                return found.resolve()
-    return None
-
-
-def _may_be_read(found: Path, folders: Iterable[Path]) -> bool:
-    """A header: by its name, links followed, or since it lies in one of these folders. No other file of the user's is one, whatever an
-    include says."""
-    return found.suffix in HEADERS or any(found.is_relative_to(f.resolve()) for f in folders)
 
 
 def has_main(source: Source) -> bool:
@@ -197,10 +166,12 @@ def _units(path: Path) -> list[Path]:
     return sorted(p for p in path.parent.iterdir() if p.suffix in (".cu", ".cpp", ".cc") and p.is_file())
 
 
-def _units_near(path: Path) -> list[Path]:
-    """In folders of the program's: below the file's, and beside it."""
+def _units_near(path: Path, headers: Iterable[Path] = ()) -> list[Path]:
+    """In folders of the program's: below the file's, and beside it or one of the headers that it includes."""
     below, beside = ([p for p in sorted(f.iterdir()) if p.is_dir()] for f in (path.parent, path.resolve().parent.parent))
     folders = below + [p for p in beside if p.name in UNITS_IN]
+    for of in dict.fromkeys(h.resolve().parent for h in headers):
+        folders += [p for p in (of, *(of.parent / name for name in UNITS_IN)) if p.is_dir() and p not in folders and p != path.resolve().parent]
     return [unit for folder in folders for unit in _units(folder / path.name)]
 
 
@@ -208,7 +179,7 @@ def together(source: Source, folders: Sequence[Path], wanted: Collection[str] | 
     """A program with the files beside it that have no main() of their own; `wanted`: of each of these functions with the first that defines
     it."""
     made, open_ = source, None if wanted is None else set(wanted)
-    for path in [*_units(source.path), *(() if wanted is None else _units_near(source.path))]:
+    for path in [*_units(source.path), *(() if wanted is None else _units_near(source.path, map(Path, list(source.texts)[1:])))]:
         if open_ is not None:
             if not (of := open_ & set(_defined(_beside(path)))):
                 continue

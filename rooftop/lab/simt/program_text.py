@@ -155,6 +155,12 @@ def _launches(tokens: list[Token], kernels: Collection[str], macro: Collection[s
             at += 1
         elif token.kind == "word" and POINTED.fullmatch(token.text):
             at = _without_cast(tokens, at, made)
+        elif token.kind == "word" and token.text in kernels and (end := _addressed(tokens, at, made)):
+            first = _kernel_before([*made, token])
+            one = [*made[first:], *tokens[at:end]]
+            shown = _instance(_plain(one).lstrip("&")) if macro is None else _quoted(token.text)
+            made = [*made[:first], Token("word", f"simt::known({shown}, ", token.line), *one, Token("symbol", ")", token.line)]
+            pointed, at = True, end
         elif token.kind == "symbol" and token.text == "<<<" and (ends := _ends(tokens, at)) is not None:
             first = _kernel_before(made)
             kernel, made = made[first:], made[:first]
@@ -242,7 +248,13 @@ def _plain(tokens: Sequence[Token]) -> str:
 _DEFINE = re.compile(r"([ \t]*#[ \t]*define[ \t]+\w+(?:\(([^)]*)\))?)(.*)", re.S)
 
 
+_TEXT = re.compile(r'("(?:\\.|[^"\\\n])*")(?=([A-Za-z_]\w*))')  # with a word right behind it
+
+
 def _directive(token: Token, kernels: Collection[str]) -> tuple[Token, bool]:
+    if (match := _DEFINE.match(token.text)) and match[2]:  # since C++11 "..."name is a literal of its own; older code means a parameter
+        own = [*(p.strip() for p in match[2].split(",")), "__VA_ARGS__"]
+        token = replace(token, text=match[1] + _TEXT.sub(lambda m: m[1] + " " * (m[2] in own), match[3]))
     if not re.search(r"<\s*<\s*<", token.text) or (match := _DEFINE.match(token.text)) is None:
         return token, False
     body = tokenise(match[3].replace("\\\n", " "))
@@ -336,6 +348,24 @@ def _arguments(tokens: Sequence[Token]) -> list[Token]:
             depth += (t.text in _OPEN) - (t.text in _CLOSE)
         part.append(t)
     return made
+
+
+_TO_VOID = re.compile(r"(?:\((?:const)?void(?:const)?\*\)|<(?:const)?void(?:const)?\*>\()&?(?:\w+::)*$")
+
+
+def _addressed(tokens: Sequence[Token], at: int, made: Sequence[Token]) -> int:
+    """The end of a kernel's name, with its template's arguments, that begins at `at` and is cast to a pointer to void; 0 if it is not."""
+    if not _TO_VOID.search(_plain(made[-32:])):
+        return 0
+    end = at + 1
+    if _next(tokens, end) == "<":
+        depth = 0
+        while end < len(tokens):
+            depth += {"<": 1, ">": -1, ">>": -2}.get(tokens[end].text, 0)
+            end += 1
+            if depth <= 0 and tokens[end - 1].kind == "symbol":
+                break
+    return 0 if _next(tokens, end) in ("(", "<<<") else end
 
 
 _CAST = re.compile(r"\((?:const)?void(?:const)?\*\)")

@@ -91,7 +91,6 @@ def run_launches(
     blocks: int | None = None,
     folders: helpers.Folders = (helpers.SHARED,),
     values: Mapping[str, str] | None = None,
-    workers: int | None = None,
     widen: bool = True,
     rtc: bool = False,
     held: dict[Path, bytes] | None = None,
@@ -120,7 +119,7 @@ def run_launches(
     request = Request(
         library=library.path, numbers=library.kernels, launches=launches, tensors=placed,
         values={n: v for n, v in memory.items() if n not in tensors},
-        variables=variables(library.path), mode=mode, stack=stack_bytes(library.path), workers=workers or chosen.jobs,
+        variables=variables(library.path), mode=mode, stack=stack_bytes(library.path), workers=chosen.jobs,
         patience=chosen.patience,
         seconds=chosen.simt_seconds, uninitialised=set(uninitialised), constant=None if constant is None else set(constant), seed=seed,
         schedules=schedules,

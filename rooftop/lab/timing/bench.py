@@ -18,7 +18,6 @@ from rooftop.lab.ending import NoGpuError
 from rooftop.lab.records import identity, store
 from rooftop.lab.timing import roofline, streams
 from rooftop.lab.timing.bench_group import DUTIES, Bench, BenchGroup, Summary
-from rooftop.lab.timing.throughput import rate
 from rooftop.lab.timing.timer import Timer
 from rooftop.lab.timing.timer_cuda import CudaBackend
 
@@ -113,27 +112,15 @@ def run(
             if any(s.peer is not None for s in f.entries):  # past its limit of recompilations torch.compile would run a peer eagerly
                 torch.compiler.reset()
             try:
-                rows = Bench(f, device, timer, case_budget_s, clocks, summary, copies, ceilings, duty, proofs).rows()
+                said = Bench(f, device, timer, case_budget_s, clocks, summary, copies, ceilings, duty, proofs).write(writer)
             except torch.OutOfMemoryError as error:
-                summary.skipped.append(f"{f.title}: out of device memory ({str(error).splitlines()[0]})")
-                rows = []
+                said = f"out of device memory ({str(error).splitlines()[0]})"
+                summary.skipped.append(f"{f.title}: {said}")
             torch.cuda.empty_cache()
-            for row in rows:
-                summary.written.append(writer.write(row))
             longest[f.ladder or f.op.name] = max(longest.get(f.ladder or f.op.name, 0.0), time.monotonic() - begun)
-            say(f"{f.title}: {len(rows)} records in {time.monotonic() - begun:.1f} s" + _best(rows))
+            first, _, more = said.partition("\n")
+            say(f"{f.title}: {first} in {time.monotonic() - begun:.1f} s" + (f"\n{more}" if more else ""))
     return summary
-
-
-def _best(rows: Sequence[store.Record]) -> str:
-    said = []
-    for r in rows:
-        for name in ("kernel", "sustained"):
-            if name in r.clocks and r.kind == "bench":
-                t = r.clocks[name]
-                duty = "" if t.duty == "normal" else f"  {t.duty}"
-                said.append(f"\n    {r.subject:40s} {t.median * 1e6:10.1f} us  {rate(r.work, t.median)}{duty}")
-    return "".join(said)
 
 
 def _fresh(f: BenchGroup, subject: Subject, device: Device, present: dict[tuple[str, str, str], store.Record]) -> bool:

@@ -18,9 +18,9 @@ from rooftop.lab.check import checker, judgement
 from rooftop.lab.check.result import Status
 from rooftop.lab.inputs import make
 from rooftop.lab.records import identity, store
-from rooftop.lab.timing import roofline, streams
-from rooftop.lab.timing.peak_memory import peak_bytes
-from rooftop.lab.timing.throughput import compute_bound
+from rooftop.lab.timing import peak_memory, roofline, streams
+from rooftop.lab.timing.peak_memory import without_grad
+from rooftop.lab.timing.throughput import compute_bound, rate
 from rooftop.lab.timing.timer import Candidate, ImpossibleTime, Measurement, Timer, sets_needed
 
 if TYPE_CHECKING:
@@ -75,7 +75,21 @@ class Bench:
         self.errors: dict[str, dict[str, Any]] = {}
         self.memory: dict[str, int] = {}
 
+    def write(self, writer: store.Writer) -> str:
+        """Measures, writes a record of each, and says in a few lines what was found."""
+        rows = [writer.write(row) for row in self.rows()]
+        self.summary.written += rows
+        said = [f"{len(rows)} records"]
+        for r in rows:
+            for name in ("kernel", "sustained"):
+                if name in r.clocks and r.kind == "bench":
+                    t = r.clocks[name]
+                    duty = "" if t.duty == "normal" else f"  {t.duty}"
+                    said.append(f"    {r.subject:40s} {t.median * 1e6:10.1f} us  {rate(r.work, t.median)}{duty}")
+        return "\n".join(said)
+
     def rows(self) -> list[store.Record]:
+        """Measures, and makes a record of each."""
         import torch
 
         able = self._able()
@@ -85,7 +99,9 @@ class Bench:
         able = [s for s in able if self.checks[s.name].status == "ok" or (s.peer is not None and self.checks[s.name].status == "wrong")]
         if not any(s.implementation for s in able):
             return []
-        self.memory = self._memory(able)
+        self.memory = peak_memory.of(
+            self.f.op, self.f.case, able, {s.name: self._public(s) for s in able}, lambda s, tensors: self.kernel(s, [tensors]).calls[0]
+        )
         size = max(sum(m.nbytes for _, m in self.problem.tensors if m is not None), 1)
         count = sets_needed(size, self.device.l2_bytes)
         free = torch.cuda.mem_get_info()[0] * MEMORY
@@ -129,7 +145,7 @@ class Bench:
         """What the contract has timed beside its kernels, where it fits the case."""
         made = []
         for name, factory in self.f.op.beside.items():
-            c = Candidate(PART + name, [partial(_without_grad, factory(), self.f.op.arguments(t, options)) for t in sets])
+            c = Candidate(PART + name, [partial(without_grad, factory(), self.f.op.arguments(t, options)) for t in sets])
             try:
                 made += [c] if self._once({c.name: c}) else []
             except ValueError as error:
@@ -203,7 +219,7 @@ class Bench:
         if s.peer is not None:
             function = s.function
             restore = self._restore(sets) if self.f.op.mutates else None
-            return Candidate(s.name, [partial(_without_grad, function, self.f.op.arguments(t, options)) for t in sets], restore=restore)
+            return Candidate(s.name, [partial(without_grad, function, self.f.op.arguments(t, options)) for t in sets], restore=restore)
         return self.kernel(s, sets)
 
     def kernel(self, s: Subject, sets: Sequence[dict[str, Any]], config: Any = None) -> Candidate:
@@ -278,34 +294,6 @@ class Bench:
         if tuple(self.duty) != ("auto",):
             return tuple(sorted(set(self.duty), key=DUTIES.index))
         return ("burst", "sustained") if compute_bound(self.work) else ("normal",)
-
-    def _memory(self, able: Sequence[Subject]) -> dict[str, int]:
-        """The peak memory of one eager call of each. What no user can call, a rung or a file, is run in memory of its own, freed when the
-        call ends."""
-        import torch
-
-        tensors, options = make(self.f.op, self.f.case, "cuda", 0)
-        args = self.f.op.arguments(tensors, options)
-        alone = [
-            s for s in able if s.peer is None and not self._public(s) and s.implementation is not None
-            and s.implementation.platform == "gpu"
-        ]
-        calls = {s.name: partial(_without_grad, s.function, args) for s in able if s.peer is not None}
-        calls |= {s.name: partial(self.f.op, *args, implementation=s.name) for s in able if s.peer is None and self._public(s)}
-        calls |= {s.name: partial(_without_grad, self._run_in_own_memory, (s, tensors)) for s in alone}
-        found = {}
-        for name, call in calls.items():
-            try:
-                found[name] = peak_bytes(call)
-            except torch.OutOfMemoryError:
-                if not name.startswith("peer:"):
-                    raise
-                torch.cuda.empty_cache()  # `_once` leaves it out, and says so
-        return found
-
-    def _run_in_own_memory(self, s: Subject, tensors: dict[str, Any]) -> Any:
-        """One run of a kernel in memory allocated for it: what an eager call of it would hold."""
-        return self.kernel(s, [tensors]).calls[0]()
 
     def _public(self, s: Subject) -> bool:
         """Whether the op's public function accepts it as `implementation`: a shipped kernel, not a rung or a user's file."""
@@ -444,10 +432,3 @@ def _pairs(m: Measurement, name: str) -> dict[str, Any]:
 def fastest_copy(m: Measurement) -> str | None:
     """The faster of the copies, or reads, in a field."""
     return min((n for n in m.timings if n.startswith(STREAM)), key=lambda n: m[n].median, default=None)
-
-
-def _without_grad(function: Callable[..., Any], args: Sequence[Any]) -> Any:
-    import torch
-
-    with torch.no_grad():
-        return function(*args)

@@ -8,6 +8,7 @@ import contextlib
 import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -56,11 +57,30 @@ def cases(op: Contract) -> Iterator[tuple[str, Case]]:
     if op.swept is not None and op.swept.rows == "rows" and tuple(op.swept.drawn) == ("columns",) and "bf16" in op.swept.dtypes:
         for rows in (1, 16):
             yield "fewer rows than multiprocessors", op.swept.case("bf16", {"columns": 8192, "rows": rows})
-    yield from ((BENCH, case) for case in op.cases if "bench" in case.tags)
+    for case in op.cases:
+        if "bench" in case.tags:
+            yield BENCH, seeded(case) if op.name == "sample" else case
 
 
-def measure(names: Sequence[str] = (), budget_s: float = 120.0, say: Any = print) -> list[Table]:
-    """A record of kind `clock` an op, a row a case: seconds without and with the mode on the kernel clock. Cases that the budget leaves are
+def seeded(case: Case) -> Case:
+    """Of `sample`, with a seed for each row: the mode refuses one for all."""
+    if case.inputs["seeds"] is not None:
+        return case
+    logits = case.inputs["logits"]
+    assert isinstance(logits, Input)
+    return replace(case, inputs={**case.inputs, "seeds": Input((logits.shape[0],), "i32")})
+
+
+def losses(on: bool, tensors: Mapping[str, Any]) -> Any:
+    """`linear_cross_entropy` of no gradient, which the mode runs as a product and a loss."""
+    from rooftop import linear_cross_entropy
+
+    with invariance.invariant(on):
+        return linear_cross_entropy(tensors["x"], tensors["weight"], tensors["target"], bias=tensors.get("bias"), reduction="none")
+
+
+def measure(names: Sequence[str] = (), budget_s: float = 120.0, say: Any = print) -> Iterator[Table]:
+    """As each op is done, a record of kind `clock` an op, a row a case: seconds without and with the mode on the kernel clock. Cases that the budget leaves are
     named."""
     import torch
 
@@ -68,7 +88,6 @@ def measure(names: Sequence[str] = (), budget_s: float = 120.0, say: Any = print
 
     index = torch.cuda.current_device()
     timer, device, began = Timer(CudaBackend(index)), device_of(index), time.monotonic()
-    made: list[Table] = []
     for op in ops(names):
         rows: list[dict[str, Any]] = []
         left: list[str] = []
@@ -89,8 +108,7 @@ def measure(names: Sequence[str] = (), budget_s: float = 120.0, say: Any = print
             rows.append({"group": group, "case": case.id, **row})
             say(f"{op.name} {case.id}: {row['free'] * 1e6:.1f} us free, {row['mode'] * 1e6:.1f} in the mode ({row['free'] / row['mode']:.2f})")
         about = {"device": store.about(device), "versions": store.versions()}
-        made.append({"kind": "clock", "subject": SUBJECT + op.name, "rows": rows, "left": left, **about})
-    return made
+        yield {"kind": "clock", "subject": SUBJECT + op.name, "rows": rows, "left": left, **about}
 
 
 def chosen(op: Contract, case: Case, device: Any) -> Iterator[Call]:
@@ -108,17 +126,21 @@ def timed(op: Contract, case: Case, timer: Timer, device: Any) -> dict[str, Any]
     touched = sum(t.numel() * t.element_size() for t in tensors.values() if t is not None)
     sets = [tensors] + [{n: None if t is None else t.clone() for n, t in tensors.items()} for _ in range(sets_needed(touched, device.l2_bytes) - 1)]
     values: list[Any] = [options[n] for n in op.runtime_options]
-    found: dict[str, Plan] = {}
+    candidates, kernels = [], []
     with torch.no_grad():
         for name, on in (("free", False), ("mode", True)):
-            with invariance.invariant(on):
-                plan = plan_for(op, op.arguments(tensors, options), None)
-            if not isinstance(plan, Plan):
-                raise invariance.InvarianceError(f"{op.name}: no kernel runs {case.id}")
-            found[name] = plan
-        candidates = [Candidate(n, [partial(p, [s[x] for x in p.call.inputs], values) for s in sets]) for n, p in found.items()]
+            if op.name == "linear_cross_entropy":  # no kernel of its own in the mode
+                calls, kernel = [partial(losses, on, s) for s in sets], "matmul, cross_entropy" if on else op.name
+            else:
+                with invariance.invariant(on):
+                    plan = plan_for(op, op.arguments(tensors, options), None)
+                if not isinstance(plan, Plan):
+                    raise invariance.InvarianceError(f"{op.name}: no kernel runs {case.id}")
+                calls, kernel = [partial(plan, [s[x] for x in plan.call.inputs], values) for s in sets], plan.call.implementation.name
+            candidates.append(Candidate(name, calls))
+            kernels.append(kernel)
         took = timer.measure(candidates, bytes_per_call=touched, budget_s=CASE_S, target=0.01, samples=(7, 60))
-    return {n: took[n].median for n in found} | {"kernels": [p.call.implementation.name for p in found.values()]}
+    return {c.name: took[c.name].median for c in candidates} | {"kernels": kernels}
 
 
 def table(found: list[Record], _site: Any = None) -> str:

@@ -100,6 +100,7 @@ def write(path: Path, table: Mapping[str, Entry]) -> None:
     except OSError as error:
         raise TuneError(f"{path} cannot be written ({error}); --keep DIR puts tables elsewhere") from None
     implementation._TABLES.pop(path, None)  # read anew by whoever asks next in this process
+    implementation._tuned_names.cache_clear()
 
 
 @dataclass

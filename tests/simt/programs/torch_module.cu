@@ -1,12 +1,14 @@
 // prints: relu: tensors of Float, sizes 128 128
 // prints: row_sum: tensors of Half, sizes 128 128
 #include <cuda_fp16.h>
-#include <torch/extension.h>
+#include <torch/python.h>
 #define CHECK_INPUT(x) TORCH_CHECK(x.is_cuda() && x.is_contiguous(), #x " must be a contiguous CUDA tensor")
 template <typename scalar_t>
 __global__ void relu_kernel(const scalar_t *x, scalar_t *y, int64_t n) {
     int64_t i = blockIdx.x * (int64_t)blockDim.x + threadIdx.x;
-    if (i < n) y[i] = x[i] > scalar_t(0) ? x[i] : scalar_t(0);
+    scalar_t v = 0.f;
+    if (i < n) v += x[i] * scalar_t(1);
+    if (i < n) y[i] = x[i] > scalar_t(0) ? v : scalar_t(0);
 }
 __global__ void row_sum_kernel(const half *x, float *y, int n) {
     float v = 0;
@@ -25,8 +27,8 @@ torch::Tensor relu(torch::Tensor x) {
     return y;
 }
 torch::Tensor row_sum(const torch::Tensor &x) {
-    TORCH_CHECK(x.dtype() == torch::kHalf && x.dim() == 2, "rows of half");
-    auto y = torch::zeros({x.size(0)}, x.options().dtype(torch::kFloat32));
+    TORCH_CHECK(x.dtype() == torch::kHalf && x.dim() == 2, "rows of half")
+    auto y = torch::zeros(x.size(0), x.options().dtype(torch::kFloat32));
     row_sum_kernel<<<x.size(0), 32, 0, at::cuda::getCurrentCUDAStream()>>>(reinterpret_cast<const half *>(x.data_ptr<at::Half>()), y.data_ptr<float>(), x.size(1));
     return y;
 }

@@ -24,7 +24,7 @@ int main(int argc, char **argv) {
     size_t bytes = n * sizeof(float);
     float *h_a = (float *)malloc(bytes), *h_b = (float *)malloc(bytes), *h_c = (float *)malloc(bytes);
     for (int i = 0; i < n; i++) h_a[i] = i, h_b[i] = 2 * i;
-    float *d_a, *d_b, *d_c;
+    float *d_a, *d_b, *__restrict__ d_c;
     CUDA_CHECK(cudaMalloc((void **)&d_a, bytes));
     CUDA_CHECK(cudaMalloc((void **)&d_b, bytes));
     CUDA_CHECK(cudaMalloc((void **)&d_c, bytes));

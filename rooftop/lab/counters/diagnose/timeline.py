@@ -19,7 +19,6 @@ from rooftop.lab.counters.diagnose.show import plain
 from rooftop.lab.counters.diagnose.show import time as shown
 
 WORK = ("kernel", "gpu_memcpy", "gpu_memset")
-SHORT_US = 12.0  # kernels shorter than this, on average, with gaps of the launches between them: a launch-bound stretch
 LONG_GAP_US = 100.0  # the CPU launches within a few microseconds: a longer gap is not of the launch alone
 SYNCHRONISING = ("Synchronize", "cudaMemcpy")
 

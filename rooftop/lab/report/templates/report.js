@@ -154,18 +154,21 @@
     list.hidden = true;
     box.append(input, list);
     nav.append(box);
-    function found(parts) {
+    function plain(text) { return (" " + text.toLowerCase()).replace(/\brooftop\./g, "").replace(/[\s_\/.:()-]+/g, " ").trimEnd(); }
+    function found(parts) {  // where words begin with what is looked for, before where it is within a word
+      const whole = " " + parts.join(" ");
       return (window.rooftopPages || []).map(function (row) {
-        const title = row[1].toLowerCase();
-        const all = (row[0] + " " + row[1] + " " + row[2]).toLowerCase();
+        const title = plain(row[1]);
+        const shown = plain(row[0] + " " + row[1] + " " + row[2]);
+        const all = shown + " " + row[4];
+        function begin(text) { return parts.every(function (part) { return text.includes(" " + part); }); }
         if (!parts.every(function (part) { return all.includes(part); })) { return null; }
-        const whole = parts.join(" ");
-        const rank = title === whole ? 0 : title.startsWith(whole) ? 1 : parts.every(function (part) { return title.includes(part); }) ? 2 : 3;
+        const rank = title === whole ? 0 : title.startsWith(whole) ? 1 : begin(title) ? 2 : begin(shown) ? 3 : begin(all) ? 4 : 5;
         return { row: row, rank: rank };
       }).filter(Boolean).sort(function (a, b) { return a.rank - b.rank || a.row[1].length - b.row[1].length; });
     }
     function show() {
-      const parts = input.value.toLowerCase().split(/[\s/]+/).filter(Boolean);
+      const parts = plain(input.value).split(" ").filter(Boolean);
       const rows = parts.length ? found(parts) : [];
       list.textContent = "";
       at = -1;

@@ -110,7 +110,7 @@ static void list_write(const char* what, const void* to, size_t bytes, int v) {
         a ? static_cast<unsigned long long>(a->pc) : 0ull, a ? static_cast<long long>(static_cast<const char*>(to) - arena - static_cast<i64>(a->at)) : 0ll,
         a ? static_cast<unsigned long long>(a->bytes) : 0ull, bytes, v);
 }
-static cudaError_t copy(void* to, const void* from, size_t bytes, int kind, u64 pc, const char* what) {
+cudaError_t copy(void* to, const void* from, size_t bytes, int kind, u64 pc, const char* what) {
     begin();
     if (program.listed) list_write("copied", to, bytes, 0);
     if (program.capturing) {
@@ -171,8 +171,8 @@ SIMT_FAR cudaError_t cudaMemset2D(void* p, size_t pitch, int v, size_t width, si
         if (const cudaError_t e = fill(static_cast<char*>(p) + y * pitch, v, width, pc)) return e;
     return cudaSuccess;
 }
-SIMT_FAR cudaError_t cudaMemcpy3D(const cudaMemcpy3DParms* p) {
-    const u64 pc = SIMT_PC();
+SIMT_FAR cudaError_t cudaMemcpy3D(const cudaMemcpy3DParms* p) { return copy_3d(p, SIMT_PC()); }
+cudaError_t simt::copy_3d(const cudaMemcpy3DParms* p, u64 pc) {
     if (p->srcArray || p->dstArray) not_on_the_host("cudaMemcpy3D of an array: textures and arrays");
     const auto at = [](const cudaPitchedPtr& x, const cudaPos& o, size_t y, size_t z) { return static_cast<char*>(x.ptr) + ((o.z + z) * x.ysize + o.y + y) * x.pitch + o.x; };
     for (size_t z = 0; z < p->extent.depth; ++z)

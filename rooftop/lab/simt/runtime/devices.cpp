@@ -1,4 +1,4 @@
-// Errors, devices, streams, events and graphs of a program. Nothing is measured here: a launch takes a millisecond.
+// Errors, devices, streams and events of a program. Nothing is measured here: a launch takes a millisecond.
 #include "program.h"
 
 static constexpr int DEVICES = 8;                                // that may be set
@@ -96,25 +96,6 @@ cudaError_t cudaEventCreate(cudaEvent_t* e) {
     static u64 next = 16;
     *e = reinterpret_cast<cudaEvent_t>(next++);
     return cudaSuccess;
-}
-typedef std::vector<std::function<void()>> Steps;
-cudaError_t cudaStreamBeginCapture(cudaStream_t, cudaStreamCaptureMode) {
-    program.capturing = new Steps;
-    return cudaSuccess;
-}
-cudaError_t cudaStreamEndCapture(cudaStream_t, cudaGraph_t* g) {
-    if (!program.capturing) return failed(cudaErrorInvalidValue);
-    *g = reinterpret_cast<cudaGraph_t>(program.capturing);
-    program.capturing = nullptr;
-    return cudaSuccess;
-}
-cudaError_t simt_graph_nodes(cudaGraph_t g, size_t* n) {
-    *n = reinterpret_cast<Steps*>(g)->size();
-    return cudaSuccess;
-}
-cudaError_t cudaGraphLaunch(cudaGraphExec_t g, cudaStream_t) {
-    for (const auto& step : *reinterpret_cast<Steps*>(g)) step();
-    return program.sticky ? failed(program.sticky) : cudaSuccess;
 }
 cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t) {
     program.events[e] = program.done_launches;

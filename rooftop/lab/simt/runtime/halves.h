@@ -69,7 +69,7 @@ SIMT_INLINE T directed(float v, T nearest, int direction) {   // -1 down, 1 up, 
         SIMT_MEMBER operator float() const { return simt::to_float(__x); }                                                                  \
         SIMT_MEMBER operator RAW() const { return {__x}; }                                                                                  \
         SIMT_MEMBER T& operator=(float v) { __x = simt::from_float(v); return *this; }                                                      \
-        SIMT_MEMBER T& operator=(double v) { return *this = T(v); }                                                                         \
+        template <class N, std::enable_if_t<std::is_arithmetic_v<N> && !std::is_same_v<N, float>, int> = 0> SIMT_MEMBER T& operator=(N v) { return *this = T(v); } \
     };                                                                                                                                      \
     struct alignas(4) T2 {                                                                                                                  \
         T x, y;                                                                                                                             \

@@ -9,6 +9,7 @@
 #include <cstring>
 #include <fstream>
 #include <iostream>
+#include <map>
 #include <sys/time.h>
 
 std::string simt::folder_of_source;
@@ -90,10 +91,15 @@ unsigned simt_own_sleep(unsigned) { return 0; }
 int simt_own_usleep(unsigned) { return 0; }
 
 FILE* simt_own_fopen(const char* name, const char* how) {
-    if (how && (*how == 'w' || *how == 'a') && !std::strchr(how, '+')) {       // what it writes goes nowhere
+    constexpr size_t KEPT = size_t(64) << 20;                    // bytes of a file that it writes, which it may read again; they are no file outside
+    static std::map<std::string, std::string> written;
+    if (name && how && (*how == 'w' || *how == 'a') && !std::strchr(how, '+')) {
         named("writes the file", name, SIMT_PC(), "unkept");
-        return fopencookie(nullptr, "w", {nullptr, [](void*, const char*, size_t n) { return static_cast<ssize_t>(n); }, nullptr, nullptr});
+        std::string& text = written[name];
+        if (*how == 'w') text.clear();
+        return fopencookie(&text, "w", {nullptr, [](void* to, const char* from, size_t n) { if (auto* t = static_cast<std::string*>(to); t->size() + n <= KEPT) t->append(from, n); return static_cast<ssize_t>(n); }, nullptr, nullptr});
     }
+    if (const auto own = name ? written.find(name) : written.end(); own != written.end() && !own->second.empty()) return fmemopen(own->second.data(), own->second.size(), "r");
     FILE* f = fopen(name, how);
     if (!f) f = fopen(beside(name).c_str(), how);
     if (!f) named("opens the file", name, SIMT_PC());

@@ -90,6 +90,20 @@ static std::string raw(const LaunchArgument* list, unsigned count) {     // of a
     return text + "]";
 }
 
+/// What launches have in common that are made again: numbers, and pointers to places in allocations of one line and size, as a loop makes them anew.
+static std::string alike(const LaunchArgument* list, unsigned count) {
+    std::string text;
+    for (unsigned i = 0; i < count; ++i) {
+        u64 v = 0;
+        if (list[i].kind == POINTER && list[i].at) std::memcpy(&v, list[i].at, std::min(8u, list[i].bytes));
+        const char* p = reinterpret_cast<const char*>(v);
+        const Allocation* held = v ? allocation_of(p) : nullptr;
+        if (held) put(text, "%llu:%llu:%lld/", static_cast<unsigned long long>(held->pc), static_cast<unsigned long long>(held->bytes), static_cast<long long>(p - arena - static_cast<i64>(held->at)));
+        else if (list[i].at) text.append(static_cast<const char*>(list[i].at), list[i].bytes);
+    }
+    return text;
+}
+
 static cudaError_t refused(u64 pc, cudaError_t e, const char* format, ...) {
     if (Finding* f = found_on_host(LAUNCH, pc)) {
         va_list list;
@@ -122,14 +136,18 @@ const char* instance(const char* name, std::initializer_list<const char*> argume
 }
 
 /// A launch that is made later, with its arguments as they are now.
-static std::function<void()> later(const Given& given, void (*entry)(void**), void* closure, size_t bytes, u64 address) {
+static std::function<void()> later(const Given& given, void (*entry)(void**), void* closure, size_t bytes, u64 address, const LaunchArgument* list = nullptr, unsigned count = 0) {
     const std::string kept(static_cast<const char*>(closure), bytes);
+    std::vector<std::pair<LaunchArgument, std::string>> arguments;
+    for (unsigned i = 0; i < count; ++i) arguments.emplace_back(list[i], std::string(static_cast<const char*>(list[i].at), list[i].at ? list[i].bytes : 0));
     const auto pointer = given.pointer ? reinterpret_cast<char*>(given.pointer) - static_cast<char*>(closure) : -1;
     return [=]() {
         Given again = given;
         std::string own = kept;
         again.pointer = pointer < 0 ? nullptr : reinterpret_cast<void**>(&own[static_cast<size_t>(pointer)]);
-        launch(again, entry, &own[0], bytes, nullptr, 0, address);
+        std::vector<LaunchArgument> now;
+        for (const auto& [a, value] : arguments) now.push_back({a.kind, a.at ? value.data() : nullptr, a.bytes, a.is_signed});
+        launch(again, entry, &own[0], bytes, now.data(), static_cast<unsigned>(now.size()), address);
     };
 }
 static constexpr u32 MOST_BY_KERNELS = 2000;                     // launches by kernels: each thread may make one
@@ -151,11 +169,12 @@ static void run_those_by_kernels() {
 }
 
 cudaError_t launch(Given& given, void (*entry)(void**), void* closure, size_t bytes, const LaunchArgument* arguments, unsigned count, unsigned long long address) {
+    if (program.launched_at) address = std::exchange(program.launched_at, 0);
     const u64 pc = here(reinterpret_cast<void*>(address));
     if (worker && worker->current) return launch_by_kernel(given, entry, closure, bytes, address), cudaSuccess;
     begin();
     if (program.capturing) {
-        program.capturing->push_back(later(given, entry, closure, bytes, address));
+        program.capturing->push_back(later(given, entry, closure, bytes, address, arguments, count));
         return cudaSuccess;
     }
     if (program.sticky) return failed(program.sticky);
@@ -173,9 +192,11 @@ cudaError_t launch(Given& given, void (*entry)(void**), void* closure, size_t by
     Open open;
     ++program.done_launches;
     std::string key;
-    put(key, "%llu/%u,%u,%u/%u,%u,%u/%zu/", address, given.grid.x, given.grid.y, given.grid.z, given.block.x, given.block.y, given.block.z, given.shared);
-    key.append(static_cast<const char*>(closure), bytes);
+    put(key, "%llu/%p/%p/%u,%u,%u/%u,%u,%u/%zu/", address, reinterpret_cast<void*>(entry), given.pointer ? *given.pointer : nullptr, given.grid.x, given.grid.y, given.grid.z, given.block.x, given.block.y, given.block.z, given.shared);
+    const std::string raw_arguments(static_cast<const char*>(closure), bytes);
+    key += count ? alike(arguments, count) : raw_arguments;
     Repeated& r = program.repeated[key];
+    if (r.arguments != raw_arguments) r.arguments = raw_arguments, r.plain = 0, r.settled = false;
     if (!r.seen++ || program.listed) {
         r.record = program.records++;
         std::string& j = program.journal;
@@ -203,7 +224,7 @@ cudaError_t launch(Given& given, void (*entry)(void**), void* closure, size_t by
         ++r.skipped;
         return cudaSuccess;
     };
-    const double spent = now_seconds() - program.started;
+    const double spent = now_seconds() - program.started - program.library;
     const bool fresh = !program.known.count(reinterpret_cast<u64>(entry));
     r.late |= spent > program.most / 2;
     if (spent > program.most && (!fresh || spent > 1.5 * program.most)) return over(spent);
@@ -222,7 +243,7 @@ cudaError_t launch(Given& given, void (*entry)(void**), void* closure, size_t by
     const bool watch = l.call && r.watched < program.repeat && (fresh || spent <= program.most / 2);
     if (!watch) l.call = nullptr;
     l.budget = spent > program.most ? program.budget / 4 : program.budget;
-    l.deadline = std::max(program.started + program.most, now_seconds() + (fresh ? program.budget / 2 : 0));
+    l.deadline = std::max(program.started + program.library + program.most, now_seconds() + (fresh ? program.budget / 2 : 0));
     l.sample = program.sample;
     alignas(128) static char held[1 << 16];                      // of arguments: what lies in the library itself is not watched
     if (bytes > sizeof held) return failed(cudaErrorLaunchOutOfResources);
@@ -250,14 +271,34 @@ cudaError_t launch(Given& given, void (*entry)(void**), void* closure, size_t by
     if (l.call || status) put(program.journal, ",\n{\"ran\":%u,\"watched\":%u,\"blocks\":%llu,\"status\":%d,\"seconds\":%.3f,\"findings\":[%zu,%zu]}", r.record, l.watched.load(), static_cast<unsigned long long>(blocks), status, now_seconds() - before, first, all_findings.size());
     if (!status) return run_those_by_kernels(), cudaSuccess;
     by_kernels.clear();
-    if (status == static_cast<int>(OVER)) return over(now_seconds() - program.started);
+    if (status == static_cast<int>(OVER)) return over(now_seconds() - program.started - program.library);
     if (status == 2) not_on_the_host("no memory for the threads of a launch");
     for (size_t i = first; i < all_findings.size(); ++i)
         if (all_findings[i].kind == NOT_SIMULATED) leave_program(4, 0);
     program.sticky = all_findings.size() > first && all_findings.back().kind == ASSERT ? cudaErrorAssert : status == 1 ? cudaErrorIllegalAddress : cudaErrorLaunchFailure;
     return cudaSuccess;                                          // told at the next call, as on a GPU
 }
+static std::map<const void*, std::pair<const char*, ByAddress>>& by_addresses() {
+    static std::map<const void*, std::pair<const char*, ByAddress>> known;
+    return known;
+}
+void know(const void* kernel, const char* name, ByAddress launches) { by_addresses()[kernel] = {name, launches}; }
+cudaError_t launch_by_address(const void* kernel, dim3 grid, dim3 block, void** values, size_t shared, bool cooperative, unsigned long long address) {
+    const auto found = by_addresses().find(kernel);
+    if (found == by_addresses().end()) {
+        if (Finding* f = found_on_host(NOT_SIMULATED, here(reinterpret_cast<void*>(address)))) say(*f, "a launch by an address of which the source does not say what kernel it is");
+        leave_program(4, 0);
+    }
+    program.launched_at = address;
+    return found->second.second(kernel, {found->second.first, grid, block, dim3(0, 0, 0), shared, cooperative, nullptr}, values);
+}
 }  // namespace simt
+SIMT_FAR cudaError_t cudaLaunchKernel(const void* kernel, dim3 grid, dim3 block, void** values, size_t shared, cudaStream_t) {
+    return launch_by_address(kernel, grid, block, values, shared, false, reinterpret_cast<u64>(__builtin_return_address(0)));
+}
+SIMT_FAR cudaError_t cudaLaunchCooperativeKernel(const void* kernel, dim3 grid, dim3 block, void** values, size_t shared, cudaStream_t) {
+    return launch_by_address(kernel, grid, block, values, shared, true, reinterpret_cast<u64>(__builtin_return_address(0)));
+}
 
 // Of callers that are made for a file (program_caller.py): launches so far; and a fresh start after a fault.
 unsigned long long simt_launches() { return program.done_launches; }

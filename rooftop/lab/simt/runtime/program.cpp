@@ -29,7 +29,7 @@ double now_seconds() {
 // -- what is found in the host's code --------------------------------------------------------------------------------------------------------
 
 Finding* found_on_host(Kind kind, u64 pc, u64 other_pc) {
-    if (program.cut && kind == HOST) return nullptr;             // it works with results that were not calculated
+    if ((program.cut || program.left_out) && kind == HOST) return nullptr;             // it works with results that were not calculated
     for (Finding& f : all_findings)
         if (f.kind == kind && f.pc == pc && f.other_pc == other_pc) {
             ++f.count;

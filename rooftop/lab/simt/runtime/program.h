@@ -1,4 +1,4 @@
-// What the parts of a program's runtime have of each other: program.cpp runs it, device_memory.cpp, devices.cpp and launches.cpp are CUDA's runtime API
+// What the parts of a program's runtime have of each other: program.cpp runs it, device_memory.cpp, devices.cpp, graphs.cpp and launches.cpp are CUDA's runtime API
 // beneath it (runtime_api.h), host_calls.cpp what it calls of C's and C++'s libraries.
 #pragma once
 #define SIMT_PROGRAM 1
@@ -28,6 +28,7 @@ struct Pair { u64 plain, watched; };                             // a function i
 struct Repeated {                                                // launches that are the same in all they say
     u32 seen = 0, watched = 0, plain = 0, skipped = 0, record = 0;
     u64 before = 0, after = 0;                                   // digests of memory around the last one
+    std::string arguments;                                       // the bytes of those of the last one
     bool settled = false;                                        // it changes nothing more
     bool late = false;                                           // it was not watched for want of time
 };
@@ -50,9 +51,12 @@ extern struct ProgramState {
     std::map<void*, u64> events;
     u64 done_launches = 0;
     std::vector<std::function<void()>>* capturing = nullptr;     // a graph that is being made: what is asked for is not done yet
+    u64 launched_at = 0;                                         // the return address of the call that launches a kernel by its address
     int opted_in = 48 << 10, device = 0;
     bool listed = false;                                         // launches are listed and not run
     bool protects = false, running = false, cut = false;         // cut: its time was over, and launches were left out
+    bool left_out = false;                                       // a library's product, which would have taken too long
+    double library = 0;                                          // seconds that libraries' functions took
     jmp_buf leave;
     int status = 0;
     int ended = 0;                                               // 0 returned, 1 exit, 2 abort, 3 crash, 4 not simulated, 5 time is over
@@ -77,6 +81,8 @@ struct Open {                                                    // while the AP
 };
 void mark(u64 from, u64 bytes, u32 bits);
 Allocation* allocation_of(const void* p);
+cudaError_t copy(void* to, const void* from, size_t bytes, int kind, u64 pc, const char* what);
+cudaError_t copy_3d(const cudaMemcpy3DParms* p, u64 pc);
 }  // namespace simt
 using namespace simt;
 #define SIMT_FAR __attribute__((noinline))

@@ -223,7 +223,6 @@ SIMT_HOST_INLINE cudaError_t cudaDriverGetVersion(int* v) { *v = CUDART_VERSION;
 SIMT_HOST_INLINE cudaError_t cudaDeviceCanAccessPeer(int* can, int, int) { *can = 0; return cudaSuccess; }
 SIMT_HOST_INLINE cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) { *least = 0, *greatest = -5; return cudaSuccess; }
 SIMT_HOST_INLINE cudaError_t cudaDeviceGetLimit(size_t* v, cudaLimit) { *v = 8 << 20; return cudaSuccess; }
-SIMT_HOST_INLINE cudaError_t cudaLaunchHostFunc(cudaStream_t, cudaHostFn_t f, void* p) { f(p); return cudaSuccess; }
 SIMT_HOST_INLINE cudaError_t cudaStreamAddCallback(cudaStream_t s, cudaStreamCallback_t f, void* p, unsigned) { f(s, cudaSuccess, p); return cudaSuccess; }
 SIMT_HOST_INLINE cudaError_t cudaChooseDevice(int* d, const cudaDeviceProp*) { *d = 0; return cudaSuccess; }
 SIMT_HOST_INLINE cudaError_t cudaDeviceGetPCIBusId(char* to, int n, int) { snprintf(to, static_cast<size_t>(n), "0000:00:00.0"); return cudaSuccess; }
@@ -248,20 +247,7 @@ template <class F> SIMT_HOST_INLINE cudaError_t cudaOccupancyMaxActiveBlocksPerM
 template <class F> SIMT_HOST_INLINE cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int* n, F, int threads, size_t shared, unsigned) { *n = simt_resident(threads, shared); return cudaSuccess; }
 template <class F> SIMT_HOST_INLINE cudaError_t cudaOccupancyMaxPotentialBlockSize(int* grid, int* block, F, size_t = 0, int limit = 0) { *block = limit > 0 && limit < 1024 ? limit : 1024, *grid = 2 * 132; return cudaSuccess; }
 template <class S, class F> SIMT_HOST_INLINE cudaError_t cudaOccupancyMaxPotentialBlockSizeVariableSMem(int* grid, int* block, F, S, int limit = 0) { *block = limit > 0 && limit < 1024 ? limit : 1024, *grid = 2 * 132; return cudaSuccess; }
-typedef struct CUgraph_st* cudaGraph_t;
-typedef struct CUgraphExec_st* cudaGraphExec_t;
-typedef struct CUgraphNode_st* cudaGraphNode_t;
-enum cudaStreamCaptureMode { cudaStreamCaptureModeGlobal, cudaStreamCaptureModeThreadLocal, cudaStreamCaptureModeRelaxed };
-SIMT_API cudaError_t cudaStreamBeginCapture(cudaStream_t, cudaStreamCaptureMode = cudaStreamCaptureModeGlobal);
-SIMT_API cudaError_t cudaStreamEndCapture(cudaStream_t, cudaGraph_t* g);
-SIMT_API cudaError_t simt_graph_nodes(cudaGraph_t g, size_t* n);
-SIMT_API cudaError_t cudaGraphLaunch(cudaGraphExec_t g, cudaStream_t);
-template <class... A> SIMT_HOST_INLINE cudaError_t cudaGraphInstantiate(cudaGraphExec_t* e, cudaGraph_t g, A...) { *e = reinterpret_cast<cudaGraphExec_t>(g); return cudaSuccess; }
-SIMT_HOST_INLINE cudaError_t cudaGraphInstantiateWithFlags(cudaGraphExec_t* e, cudaGraph_t g, unsigned long long = 0) { return cudaGraphInstantiate(e, g); }
-SIMT_HOST_INLINE cudaError_t cudaGraphGetNodes(cudaGraph_t g, cudaGraphNode_t*, size_t* n) { return simt_graph_nodes(g, n); }
-SIMT_HOST_INLINE cudaError_t cudaGraphDestroy(cudaGraph_t) { return cudaSuccess; }
-SIMT_HOST_INLINE cudaError_t cudaGraphExecDestroy(cudaGraphExec_t) { return cudaSuccess; }
-SIMT_HOST_INLINE cudaError_t cudaGraphUpload(cudaGraphExec_t, cudaStream_t) { return cudaSuccess; }
+#include "graph_api.h"
 // A pool is a name: memory comes from where all of it does, and is gone when it is freed.
 SIMT_HOST_INLINE cudaError_t cudaMemPoolCreate(cudaMemPool_t* pool, const cudaMemPoolProps*) { *pool = reinterpret_cast<cudaMemPool_t>(1); return cudaSuccess; }
 SIMT_HOST_INLINE cudaError_t cudaDeviceGetDefaultMemPool(cudaMemPool_t* pool, int) { return cudaMemPoolCreate(pool, nullptr); }
@@ -274,8 +260,7 @@ SIMT_HOST_INLINE cudaError_t cudaMemPoolTrimTo(cudaMemPool_t, size_t) { return c
 SIMT_HOST_INLINE cudaError_t cudaDeviceSetMemPool(int, cudaMemPool_t) { return cudaSuccess; }
 #define SIMT_ABSENT(name, what) \
     template <class... A> SIMT_HOST_INLINE cudaError_t name(const A&...) { simt::not_on_the_host(#name ": " what); }
-SIMT_ABSENT(cudaGraphCreate, "graphs made node by node") SIMT_ABSENT(cudaGraphAddKernelNode, "graphs made node by node")
-SIMT_ABSENT(cudaGraphAddMemcpyNode, "graphs made node by node") SIMT_ABSENT(cudaGraphExecUpdate, "graphs that change") SIMT_ABSENT(cudaMallocArray, "textures and arrays") SIMT_ABSENT(cudaMalloc3DArray, "textures and arrays")
+SIMT_ABSENT(cudaGraphAddNode, "graph nodes of any kind") SIMT_ABSENT(cudaGraphKernelNodeGetParams, "the parameters of a graph's node") SIMT_ABSENT(cudaMallocArray, "textures and arrays") SIMT_ABSENT(cudaMalloc3DArray, "textures and arrays")
 SIMT_ABSENT(cudaCreateTextureObject, "textures") SIMT_ABSENT(cudaDestroyTextureObject, "textures") SIMT_ABSENT(cudaBindTexture, "textures")
 SIMT_ABSENT(cudaBindTexture2D, "textures") SIMT_ABSENT(cudaBindTextureToArray, "textures") SIMT_ABSENT(cudaUnbindTexture, "textures")
 SIMT_ABSENT(cudaFreeArray, "textures and arrays") SIMT_ABSENT(cudaMemcpyToArray, "textures and arrays") SIMT_ABSENT(cudaMemcpy2DToArray, "textures and arrays")
@@ -319,7 +304,7 @@ struct LaunchArgument { ArgumentKind kind; const void* at; unsigned bytes; bool 
 template <class T>
 SIMT_PLAIN inline LaunchArgument argument(const T& v) {
     if constexpr (std::is_same_v<T, Zero>) return {NUMBER, nullptr, 0, true};
-    else return {std::is_pointer_v<T> || std::is_null_pointer_v<T> ? POINTER : std::is_floating_point_v<T> ? REAL : std::is_integral_v<T> || std::is_enum_v<T> ? NUMBER : VALUE, &v, sizeof(T), std::is_signed_v<T>};
+    else return {!std::is_class_v<T> && std::is_convertible_v<T, const volatile void*> ? POINTER : std::is_floating_point_v<T> ? REAL : std::is_integral_v<T> || std::is_enum_v<T> ? NUMBER : VALUE, &v, sizeof(T), std::is_signed_v<T>};
 }
 template <class T>
 SIMT_HOST_INLINE const char* shown() { return __PRETTY_FUNCTION__; }
@@ -366,8 +351,18 @@ struct Launching {
     template <class... P, size_t... I>
     SIMT_PLAIN SIMT_MEMBER cudaError_t gathered(void (*kernel)(P...), void** values, std::index_sequence<I...>) { return pointed(kernel, *static_cast<std::remove_reference_t<P>*>(values[I])...); }
 };
-template <class F>
-SIMT_HOST_INLINE F* kernel_of(F* f) { return f; }
+// A kernel of which a program keeps the address as a pointer to void: what it takes is known by that address.
+typedef cudaError_t (*ByAddress)(const void* kernel, const Given& given, void** values);
+SIMT_API void know(const void* kernel, const char* name, ByAddress launches);
+SIMT_API cudaError_t launch_by_address(const void* kernel, dim3 grid, dim3 block, void** values, size_t shared, bool cooperative, unsigned long long pc);
+template <class... P>
+SIMT_PLAIN cudaError_t by_address(const void* kernel, const Given& given, void** values) {
+    Launching l("", given.grid, given.block);
+    l.given = given;
+    return l.gathered(reinterpret_cast<void (*)(P...)>(const_cast<void*>(kernel)), values, std::index_sequence_for<P...>{});
+}
+template <class... P>
+SIMT_HOST_INLINE auto known(const char* name, void (*kernel)(P...)) { know(reinterpret_cast<const void*>(kernel), name, &by_address<P...>); return kernel; }
 }  // namespace simt
 template <class... P>
 SIMT_HOST_INLINE cudaError_t cudaLaunchKernel(void (*k)(P...), dim3 grid, dim3 block, void** values, size_t shared = 0, cudaStream_t = nullptr) {
@@ -389,5 +384,5 @@ SIMT_HOST_INLINE cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* c, voi
     }
     return l.pointed(k, a...);
 }
-SIMT_HOST_INLINE cudaError_t cudaLaunchKernel(const void*, dim3, dim3, void**, size_t = 0, cudaStream_t = nullptr) { simt::not_on_the_host("cudaLaunchKernel of a pointer to void: its parameters are not known"); }
-SIMT_HOST_INLINE cudaError_t cudaLaunchCooperativeKernel(const void*, dim3, dim3, void**, size_t = 0, cudaStream_t = nullptr) { simt::not_on_the_host("cudaLaunchCooperativeKernel of a pointer to void: its parameters are not known"); }
+SIMT_API cudaError_t cudaLaunchKernel(const void* kernel, dim3 grid, dim3 block, void** values, size_t shared = 0, cudaStream_t = nullptr);
+SIMT_API cudaError_t cudaLaunchCooperativeKernel(const void* kernel, dim3 grid, dim3 block, void** values, size_t shared = 0, cudaStream_t = nullptr);

@@ -1,5 +1,7 @@
 // cuBLAS on the CPU (libraries.cpp): the products and sums that programs compare their own with.
 #pragma once
+#include "../include/cuda_bf16.h"
+#include "../include/cuda_fp16.h"
 #include "library_types.h"
 enum cublasStatus_t {
     CUBLAS_STATUS_SUCCESS = 0, CUBLAS_STATUS_NOT_INITIALIZED = 1, CUBLAS_STATUS_ALLOC_FAILED = 3, CUBLAS_STATUS_INVALID_VALUE = 7, CUBLAS_STATUS_ARCH_MISMATCH = 8,
@@ -14,8 +16,10 @@ enum cublasMath_t { CUBLAS_DEFAULT_MATH = 0, CUBLAS_TENSOR_OP_MATH = 1, CUBLAS_P
 enum cublasComputeType_t { CUBLAS_COMPUTE_16F = 64, CUBLAS_COMPUTE_16F_PEDANTIC = 65, CUBLAS_COMPUTE_32F = 68, CUBLAS_COMPUTE_32F_PEDANTIC = 69, CUBLAS_COMPUTE_64F = 70, CUBLAS_COMPUTE_32I = 72, CUBLAS_COMPUTE_32F_FAST_16F = 74, CUBLAS_COMPUTE_32F_FAST_16BF = 75, CUBLAS_COMPUTE_32F_FAST_TF32 = 77 };
 enum cublasGemmAlgo_t { CUBLAS_GEMM_DFALT = -1, CUBLAS_GEMM_DEFAULT = -1, CUBLAS_GEMM_ALGO0 = 0, CUBLAS_GEMM_DEFAULT_TENSOR_OP = 99, CUBLAS_GEMM_DFALT_TENSOR_OP = 99 };
 typedef struct cublasContext* cublasHandle_t;
+typedef cudaDataType cublasDataType_t;
 namespace simt {
 SIMT_API void gemm(int ta, int tb, int m, int n, int k, double alpha, const void* a, cudaDataType at, int lda, const void* b, cudaDataType bt, int ldb, double beta, void* c, cudaDataType ct, int ldc, long long sa, long long sb, long long sc, int batches);
+SIMT_API void epilogue(void* c, cudaDataType t, bool by_rows, long long m, long long n, long long ld, long long stride, long long batches, const void* bias, int function);
 SIMT_API size_t size_of(cudaDataType t);
 }
 #define SIMT_BLAS SIMT_PLAIN static inline __attribute__((unused)) cublasStatus_t

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <functional>
 #include <numeric>
+#include <random>
+#include <tuple>
 #include "../library_types.h"
 namespace thrust {
 template <class T> struct device_ptr;
@@ -31,6 +33,7 @@ struct device_ptr {
     device_reference<T> operator*() const { return {p}; }
     device_reference<T> operator[](difference_type i) const { return {p + i}; }
     device_ptr& operator++() { ++p; return *this; }
+    device_ptr& operator+=(difference_type n) { p += n; return *this; }
     device_ptr operator+(difference_type n) const { return device_ptr(p + n); }
     device_ptr operator-(difference_type n) const { return device_ptr(p - n); }
     difference_type operator-(const device_ptr& o) const { return p - o.p; }
@@ -41,6 +44,7 @@ struct device_ptr {
 template <class T> T* raw_pointer_cast(const device_ptr<T>& p) { return p.p; }
 template <class T> T* raw_pointer_cast(T* p) { return p; }
 template <class T> device_ptr<T> device_pointer_cast(T* p) { return device_ptr<T>(p); }
+template <class T> device_ptr<T> device_pointer_cast(const device_ptr<T>& p) { return p; }
 template <class T> device_ptr<T> device_malloc(size_t n) { T* p; cudaMalloc(&p, n * sizeof(T)); return device_ptr<T>(p); }
 template <class T> void device_free(device_ptr<T> p) { cudaFree(p.p); }
 template <class T> struct host_vector : std::vector<T> { using std::vector<T>::vector; host_vector() = default; template <class V, class = decltype(std::declval<V>().to_host())> host_vector(const V& v) : std::vector<T>(v.to_host()) {} template <class V, class = decltype(std::declval<V>().to_host())> host_vector& operator=(const V& v) { std::vector<T>::operator=(v.to_host()); return *this; } };
@@ -109,7 +113,18 @@ namespace cuda { inline constexpr execution par{}, par_nosync{}; }
 namespace details {
 template <class T> T* raw(const device_ptr<T>& p) { return p.p; }
 template <class I> I raw(I i) { return i; }
-struct Wrote : simt::Library { template <class I> void range(I a, I b) { if constexpr (std::is_pointer_v<I>) wrote(const_cast<void*>(static_cast<const void*>(a)), static_cast<size_t>(reinterpret_cast<const char*>(b) - reinterpret_cast<const char*>(a))); } };
+template <class T> struct Unwrapped { static const T& of(const T& i) { return i; } };
+template <class T> struct Unwrapped<device_ptr<T>> { static T* of(const device_ptr<T>& p) { return p.p; } };
+struct Wrote : simt::Library {
+    template <class I> void range(const I& a, const I& b) {
+        if constexpr (std::is_pointer_v<I>) wrote(const_cast<void*>(static_cast<const void*>(a)), static_cast<size_t>(reinterpret_cast<const char*>(b) - reinterpret_cast<const char*>(a)));
+        else several(a, b, 0);
+    }
+    template <class I> auto several(const I& a, const I& b, int) -> decltype((void)a.all) { each(a.all, b.all, std::make_index_sequence<std::tuple_size_v<decltype(a.all)>>()); }   // a zip: what each of its iterators is over
+    template <class T, size_t... N> void each(const T& a, const T& b, std::index_sequence<N...>) { (one(std::get<N>(a), std::get<N>(b)), ...); }
+    template <class I> void one(const I& a, const I& b) { range(Unwrapped<I>::of(a), Unwrapped<I>::of(b)); }
+    template <class I> void several(const I&, const I&, long) {}
+};
 }
 using details::raw;
 template <class I, class O> O copy(I a, I b, O to) { details::Wrote here; auto x = raw(to); auto y = std::copy(raw(a), raw(b), x); here.range(x, y); return to + (y - x); }
@@ -118,6 +133,11 @@ template <class I, class T> void fill(I a, I b, const T& v) { details::Wrote her
 template <class I> void sequence(I a, I b) { details::Wrote here; std::iota(raw(a), raw(b), 0); here.range(raw(a), raw(b)); }
 template <class I, class T> void sequence(I a, I b, T v) { details::Wrote here; std::iota(raw(a), raw(b), v); here.range(raw(a), raw(b)); }
 template <class I> void sort(I a, I b) { details::Wrote here; std::sort(raw(a), raw(b)); }
+template <class I> void stable_sort(I a, I b) { details::Wrote here; std::stable_sort(raw(a), raw(b)); }
+template <class I, class F> void stable_sort(I a, I b, F f) { details::Wrote here; std::stable_sort(raw(a), raw(b), f); }
+template <class I> bool is_sorted(I a, I b) { details::Wrote here; return std::is_sorted(raw(a), raw(b)); }
+template <class I, class T> bool binary_search(I a, I b, const T& v) { details::Wrote here; return std::binary_search(raw(a), raw(b), v); }
+template <class I, class T> I lower_bound(I a, I b, const T& v) { details::Wrote here; return a + (std::lower_bound(raw(a), raw(b), v) - raw(a)); }
 template <class I, class F> void sort(I a, I b, F f) { details::Wrote here; std::sort(raw(a), raw(b), f); }
 template <class I> auto reduce(I a, I b) { details::Wrote here; return std::accumulate(raw(a), raw(b), typename std::iterator_traits<I>::value_type()); }
 template <class I, class T> T reduce(I a, I b, T v) { details::Wrote here; return std::accumulate(raw(a), raw(b), v); }
@@ -148,8 +168,16 @@ template <class K, class V> void sort_by_key(K a, K b, V values) {
     v = raw(values);
     for (const P& p : all) *k++ = p.first, *v++ = p.second;
 }
+template <class K, class V> void stable_sort_by_key(K a, K b, V values) { sort_by_key(a, b, values); }
+typedef std::minstd_rand default_random_engine;
+typedef std::minstd_rand minstd_rand;
+template <class T> struct uniform_real_distribution : std::uniform_real_distribution<T> { using std::uniform_real_distribution<T>::uniform_real_distribution; };
+template <class T> struct uniform_int_distribution : std::uniform_int_distribution<T> { using std::uniform_int_distribution<T>::uniform_int_distribution; };
+template <class T> struct normal_distribution : std::normal_distribution<T> { using std::normal_distribution<T>::normal_distribution; };
+namespace random { using thrust::default_random_engine; using thrust::uniform_real_distribution; using thrust::uniform_int_distribution; using thrust::normal_distribution; }
 #define SIMT_WITH_POLICY(name) template <class... A> auto name(const execution&, A&&... a) { return name(std::forward<A>(a)...); }
 SIMT_WITH_POLICY(copy) SIMT_WITH_POLICY(fill) SIMT_WITH_POLICY(sequence) SIMT_WITH_POLICY(sort) SIMT_WITH_POLICY(reduce) SIMT_WITH_POLICY(transform) SIMT_WITH_POLICY(inclusive_scan)
 SIMT_WITH_POLICY(exclusive_scan) SIMT_WITH_POLICY(transform_reduce) SIMT_WITH_POLICY(for_each) SIMT_WITH_POLICY(sort_by_key)
+SIMT_WITH_POLICY(stable_sort) SIMT_WITH_POLICY(stable_sort_by_key) SIMT_WITH_POLICY(inner_product) SIMT_WITH_POLICY(generate) SIMT_WITH_POLICY(count_if)
 #undef SIMT_WITH_POLICY
 }  // namespace thrust

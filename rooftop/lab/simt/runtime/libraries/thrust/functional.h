@@ -1,1 +1,1 @@
-#include "device_vector.h"
+#include "fancy.h"

@@ -13,8 +13,8 @@
 #include "library_types.h"
 
 namespace c10 {
-struct BFloat16 : __nv_bfloat16 { using __nv_bfloat16::__nv_bfloat16; BFloat16() = default; BFloat16(float f) : __nv_bfloat16(f) {} operator float() const { return __bfloat162float(*this); } };
-struct Half : __half { using __half::__half; Half() = default; Half(float f) : __half(f) {} operator float() const { return __half2float(*this); } };
+struct BFloat16 : __nv_bfloat16 { using __nv_bfloat16::__nv_bfloat16; BFloat16() = default; BFloat16(float f) : __nv_bfloat16(f) {} BFloat16(const __nv_bfloat16& v) : __nv_bfloat16(v) {} operator float() const { return __bfloat162float(*this); } };
+struct Half : __half { using __half::__half; Half() = default; Half(float f) : __half(f) {} Half(const __half& v) : __half(v) {} operator float() const { return __half2float(*this); } };
 enum class ScalarType : signed char { Byte, Char, Short, Int, Long, Half, Float, Double, ComplexHalf, ComplexFloat, ComplexDouble, Bool, QInt8, QUInt8, QInt32, BFloat16, Float8_e5m2 = 23, Float8_e4m3fn = 24, Undefined = 44 };
 enum class DeviceType : signed char { CPU, CUDA };
 struct Device {
@@ -49,6 +49,7 @@ struct IntArrayRef {
     IntArrayRef() = default;
     IntArrayRef(std::vector<int64_t> x) : v(std::move(x)) {}
     IntArrayRef(std::initializer_list<int64_t> x) : v(x) {}
+    template <class N, class = std::enable_if_t<std::is_integral_v<N>>> IntArrayRef(N n) : v{static_cast<int64_t>(n)} {}
     size_t size() const { return v.size(); }
     int64_t operator[](size_t i) const { return v[i]; }
     auto begin() const { return v.begin(); }
@@ -444,7 +445,7 @@ namespace simt {
 template <class... A> std::string joined(const A&... a) { std::ostringstream o; (o << ... << a); return o.str(); }
 inline void torch_check(bool holds, const std::string& text) { if (!holds) throw c10::Error(text); }
 }
-#define TORCH_CHECK(cond, ...) simt::torch_check(static_cast<bool>(cond), simt::joined("TORCH_CHECK(" #cond ")  ", ##__VA_ARGS__))
+#define TORCH_CHECK(cond, ...) if (!(cond)) { simt::torch_check(false, simt::joined("TORCH_CHECK(" #cond ")  ", ##__VA_ARGS__)); }
 #define TORCH_INTERNAL_ASSERT(cond, ...) TORCH_CHECK(cond, ##__VA_ARGS__)
 #define AT_ASSERTM(cond, ...) TORCH_CHECK(cond, ##__VA_ARGS__)
 #define AT_ASSERT(cond, ...) TORCH_CHECK(cond, ##__VA_ARGS__)

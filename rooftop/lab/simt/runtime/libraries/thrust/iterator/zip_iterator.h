@@ -1,0 +1,1 @@
+#include "../fancy.h"
