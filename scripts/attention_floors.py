@@ -185,7 +185,7 @@ class Worker:
         us = {n: round(1e6 * t.median, 3) for n, t in m.timings.items()}
         reads = [x for n, x in us.items() if n.startswith(STREAM)]
         peers = {n: x for n, x in us.items() if n != mine.name and not n.startswith(STREAM)}
-        operations = sum(n for unit, n in bench.work.ops.items() if unit.startswith("tensor"))
+        operations = sum(2 * n for unit, n in bench.work.ops.items() if unit.startswith("tensor"))  # an FMA is two
         torch.cuda.empty_cache()
         return {
             "part": part, "case": of.name, "by": mine.name, "us": us[mine.name], "peers": peers, "read_us": min(reads, default=None),
