@@ -174,17 +174,21 @@ FLYING = 40 * KIB  # bytes in flight to a multiprocessor that saturate the memor
 OVERLAP = 0.15  # the fraction of the shorter time that is not hidden behind the longer one
 
 
-def round_of(
-    r: Rows, cluster: int, blocks: int, stages: int, clusters: int, ring: int, tensors: int, own: float
-) -> tuple[float, float]:
-    """Cycles of a round of a persistent kernel, in which each of its `clusters` clusters processes a row: those of its memory traffic with
-    all of the bandwidth; and of the round, which are those of the memory with as many multiprocessors and bytes in flight as there are, or
-    a row's own (`own`: its reductions and instructions), whichever are more. `ring`: row tensors in the ring; `tensors`: those that are
-    read or written."""
-    flying = blocks * (stages - 1) * ring * r.bytes / cluster
-    least = tensors * r.bytes * clusters / (BYTES * r.sms)
-    memory = least * max(1.0, r.sms * blocks / (MOST * clusters * cluster), FLYING / flying)
-    return least, max(memory, own) + OVERLAP * min(memory, own)
+def rounds_of(r: Rows, ways: Sequence[tuple[int, int, int, int, float]], ring: int, tensors: int) -> list[tuple[float, float]]:
+    """Cycles of a round of persistent kernels, in which each of their clusters processes a row: those of its memory traffic with all of the
+    bandwidth; and of the round, which are those of the memory with as many multiprocessors and bytes in flight as there are, or a row's
+    own, whichever are more.
+
+    ways     (blocks of a cluster, blocks of a multiprocessor, rows in the ring, clusters, a row's own cycles: reductions and instructions)
+    ring     row tensors in the ring
+    tensors  row tensors that are read or written"""
+    found = []
+    for cluster, blocks, stages, clusters, own in ways:
+        flying = blocks * (stages - 1) * ring * r.bytes / cluster
+        least = tensors * r.bytes * clusters / (BYTES * r.sms)
+        memory = least * max(1.0, r.sms * blocks / (MOST * clusters * cluster), FLYING / flying)
+        found.append((least, max(memory, own) + OVERLAP * min(memory, own)))
+    return found
 
 
 def takes_turns(memory: float, own: float) -> float:

@@ -233,7 +233,8 @@ def _rings(r: Rows) -> list[tuple[float, int, int, int, int, int, int]]:
     threads, clusters). The time is that of a row in norm_persistent as a multiple of its memory traffic's, fitted to timings on an H200. A
     round, in which each cluster processes a row, takes as long as the memory traffic, or as a row's own reductions and instructions if
     these take longer. It does not depend on the number of rows (`count` is 2^30), so a new number of rows compiles nothing new."""
-    found = []
+    found: list[tuple[float, int, int, int, int, int, int]] = []
+    ways: list[tuple[int, int, int, int, float]] = []
     aligned, edge = r.slices.aligned, 0 if r.slices.aligned else _cluster_slices.EDGE
     limits = _threads(r)
     mean, width = 1 if r.centre else 0.65, 1 if r.slices.itemsize == 2 else 0.55
@@ -259,11 +260,12 @@ def _rings(r: Rows) -> list[tuple[float, int, int, int, int, int, int]]:
                 # three rows in the ring; a fourth if there is room, and three keep too few bytes in flight
                 few = blocks * 2 * r.bytes < _cluster_slices.FLYING * size and blocks * (4 * slot + fixed) <= _cluster_slices.SHARED
                 own = EXCHANGE * (1 if r.centre else 0.67) + blocks * threads / 32 * pieces * PACK * mean * width / 4
-                unequal = (UNEQUAL if size <= 2 else 1) * (RUNS if several else 1)
+                slower = (UNEQUAL if size <= 2 else 1) * (RUNS if several else 1)
                 for n in (3, 4) if few else (3,):
-                    least, round_ = _cluster_slices.round_of(r, size, blocks, n, clusters, 1, 2, own)
-                    found.append((round(round_ / least * unequal, 2), size, pieces, blocks, n, threads, clusters))
-    return sorted(found)
+                    ways.append((size, blocks, n, clusters, own))
+                    found.append((slower, size, pieces, blocks, n, threads, clusters))
+    times = _cluster_slices.rounds_of(r, ways, 1, 2)
+    return sorted([(round(round_ / least * slower, 2), *ring) for (least, round_), (slower, *ring) in zip(times, found, strict=True)])
 
 
 def _threads(r: Rows) -> tuple[tuple[int, int], tuple[int, int]]:

@@ -13,9 +13,9 @@ needed), of the 128 that a thread has in a block of 512."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import lru_cache
 from itertools import repeat
 from math import gcd
 from typing import Any
@@ -91,34 +91,39 @@ def _candidates(r: Rows) -> list[dict[str, int]]:
     return found
 
 
-def _cycles(r: Rows, c: Mapping[str, int]) -> float:
-    """The estimated cycles: those of the block with the most rows, plus those of its partial row."""
-    team, teams, vectors = c["team"], c["teams"], c["vectors"]
-    elements = vectors * 16 // r.itemsize
-    per_warp = elements * ELEMENT + SUMS
-    rounds = -(-r.count // (r.sms * teams))
-    row = r.vectors * 16 * (r.tensors + 1)
-    at_once = teams * row * min(1.0, (c["stages"] - 1) * teams * row * r.tensors / (r.tensors + 1) / 40960)
-    issue = team * teams / 32 * per_warp / 4
-    latency = 2 * per_warp + (EXCHANGE if team > 32 else 0)
-    sums = blocks(r, c) * r.columns * 8 * r.sums / r.sms
-    memory = teams * row / BYTES * (teams * row / at_once)
-    return rounds * (max(issue, latency, memory) + OVERLAP * (issue + latency + memory)) + sums / BYTES
+def _cycles(r: Rows, found: Sequence[Mapping[str, int]]) -> list[float]:
+    """The estimated cycles of these configs: those of the block with the most rows, plus those of its partial row."""
+    cycles, known = [], {teams: blocks(r, teams) for teams in {c["teams"] for c in found}}
+    for c in found:
+        team, teams, vectors = c["team"], c["teams"], c["vectors"]
+        elements = vectors * 16 // r.itemsize
+        per_warp = elements * ELEMENT + SUMS
+        rounds = -(-r.count // (r.sms * teams))
+        row = r.vectors * 16 * (r.tensors + 1)
+        at_once = teams * row * min(1.0, (c["stages"] - 1) * teams * row * r.tensors / (r.tensors + 1) / 40960)
+        issue = team * teams / 32 * per_warp / 4
+        latency = 2 * per_warp + (EXCHANGE if team > 32 else 0)
+        sums = known[teams] * r.columns * 8 * r.sums / r.sms
+        memory = teams * row / BYTES * (teams * row / at_once)
+        cycles.append(rounds * (max(issue, latency, memory) + OVERLAP * (issue + latency + memory)) + sums / BYTES)
+    return cycles
 
 
 def choose(p: Problem, head: Head | None = None) -> dict[str, int]:
-    return dict(_fastest(of(p)))
-
-
-@lru_cache(maxsize=16)
-def _fastest(r: Rows) -> dict[str, int]:
-    return min(_candidates(r), key=partial(_cycles, r))
+    return dict(_by_cycles(of(p))[0])
 
 
 def configs(p: Problem, head: Head | None = None) -> list[dict[str, int]]:
     """The configs for tuning: the best sixteen by the estimate."""
-    r = of(p)
-    return sorted(_candidates(r), key=lambda c: _cycles(r, c))[:16]
+    return list(map(dict, _by_cycles(of(p))[:16]))
+
+
+@lru_cache(maxsize=16)
+def _by_cycles(r: Rows) -> list[dict[str, int]]:
+    """All configs, those with the lowest estimate first."""
+    found = _candidates(r)
+    cycles = _cycles(r, found)
+    return [found[i] for i in sorted(range(len(found)), key=cycles.__getitem__)]
 
 
 def supports(p: Problem, head: Head) -> str | None:
@@ -146,10 +151,10 @@ def refuses(p: Problem) -> str | None:
     return None
 
 
-def blocks(r: Rows, c: Mapping[str, int]) -> int:
+def blocks(r: Rows, teams: int) -> int:
     """Blocks of the grid: one a multiprocessor, no more than have a row, a multiple of the period."""
-    rounds = -(-r.count // (r.sms * c["teams"]))
-    wanted = -(-r.count // (rounds * c["teams"]))
+    rounds = -(-r.count // (r.sms * teams))
+    wanted = -(-r.count // (rounds * teams))
     return max(1, min(r.sms, wanted + r.period - 1) // r.period) * r.period
 
 
@@ -161,7 +166,7 @@ def partial_rows(p: Problem, count: int, pitch: int) -> dict[str, Meta]:
 
 def scratch(p: Problem, config: Mapping[str, int], head: Head | None = None) -> dict[str, Meta]:
     r = of(p)
-    return partial_rows(p, blocks(r, config), r.pitch)
+    return partial_rows(p, blocks(r, config["teams"]), r.pitch)
 
 
 def flags(p: Problem, r: Rows, made: Mapping[str, Meta]) -> tuple[bool, ...]:
@@ -180,7 +185,7 @@ def arguments(
 
 def launches(p: Problem, config: Mapping[str, int], head: Head) -> list[Launch]:
     r = of(p)
-    grid = blocks(r, config)
+    grid = blocks(r, config["teams"])
     made = partial_rows(p, grid, r.pitch)
     team, teams, vectors, stages = config["team"], config["teams"], config["vectors"], config["stages"]
     args, types = arguments(p, r, config, head, made)

@@ -13,12 +13,12 @@ second launch adds the partial rows in order. A config holds
     group     blocks that add up their sums before they write them
     joint     whether all sums of a row are combined at once: two exchanges fewer, and an error of a few parts in a million (16 bits)
 
-The table was timed on an H100. If an estimate, fitted to timings on an H200 (`_share`), finds a config that is 4 % faster, that config is
+The table was timed on an H100. If an estimate, fitted to timings on an H200 (`_shares`), finds a config that is 4 % faster, that config is
 used instead. The sm_80 kernels (norms_bwd__cuda_sm80.py) are preferred for most aligned rows of up to 24 KiB."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from itertools import product
@@ -27,7 +27,7 @@ from typing import Any
 from rooftop.core.head import Head
 from rooftop.core.spec import DTYPES, Launch, Meta, Problem, instance
 from rooftop.kernels.norm import _cluster_slices
-from rooftop.kernels.norm._cluster_slices import ANY, BYTES, KIB, LAYER, RMS, Choice, Rows, round_of
+from rooftop.kernels.norm._cluster_slices import ANY, BYTES, KIB, LAYER, RMS, Choice, Rows, rounds_of
 
 SUMS = {"shared": 0, "registers": 1, "split": 2}
 THREADS = 3072  # blocks · threads · (3 with all sums in registers, else 2): what a register file holds
@@ -140,21 +140,20 @@ ROUNDS = 8  # with fewer rows a cluster, filling and draining the ring costs mor
 GAIN = 0.96  # a config must be faster than this factor to replace the table's, which was timed
 
 
-def _unspilled(r: Rows, cluster: int, pieces: int, threads: int, blocks: int) -> bool:
-    """Whether the compiler keeps everything in registers, as `rooftop inspect` shows. With 16-bit elements it spills some bytes of three
-    and four packs, whatever the limit, except in these cases. The 8 to 16 bytes that it spills of four packs of odd float32 rows are
-    allowed: with fewer packs more multiprocessors would idle. A thread has so many registers under __launch_bounds__: each of the four
-    schedulers has 512 a lane for its warps, allocated in units of eight."""
-    room, half, aligned = 512 // -(-blocks * threads // 128) // 8 * 8, r.slices.itemsize == 2, r.slices.aligned
+def _registers_of(r: Rows, cluster: int, pieces: int, threads: int) -> Container[int]:
+    """With how many registers a thread the compiler keeps everything in them, as `rooftop inspect` shows. With 16-bit elements it spills
+    some bytes of three and four packs, whatever the limit, except in these cases. The 8 to 16 bytes that it spills of four packs of odd
+    float32 rows are allowed: with fewer packs more multiprocessors would idle."""
+    half, aligned = r.slices.itemsize == 2, r.slices.aligned
     if r.centre and pieces == 4 and aligned and r.bytes == 16 * cluster * pieces * threads:  # rows that fill all threads
-        return False
+        return ()
     if half and pieces == 4:
-        return r.centre and cluster > 1 and room == 128
+        return (128,) if r.centre and cluster > 1 else ()
     if half and pieces == 3 and (r.centre or cluster == 1):
-        return False
-    if pieces == 4 and not aligned and (room > 144 or (r.centre and cluster > 1 and room == 128)):
-        return room == 128
-    return room >= (128 if half and r.centre and pieces == 2 else REGISTERS[pieces] + (0 if aligned else 16))
+        return ()
+    if pieces == 4 and not aligned:
+        return (128, 144) if r.centre and cluster > 1 else (144,)
+    return range(128 if half and r.centre and pieces == 2 else REGISTERS[pieces] + (0 if aligned else 16), 513)
 
 
 def costs(centre: bool, itemsize: int) -> tuple[float, float]:
@@ -168,16 +167,20 @@ def _launched(r: Rows, rows: int, room: int) -> tuple[int, int]:
     return clusters, 1 if r.slices.aligned else r.slices.runs(clusters)
 
 
-def _share(r: Rows, c: Mapping[str, Any], rows: int, launched: tuple[int, int], cycles: tuple[float, float]) -> float:
-    """The estimated speed for this number of rows, as a fraction of the memory's, fitted to timings on an H200: the rounds, in which each
-    cluster processes a row, and then the partial rows. `launched`: clusters and their runs; `cycles`: the costs."""
-    size, blocks, aligned, (clusters, runs), (exchange, pack) = c["cluster"], c["blocks"], r.slices.aligned, launched, cycles
-    own = exchange * ((0.72 if c["joint"] else 1) * (0.75 if size == 1 else 1)) + blocks * c["threads"] // 32 * c["pieces"] * pack / 4
-    least, round_ = round_of(r, size, blocks, c["stages"], clusters, 2, 4 if r.second else 3, own)
-    partial = 6 * clusters * r.slices.columns * r.parameters / (BYTES * r.sms)  # written once; half of them are read from the L2
-    rounds = rows / clusters + _cluster_slices.EMPTY * (runs - 1)
-    odd = not aligned and r.slices.itemsize == 2
-    return least * rows / clusters / (rounds * (round_ * (1.1 if odd else 1)) + partial)
+def _shares(r: Rows, found: Sequence[tuple[Mapping[str, Any], tuple[int, int]]], rows: int) -> list[float]:
+    """The estimated speeds for this number of rows, as fractions of the memory's, fitted to timings on an H200: the rounds, in which each
+    cluster processes a row, and then the partial rows. `found`: configs, each with its clusters and their runs of rows."""
+    ways, aligned, (exchange, pack) = [], r.slices.aligned, costs(r.centre, r.slices.itemsize)
+    for c, (clusters, _) in found:
+        size, blocks = c["cluster"], c["blocks"]
+        own = exchange * ((0.72 if c["joint"] else 1) * (0.75 if size == 1 else 1)) + blocks * c["threads"] // 32 * c["pieces"] * pack / 4
+        ways.append((size, blocks, c["stages"], clusters, own))
+    odd, shares = not aligned and r.slices.itemsize == 2, []
+    for (_, (clusters, runs)), (least, round_) in zip(found, rounds_of(r, ways, 2, 4 if r.second else 3), strict=True):
+        partial = 6 * clusters * r.slices.columns * r.parameters / (BYTES * r.sms)  # written once; half of them are read from the L2
+        rounds = rows / clusters + _cluster_slices.EMPTY * (runs - 1)
+        shares.append(least * rows / clusters / (rounds * (round_ * (1.1 if odd else 1)) + partial))
+    return shares
 
 
 @lru_cache(maxsize=64)
@@ -196,36 +199,42 @@ def _candidates(r: Rows) -> list[dict[str, Any]]:
             if not places or 96 * slots + fixed + _cluster_slices.SYSTEM > _cluster_slices.SHARED:
                 continue
             fixed += _static(threads, size)
+            registers = _registers_of(r, size, pieces, threads)
             for blocks in places:
                 room = (_cluster_slices.SHARED // blocks - _cluster_slices.SYSTEM - fixed) // (32 * slots)  # for rows
                 few = blocks * 2 * 2 * r.bytes < _cluster_slices.FLYING * size
-                for stages in range(3, min(room, 4 if few else 3) + 1) if room >= 3 and _unspilled(r, size, pieces, threads, blocks) else ():
+                # under __launch_bounds__: each of the four schedulers has 512 registers a lane for its warps, allocated in units of eight
+                fits = room >= 3 and 512 // -(-blocks * threads // 128) // 8 * 8 in registers
+                for stages in range(3, min(room, 4 if few else 3) + 1) if fits else ():
                     found.append({**one, "cluster": size, "pieces": pieces, "blocks": blocks, "stages": stages, "threads": threads})
     return found
 
 
 def _fastest(r: Rows, table: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The config with the lowest estimate, for rows of more than 4 KiB with several rows a cluster; None if the table decides. Configs
+    """The config with the highest estimate, for rows of more than 4 KiB with several rows a cluster; None if the table decides. Configs
     whose ring fills shared memory are the fastest: the reduction of a row's sums over warps and blocks takes as long for a short slice as
     for a long one."""
     rows = 1 << max(r.count.bit_length() - 1, 0)  # rounded to a power of two, so that a new number of rows seldom compiles a new kernel
     # blocks hide each other's reductions: 0.88 to 0.99
     if not r.count or r.bytes <= 4 * KIB or r.second or (not r.centre and table["cluster"] == 1 and table["blocks"] > 1):
         return None
-    resident = dict(zip((1, 2, 4, 8, 16), map(r.card.resident, (1, 2, 4, 8, 16)), strict=True))
-    best, speed, exact, cycles = None, -1.0, 0.0, costs(r.centre, r.slices.itemsize)
-    known: dict[int, tuple[int, tuple[int, int]]] = {}  # by the clusters that are resident at once: how many there are, and for `rows`
-    for c in _candidates(replace(r, count=0)):
-        room = resident[c["cluster"]] * c["blocks"]
-        if room not in known:
-            known[room] = r.slices.clusters(r.count, room), _launched(r, rows, room)
-        clusters, launched = known[room]
-        if rows >= ROUNDS * clusters and (found := round(of_memory := _share(r, c, rows, launched, cycles), 2)) > speed:
-            best, speed, exact = c, found, of_memory
-    if best is None:
+    known: dict[int, int] = {}  # clusters that are resident at once, by their blocks
+    runs: dict[int, tuple[int, tuple[int, int]]] = {}  # by the clusters that are resident at once: how many there are, and for `rows`
+    found = []
+    for c in [*_candidates(replace(r, count=0)), table]:  # the table was timed with one run
+        size, blocks = c["cluster"], c["blocks"]
+        if size not in known:
+            known[size] = r.card.resident(size)
+        if (room := known[size] * blocks) not in runs:
+            runs[room] = r.slices.clusters(r.count, room), _launched(r, rows, room)
+        clusters, launched = runs[room]
+        if c is table or rows >= ROUNDS * clusters:
+            found.append((c, launched))
+    *shares, of_table = _shares(r, found, rows)
+    if not shares:
         return None
-    launched = _launched(r, rows, resident[table["cluster"]] * table["blocks"])  # the table was timed with one run
-    return dict(best) if launched[1] > 1 or GAIN * exact > _share(r, table, rows, launched, cycles) else None
+    best = max(range(len(shares)), key=[round(s, 2) for s in shares].__getitem__)
+    return dict(found[best][0]) if found[-1][1][1] > 1 or GAIN * shares[best] > of_table else None
 
 
 def share_of(p: Problem) -> float:
@@ -234,11 +243,15 @@ def share_of(p: Problem) -> float:
     config = choose(p)
     fair = r.bytes > 2 * KIB and not r.second and not _refusal(r) and r.count >= ROUNDS * clusters(p, r, config)
     launched = _launched(r, r.count, r.card.resident(config["cluster"]) * config["blocks"])
-    return _share(r, config, r.count, launched, costs(r.centre, r.slices.itemsize)) if fair else 0.0
+    return _shares(r, [(config, launched)], r.count)[0] if fair else 0.0
 
 
 def choose(p: Problem, head: Head | None = None) -> dict[str, Any]:
-    r = of(p)
+    return dict(_choice(of(p)))
+
+
+@lru_cache(maxsize=16)
+def _choice(r: Rows) -> dict[str, Any]:
     table = _complete(r, _cluster_slices.of_table(TABLE, r).config)
     return _fastest(r, table) or table
 
