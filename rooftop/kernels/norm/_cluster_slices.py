@@ -39,13 +39,16 @@ class Slices:
         object.__setattr__(self, "row_bytes", self.columns * self.itemsize)
         object.__setattr__(self, "period", 1 if self.aligned else sector // gcd(self.stride, sector))
 
-    def threads(self, cluster: int, pieces: int) -> int:
-        """Threads of a block: as many warps as its slice needs with `pieces` packs a thread. If several blocks divide an aligned row, lines
-        of 128 bytes are not split."""
+    def packs(self, cluster: int) -> int:
+        """Packs of a block, those of the edge apart. If several blocks divide an aligned row, lines of 128 bytes are not split."""
         line = 1 if cluster == 1 else 8 if self.aligned else 2
         packs = -(-self.row_bytes // 16) + (0 if self.aligned else 2)
         of_block = -(-packs // (line * cluster)) * line
-        return 32 * -(-max(1, of_block - (0 if self.aligned else EDGE)) // (32 * pieces))
+        return max(1, of_block - (0 if self.aligned else EDGE))
+
+    def threads(self, cluster: int, pieces: int) -> int:
+        """Threads of a block: as many warps as its slice needs with `pieces` packs a thread."""
+        return 32 * -(-self.packs(cluster) // (32 * pieces))
 
     def fit(self, cluster: int, pieces: int, threads: int) -> int:
         """FIT of cluster_slices.cuh: 0 for unaligned rows, 2 if every thread has all of its packs, else 1."""

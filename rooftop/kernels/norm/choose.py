@@ -185,7 +185,7 @@ def _clusters_are_faster(p: Problem, centre: bool) -> bool:
     r, s = bwd_rows.of(p), p["s"]
     if s.shape[1] < 1024 or s.nbytes <= 32 << 20:
         return False
-    c = bwd_rows.choose(p)
+    c = r.by_cycles[0]
     least = c["teams"] * r.vectors * 16 * (r.tensors + 1) / _cluster_slices.BYTES
     exchange, pack = bwd_clusters.costs(centre, r.itemsize)
     own = exchange + c["team"] * c["teams"] // 32 * c["vectors"] * pack / 4

@@ -240,9 +240,9 @@ def _rings(r: Rows) -> list[tuple[float, int, int, int, int, int, int]]:
     mean, width = 1 if r.centre else 0.65, 1 if r.slices.itemsize == 2 else 0.55
     for size in (1, 2, 4, 8, 16):
         known: dict[int, tuple[int, bool]] = {}  # by the blocks of a multiprocessor: clusters, and whether they have several runs of rows
-        room = 0
+        room, packs = 0, r.slices.packs(size)
         for pieces in (2, 4, 8) if size == 1 or r.bytes > 4096 * size else ():
-            threads = r.slices.threads(size, pieces)
+            threads = 32 * -(-packs // (32 * pieces))
             slot = 16 * (pieces * threads + edge)
             fixed = slot * r.parameters + _cluster_slices.SYSTEM  # bytes of shared memory
             if threads > 1024 or 3 * slot + fixed > _cluster_slices.SHARED:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import repeat
 from math import gcd
 from typing import Any
@@ -48,6 +48,13 @@ class Rows:
     sms: int
     shared: int  # bytes of shared memory that a block may have
     pitch: int  # elements of a partial row, as pitch_of in _bwd_rows.cuh
+
+    @cached_property
+    def by_cycles(self) -> list[dict[str, int]]:
+        """All configs, those with the lowest estimate first."""
+        found = _candidates(self)
+        cycles = _cycles(self, found)
+        return [found[i] for i in sorted(range(len(found)), key=cycles.__getitem__)]
 
 
 @lru_cache(maxsize=16)
@@ -110,20 +117,12 @@ def _cycles(r: Rows, found: Sequence[Mapping[str, int]]) -> list[float]:
 
 
 def choose(p: Problem, head: Head | None = None) -> dict[str, int]:
-    return dict(_by_cycles(of(p))[0])
+    return dict(of(p).by_cycles[0])
 
 
 def configs(p: Problem, head: Head | None = None) -> list[dict[str, int]]:
     """The configs for tuning: the best sixteen by the estimate."""
-    return list(map(dict, _by_cycles(of(p))[:16]))
-
-
-@lru_cache(maxsize=16)
-def _by_cycles(r: Rows) -> list[dict[str, int]]:
-    """All configs, those with the lowest estimate first."""
-    found = _candidates(r)
-    cycles = _cycles(r, found)
-    return [found[i] for i in sorted(range(len(found)), key=cycles.__getitem__)]
+    return list(map(dict, of(p).by_cycles[:16]))
 
 
 def supports(p: Problem, head: Head) -> str | None:
@@ -146,7 +145,7 @@ def refuses(p: Problem) -> str | None:
         return "there must be a row"
     if r.count >= 2**31 - 2**20:
         return f"rows are counted in 32 bits; given {r.count}"
-    if not _candidates(r):
+    if not r.by_cycles:
         return f"a row must fit one block's registers and shared memory; given {r.columns * r.itemsize} bytes"
     return None
 

@@ -18,19 +18,28 @@ used instead. The sm_80 kernels (norms_bwd__cuda_sm80.py) are preferred for most
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import lru_cache
-from itertools import product
+from functools import cached_property, lru_cache
+from itertools import product, repeat
 from typing import Any
 
 from rooftop.core.head import Head
 from rooftop.core.spec import DTYPES, Launch, Meta, Problem, instance
 from rooftop.kernels.norm import _cluster_slices
-from rooftop.kernels.norm._cluster_slices import ANY, BYTES, KIB, LAYER, RMS, Choice, Rows, rounds_of
+from rooftop.kernels.norm._cluster_slices import ANY, BYTES, KIB, LAYER, RMS, Choice, rounds_of
 
 SUMS = {"shared": 0, "registers": 1, "split": 2}
 THREADS = 3072  # blocks · threads · (3 with all sums in registers, else 2): what a register file holds
+
+
+class Rows(_cluster_slices.Rows):
+    """`second`: ds, a gradient of the sum."""
+
+    @cached_property
+    def choice(self) -> dict[str, Any]:
+        table = _complete(self, _cluster_slices.of_table(TABLE, self).config)
+        return _fastest(self, table) or table
 
 
 @lru_cache(maxsize=16)
@@ -140,31 +149,28 @@ ROUNDS = 8  # with fewer rows a cluster, filling and draining the ring costs mor
 GAIN = 0.96  # a config must be faster than this factor to replace the table's, which was timed
 
 
-def _registers_of(r: Rows, cluster: int, pieces: int, threads: int) -> Container[int]:
-    """With how many registers a thread the compiler keeps everything in them, as `rooftop inspect` shows. With 16-bit elements it spills
-    some bytes of three and four packs, whatever the limit, except in these cases. The 8 to 16 bytes that it spills of four packs of odd
-    float32 rows are allowed: with fewer packs more multiprocessors would idle."""
-    half, aligned = r.slices.itemsize == 2, r.slices.aligned
-    if r.centre and pieces == 4 and aligned and r.bytes == 16 * cluster * pieces * threads:  # rows that fill all threads
-        return ()
-    if half and pieces == 4:
-        return (128,) if r.centre and cluster > 1 else ()
-    if half and pieces == 3 and (r.centre or cluster == 1):
-        return ()
-    if pieces == 4 and not aligned:
-        return (128, 144) if r.centre and cluster > 1 else (144,)
-    return range(128 if half and r.centre and pieces == 2 else REGISTERS[pieces] + (0 if aligned else 16), 513)
+def _registers_of(r: Rows, cluster: int, packs: int) -> list[Sequence[int]]:
+    """With how many registers a thread of one to four packs the compiler keeps everything in them, as `rooftop inspect` shows. With 16-bit
+    elements it spills some bytes of three and four packs, whatever the limit, except in these cases. The 8 to 16 bytes that it spills of
+    four packs of odd float32 rows are allowed: with fewer packs more multiprocessors would idle. `packs`: of a block."""
+    half, aligned, several = r.slices.itemsize == 2, r.slices.aligned, r.centre and cluster > 1
+    more = 0 if aligned else 16
+    two = 128 if half and r.centre else REGISTERS[2] + more
+    found: list[Sequence[int]] = [range(REGISTERS[1] + more, 513), range(two, 513), range(REGISTERS[3] + more, 513), range(REGISTERS[4], 513)]
+    if half and (r.centre or cluster == 1):
+        found[2] = ()
+    if r.centre and aligned and r.bytes == 16 * cluster * 128 * -(-packs // 128):  # rows that fill all threads
+        found[3] = ()
+    elif half:
+        found[3] = (128,) if several else ()
+    elif not aligned:
+        found[3] = (128, 144) if several else (144,)
+    return found
 
 
 def costs(centre: bool, itemsize: int) -> tuple[float, float]:
     """Cycles of the reduction of a row's sums, and instructions of a warp for a pack a lane."""
     return EXCHANGE * (1.47 if centre else 1), PACK * (1.5 if centre else 1) * (1 if itemsize == 2 else 0.63)
-
-
-def _launched(r: Rows, rows: int, room: int) -> tuple[int, int]:
-    """Clusters, if so many are resident at once, and the runs of rows of each. Of aligned rows: as if there were no end of them."""
-    clusters = room if r.slices.aligned else r.slices.clusters(rows, room)
-    return clusters, 1 if r.slices.aligned else r.slices.runs(clusters)
 
 
 def _shares(r: Rows, found: Sequence[tuple[Mapping[str, Any], tuple[int, int]]], rows: int) -> list[float]:
@@ -190,16 +196,20 @@ def _candidates(r: Rows) -> list[dict[str, Any]]:
     edge = 0 if r.slices.aligned else _cluster_slices.EDGE
     one = share(1, 1, 1, 3, joint=r.centre and r.slices.itemsize == 2)
     found = []
-    for size in [n for n in (1, 2, 4, 8, 16) if n == 1 or r.bytes > 4096 * n]:
-        for pieces in (1, 2, 3, 4):
-            threads = r.slices.threads(size, pieces)
+    for size in (1, 2, 4, 8, 16):
+        if size > 1 and r.bytes <= 4096 * size:
+            break
+        if 96 * r.bytes > 16 * size * _cluster_slices.SHARED:  # three rows of s and dy do not fit
+            continue
+        packs = r.slices.packs(size)
+        for pieces, registers in enumerate(_registers_of(r, size, packs), 1):
+            threads = 32 * -(-packs // (32 * pieces))
             slots = pieces * threads + edge
             places = range(-(-256 // threads), min(THREADS // (3 * threads), 4) + 1)  # for blocks, by their threads and registers
             fixed = 16 * slots * r.weight + (512 if edge else 0)
-            if not places or 96 * slots + fixed + _cluster_slices.SYSTEM > _cluster_slices.SHARED:
+            if not places or not registers or 96 * slots + fixed + _cluster_slices.SYSTEM > _cluster_slices.SHARED:
                 continue
             fixed += _static(threads, size)
-            registers = _registers_of(r, size, pieces, threads)
             for blocks in places:
                 room = (_cluster_slices.SHARED // blocks - _cluster_slices.SYSTEM - fixed) // (32 * slots)  # for rows
                 few = blocks * 2 * 2 * r.bytes < _cluster_slices.FLYING * size
@@ -219,41 +229,37 @@ def _fastest(r: Rows, table: Mapping[str, Any]) -> dict[str, Any] | None:
     if not r.count or r.bytes <= 4 * KIB or r.second or (not r.centre and table["cluster"] == 1 and table["blocks"] > 1):
         return None
     known: dict[int, int] = {}  # clusters that are resident at once, by their blocks
-    runs: dict[int, tuple[int, tuple[int, int]]] = {}  # by the clusters that are resident at once: how many there are, and for `rows`
+    launched: dict[int, tuple[bool, tuple[int, int]]] = {}  # by those of all blocks: whether each has several rows; clusters and runs of `rows`
     found = []
     for c in [*_candidates(replace(r, count=0)), table]:  # the table was timed with one run
         size, blocks = c["cluster"], c["blocks"]
         if size not in known:
             known[size] = r.card.resident(size)
-        if (room := known[size] * blocks) not in runs:
-            runs[room] = r.slices.clusters(r.count, room), _launched(r, rows, room)
-        clusters, launched = runs[room]
-        if c is table or rows >= ROUNDS * clusters:
-            found.append((c, launched))
+        if (room := known[size] * blocks) not in launched:
+            several = rows >= ROUNDS * room or rows >= ROUNDS * r.slices.clusters(r.count, room)
+            clusters = room if r.slices.aligned else r.slices.clusters(rows, room)  # of aligned rows: as if there were no end of them
+            launched[room] = several, (clusters, 1 if r.slices.aligned else r.slices.runs(clusters))
+        if c is table or launched[room][0]:
+            found.append((c, launched[room][1]))
     *shares, of_table = _shares(r, found, rows)
     if not shares:
         return None
-    best = max(range(len(shares)), key=[round(s, 2) for s in shares].__getitem__)
+    best = max(range(len(shares)), key=list(map(round, shares, repeat(2))).__getitem__)
     return dict(found[best][0]) if found[-1][1][1] > 1 or GAIN * shares[best] > of_table else None
 
 
 def share_of(p: Problem) -> float:
     """The estimated speed as a fraction of the memory's; 0 if the estimate does not apply: few rows, short rows, and with ds."""
     r = of(p)
-    config = choose(p)
-    fair = r.bytes > 2 * KIB and not r.second and not _refusal(r) and r.count >= ROUNDS * clusters(p, r, config)
-    launched = _launched(r, r.count, r.card.resident(config["cluster"]) * config["blocks"])
-    return _shares(r, [(config, launched)], r.count)[0] if fair else 0.0
+    if r.bytes <= 2 * KIB or r.second or _refusal(r) or r.count < ROUNDS * (count := clusters(p, r, c := r.choice)):
+        return 0.0
+    if r.slices.aligned:
+        count = r.card.resident(c["cluster"]) * c["blocks"]  # as if there were no end of them
+    return _shares(r, [(c, (count, 1 if r.slices.aligned else r.slices.runs(count)))], r.count)[0]
 
 
 def choose(p: Problem, head: Head | None = None) -> dict[str, Any]:
-    return dict(_choice(of(p)))
-
-
-@lru_cache(maxsize=16)
-def _choice(r: Rows) -> dict[str, Any]:
-    table = _complete(r, _cluster_slices.of_table(TABLE, r).config)
-    return _fastest(r, table) or table
+    return dict(of(p).choice)
 
 
 def _static(threads: int, cluster: int) -> int:
