@@ -22,7 +22,7 @@ MOST = 200
 # A model predicts the times of many tiles (products, attention); two models compare divisions of a row among threads and among blocks (norms' backwards).
 MORE = {
     **dict.fromkeys(("matmul", "int_matmul", "scaled_matmul", "quantized_matmul", "attention"), 800),
-    **dict.fromkeys(("rms_norm_bwd", "layer_norm_bwd"), 300),
+    **dict.fromkeys(("rms_norm_bwd", "layer_norm_bwd"), 212),
 }
 
 
