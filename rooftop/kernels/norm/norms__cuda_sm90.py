@@ -265,7 +265,7 @@ def _rings(r: Rows) -> list[tuple[float, int, int, int, int, int, int]]:
                     ways.append((size, blocks, n, clusters, own))
                     found.append((slower, size, pieces, blocks, n, threads, clusters))
     times = _cluster_slices.rounds_of(r, ways, 1, 2)
-    return sorted([(round(round_ / least * slower, 2), *ring) for (least, round_), (slower, *ring) in zip(times, found, strict=True)])
+    return sorted([(round(round_ / least * f[0], 2), *f[1:]) for (least, round_), f in zip(times, found, strict=True)])
 
 
 def _threads(r: Rows) -> tuple[tuple[int, int], tuple[int, int]]:
