@@ -41,10 +41,8 @@ class Slices:
 
     def packs(self, cluster: int) -> int:
         """Packs of a block, those of the edge apart. If several blocks divide an aligned row, lines of 128 bytes are not split."""
-        line = 1 if cluster == 1 else 8 if self.aligned else 2
-        packs = -(-self.row_bytes // 16) + (0 if self.aligned else 2)
-        of_block = -(-packs // (line * cluster)) * line
-        return max(1, of_block - (0 if self.aligned else EDGE))
+        line, (more, edge) = 1 if cluster == 1 else 8 if self.aligned else 2, (0, 0) if self.aligned else (2, EDGE)
+        return max(1, -(-(-(-self.row_bytes // 16) + more) // (line * cluster)) * line - edge)
 
     def threads(self, cluster: int, pieces: int) -> int:
         """Threads of a block: as many warps as its slice needs with `pieces` packs a thread."""
@@ -179,12 +177,9 @@ OVERLAP = 0.15  # the fraction of the shorter time that is not hidden behind the
 
 def rounds_of(r: Rows, ways: Sequence[tuple[int, int, int, int, float]], ring: int, tensors: int) -> list[tuple[float, float]]:
     """Cycles of a round of persistent kernels, in which each of their clusters processes a row: those of its memory traffic with all of the
-    bandwidth; and of the round, which are those of the memory with as many multiprocessors and bytes in flight as there are, or a row's
-    own, whichever are more.
-
-    ways     (blocks of a cluster, blocks of a multiprocessor, rows in the ring, clusters, a row's own cycles: reductions and instructions)
-    ring     row tensors in the ring
-    tensors  row tensors that are read or written"""
+    bandwidth; and of the round, which are those of the memory with as many multiprocessors and bytes in flight as there are, or a row's own
+    (reductions and instructions), whichever are more. `ways`: (blocks of a cluster, blocks of a multiprocessor, rows in the ring, clusters,
+    a row's own cycles); `ring`: row tensors in the ring; `tensors`: those that are read or written."""
     found = []
     for cluster, blocks, stages, clusters, own in ways:
         flying = blocks * (stages - 1) * ring * r.bytes / cluster

@@ -52,8 +52,7 @@ class Rows:
     @cached_property
     def by_cycles(self) -> list[dict[str, int]]:
         """All configs, those with the lowest estimate first."""
-        found = _candidates(self)
-        cycles = _cycles(self, found)
+        cycles = _cycles(self, found := _candidates(self))
         return [found[i] for i in sorted(range(len(found)), key=cycles.__getitem__)]
 
 
@@ -103,8 +102,7 @@ def _cycles(r: Rows, found: Sequence[Mapping[str, int]]) -> list[float]:
     cycles, known = [], {teams: blocks(r, teams) for teams in {c["teams"] for c in found}}
     for c in found:
         team, teams, vectors = c["team"], c["teams"], c["vectors"]
-        elements = vectors * 16 // r.itemsize
-        per_warp = elements * ELEMENT + SUMS
+        per_warp = vectors * 16 // r.itemsize * ELEMENT + SUMS
         rounds = -(-r.count // (r.sms * teams))
         row = r.vectors * 16 * (r.tensors + 1)
         at_once = teams * row * min(1.0, (c["stages"] - 1) * teams * row * r.tensors / (r.tensors + 1) / 40960)

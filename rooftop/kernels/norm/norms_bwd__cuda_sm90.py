@@ -125,11 +125,7 @@ TABLE = (  # the first entry that fits the input is used
 
 
 def supports(p: Problem, head: Head | None = None) -> str | None:
-    return _refusal(of(p))
-
-
-def _refusal(r: Rows) -> str | None:
-    """Why clusters cannot hold these rows, or None."""
+    r = of(p)
     if not r.same_alignment:
         return "rows must start on 16 bytes, or all of s, dy, ds and dx as far from them"
     if r.bytes > 512 * KIB:
@@ -153,8 +149,7 @@ def _registers_of(r: Rows, cluster: int, packs: int) -> list[Sequence[int]]:
     """With how many registers a thread of one to four packs the compiler keeps everything in them, as `rooftop inspect` shows. With 16-bit
     elements it spills some bytes of three and four packs, whatever the limit, except in these cases. The 8 to 16 bytes that it spills of
     four packs of odd float32 rows are allowed: with fewer packs more multiprocessors would idle. `packs`: of a block."""
-    half, aligned, several = r.slices.itemsize == 2, r.slices.aligned, r.centre and cluster > 1
-    more = 0 if aligned else 16
+    half, aligned, several, more = r.slices.itemsize == 2, r.slices.aligned, r.centre and cluster > 1, 0 if r.slices.aligned else 16
     two = 128 if half and r.centre else REGISTERS[2] + more
     found: list[Sequence[int]] = [range(REGISTERS[1] + more, 513), range(two, 513), range(REGISTERS[3] + more, 513), range(REGISTERS[4], 513)]
     if half and (r.centre or cluster == 1):
@@ -197,9 +192,7 @@ def _candidates(r: Rows) -> list[dict[str, Any]]:
     one = share(1, 1, 1, 3, joint=r.centre and r.slices.itemsize == 2)
     found = []
     for size in (1, 2, 4, 8, 16):
-        if size > 1 and r.bytes <= 4096 * size:
-            break
-        if 96 * r.bytes > 16 * size * _cluster_slices.SHARED:  # three rows of s and dy do not fit
+        if r.bytes <= (4096 * size if size > 1 else 0) or 6 * r.bytes > size * _cluster_slices.SHARED:  # three rows of s and dy do not fit
             continue
         packs = r.slices.packs(size)
         for pieces, registers in enumerate(_registers_of(r, size, packs), 1):
@@ -221,21 +214,19 @@ def _candidates(r: Rows) -> list[dict[str, Any]]:
 
 
 def _fastest(r: Rows, table: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The config with the highest estimate, for rows of more than 4 KiB with several rows a cluster; None if the table decides. Configs
-    whose ring fills shared memory are the fastest: the reduction of a row's sums over warps and blocks takes as long for a short slice as
-    for a long one."""
+    """The config with the highest estimate, for rows of more than 4 KiB with several rows a cluster; None if the table decides. A ring that
+    fills shared memory is the fastest: the reduction of a row's sums takes as long for a short slice as for a long one."""
     rows = 1 << max(r.count.bit_length() - 1, 0)  # rounded to a power of two, so that a new number of rows seldom compiles a new kernel
     # blocks hide each other's reductions: 0.88 to 0.99
     if not r.count or r.bytes <= 4 * KIB or r.second or (not r.centre and table["cluster"] == 1 and table["blocks"] > 1):
         return None
     known: dict[int, int] = {}  # clusters that are resident at once, by their blocks
-    launched: dict[int, tuple[bool, tuple[int, int]]] = {}  # by those of all blocks: whether each has several rows; clusters and runs of `rows`
+    launched: dict[int, tuple[bool, tuple[int, int]]] = {}  # by their number: whether each has several rows; clusters and runs
     found = []
     for c in [*_candidates(replace(r, count=0)), table]:  # the table was timed with one run
-        size, blocks = c["cluster"], c["blocks"]
-        if size not in known:
+        if (size := c["cluster"]) not in known:
             known[size] = r.card.resident(size)
-        if (room := known[size] * blocks) not in launched:
+        if (room := known[size] * c["blocks"]) not in launched:
             several = rows >= ROUNDS * room or rows >= ROUNDS * r.slices.clusters(r.count, room)
             clusters = room if r.slices.aligned else r.slices.clusters(rows, room)  # of aligned rows: as if there were no end of them
             launched[room] = several, (clusters, 1 if r.slices.aligned else r.slices.runs(clusters))
@@ -251,11 +242,10 @@ def _fastest(r: Rows, table: Mapping[str, Any]) -> dict[str, Any] | None:
 def share_of(p: Problem) -> float:
     """The estimated speed as a fraction of the memory's; 0 if the estimate does not apply: few rows, short rows, and with ds."""
     r = of(p)
-    if r.bytes <= 2 * KIB or r.second or _refusal(r) or r.count < ROUNDS * (count := clusters(p, r, c := r.choice)):
+    if r.bytes <= 2 * KIB or r.second or supports(p) or r.count < ROUNDS * (count := clusters(p, r, c := r.choice)):
         return 0.0
-    if r.slices.aligned:
-        count = r.card.resident(c["cluster"]) * c["blocks"]  # as if there were no end of them
-    return _shares(r, [(c, (count, 1 if r.slices.aligned else r.slices.runs(count)))], r.count)[0]
+    launched = (r.card.resident(c["cluster"]) * c["blocks"], 1) if r.slices.aligned else (count, r.slices.runs(count))
+    return _shares(r, [(c, launched)], r.count)[0]
 
 
 def choose(p: Problem, head: Head | None = None) -> dict[str, Any]:
