@@ -7,6 +7,7 @@ Source: the level-2 BLAS (Dongarra et al. 1988)."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -74,13 +75,27 @@ def reference(a: Tensor, x: Tensor) -> Tensor:
 
 def cpu(a: Tensor, x: Tensor) -> Tensor:
     """A product of one vector by torch's own of a matrix and a vector."""
-    wide, rows = (a, x) if a.element_size() > 2 else (a.float(), x.float())
+    alone = a.shape[0] == 1 and x.shape[1] == 1
+    plain = a.element_size() > 2 or (alone and sums_in_float32(a.dtype))
+    wide, rows = (a, x) if plain else (a.float(), x.float())
     if a.shape[0] == 1:
         matrix = wide.squeeze(0)  # whose gradient is a view, as that of an index is not
-        found = (matrix @ rows.view(-1)).view(1, 1, -1) if x.shape[1] == 1 else (rows.squeeze(0) @ matrix.t()).unsqueeze(0)
+        found = (matrix @ rows.view(-1)).view(1, 1, -1) if alone else (rows.squeeze(0) @ matrix.t()).unsqueeze(0)
     else:
         found = rows @ wide.transpose(1, 2)
     return found if wide is a else found.to(a.dtype)
+
+
+@cache
+def sums_in_float32(dtype: Any) -> bool:
+    """Whether torch's product of a matrix of 16 bits and a vector adds up in float32 on this CPU: of ones, of which bfloat16 counts up to 256
+    and float16 up to 2048. Of few rows and many, and of their gradient's, whose columns are neighbours."""
+    import torch
+
+    with torch.no_grad():
+        x = torch.ones(4096, dtype=dtype)
+        made = [torch.ones(shape, dtype=dtype) for m in (1, 8, 512) for shape in ((m, 4096), (4096, m))]
+        return all(bool(((a if a.shape[1] == 4096 else a.t()) @ x == 4096).all()) for a in made)
 
 
 def backward(dy: Tensor, a: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
