@@ -127,7 +127,7 @@ def peers(t: Timed, seed: int) -> None:
 
 
 def codes(t: Timed, seed: int) -> None:
-    """Each over the copy of the bytes that it must move; a scale of the whole tensor needs a second read."""
+    """Each beside a copy of the bytes that the op reads and writes; of nvfp4 with the time of the tensor's scale."""
     del seed
     from rooftop.ops._quantize_cases import one
     from rooftop.ops.dequantize import _case
@@ -141,17 +141,13 @@ def codes(t: Timed, seed: int) -> None:
     t.compile([into, back, scale])
     own = t.row(scale, 0)
     for i in sweep._scattered_order(len(ways)):
-        format, way, how = ways[i]
+        format, way, _ = ways[i]
         for name, run in (("quantize", into), ("dequantize", back)):
             if t.over() or not (found := t.row(run, i)):
                 continue
-            us, copy = float(found["us"] or 0), float(found["copy_us"] or 0)
             if name == "quantize" and format == "nvfp4" and own:
-                us, copy = us + float(own["us"] or 0), copy + float(own["copy_us"] or 0)
-            elif name == "quantize" and how == WAYS["tensor"]:
-                bits = FORMATS[format].bits
-                copy *= (32 + bits) / (16 + bits)
-            t.keep({"op": name, "format": format, "way": way, **found, "share": round(copy / us, 3)})
+                found["share"] = (found["copy_us"] + own["copy_us"]) / (found["us"] + own["us"])
+            t.keep({"op": name, "format": format, "way": way, **found})
 
 
 def sparse(t: Timed, seed: int) -> None:

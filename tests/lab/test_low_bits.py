@@ -29,7 +29,8 @@ def test_products_are_means_of_a_band_and_its_slowest_point() -> None:
 
 def test_codes_below_the_floor_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = [
-        {"op": "quantize", "format": f, "way": w, "share": s} for f, w, s in (("nvfp4", "its groups", 0.87), ("int8", "rows", 0.95), ("e3m2", "blocks", 0.7))
+        {"op": "quantize", "format": f, "way": w, "us": 100.0, "copy_us": 100 * s, "share": s}
+        for f, w, s in (("nvfp4", "its groups", 0.87), ("int8", "columns", 0.57), ("e3m2", "blocks", 0.7))  # of columns x is read twice: 40 bits for 24
     ]
     said = "3 pairs of format and granularity, both ways: median 0.87; quantize nvfp4 0.87."
     assert low_bits.codes(rows) == f"{said} Below 0.8: quantize e3m2 by blocks 0.70."
