@@ -114,7 +114,7 @@ def _first_of_many_equal(x: Tensor, k: int, largest: bool) -> Tensor:
     equal = flat == last
     if x.is_floating_point() and bool(last.isnan().any()):
         equal |= flat.isnan() & last.isnan()
-    equal = equal if n % 8 == 0 else torch.nn.functional.pad(equal, (0, -n % 8))
+    equal = torch.nn.functional.pad(equal, (0, -n % 8)).contiguous()
     eights = equal.view(torch.int64)
     row, word = eights.nonzero(as_tuple=True)
     if row.numel() > eights.numel() // CROWDED:
