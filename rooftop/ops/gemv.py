@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 FLOATS = ("f32", "f16", "bf16")
 MOST = 16  # vectors
+LARGE, FAINT = 1e6, 1e-20  # magnitudes of x below the first; of results above the second
 
 
 def gemv(a: Tensor, x: Tensor, *, implementation: str | None = None) -> Tensor:
@@ -74,10 +75,18 @@ def reference(a: Tensor, x: Tensor) -> Tensor:
 
 
 def cpu(a: Tensor, x: Tensor) -> Tensor:
-    """A product of one vector by torch's own of a matrix and a vector."""
+    """A product of one vector by torch's own of a matrix and a vector. Of 16 bits its NaN may be those of other rows, and denormals of
+    bfloat16 are 0 (torch 2.13): where there may be such, and where gradients are wanted, in float32."""
+    import torch
+
     alone = a.shape[0] == 1 and x.shape[1] == 1
-    plain = a.element_size() > 2 or (alone and sums_in_float32(a.dtype))
-    wide, rows = (a, x) if plain else (a.float(), x.float())
+    followed = torch.is_grad_enabled() and (a.requires_grad or x.requires_grad)
+    if a.element_size() == 2 and alone and not followed and sums_in_float32(a.dtype):
+        found, size = a.squeeze(0) @ x.view(-1), x.abs()
+        # denormals of a add less than K times LARGE times the smallest normal number
+        if bool((found.abs() > FAINT).all()) and bool(((size < LARGE) & ((size >= torch.finfo(torch.bfloat16).tiny) | (size == 0))).all()):
+            return found.view(1, 1, -1)
+    wide, rows = (a, x) if a.element_size() > 2 else (a.float(), x.float())
     if a.shape[0] == 1:
         matrix = wide.squeeze(0)  # whose gradient is a view, as that of an index is not
         found = (matrix @ rows.view(-1)).view(1, 1, -1) if alone else (rows.squeeze(0) @ matrix.t()).unsqueeze(0)
@@ -89,7 +98,7 @@ def cpu(a: Tensor, x: Tensor) -> Tensor:
 @cache
 def sums_in_float32(dtype: Any) -> bool:
     """Whether torch's product of a matrix of 16 bits and a vector adds up in float32 on this CPU: of ones, of which bfloat16 counts up to 256
-    and float16 up to 2048. Of few rows and many, and of their gradient's, whose columns are neighbours."""
+    and float16 up to 2048. Of few rows and many, with rows or columns of neighbours."""
     import torch
 
     with torch.no_grad():
