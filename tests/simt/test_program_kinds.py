@@ -259,6 +259,7 @@ def test_a_mark_of_byte_order_and_spaces_behind_a_backslash_say_nothing(tmp_path
     (tmp_path / "own.cu").write_text(
         "\ufeff#include <thrust/host_vector.h>\nthrust::host_vector<int, std::allocator<int>> v(4);\n"
         "__global__ void one_k(int* x) { x[threadIdx.x] = 1; }\n#define RUN(name) \\  \n    name##_k<<<1, 32>>>(x);\n"
-        "int main() { int* x; cudaMalloc(&x, 128); RUN(one) cudaFree(x); }\n", encoding="utf-8",
+        "int main() { int* x; cudaMalloc(&x, 128); RUN(one) cudaFree(x); return system(\"pause\"); }\n", encoding="utf-8",
     )
-    assert [x.grid for x in program.run(program.source_of(tmp_path / "own.cu")[0]).launches] == [(1, 1, 1)]
+    run = program.run(program.source_of(tmp_path / "own.cu")[0])
+    assert [x.grid for x in run.launches] == [(1, 1, 1)] and not run.denied and run.status == 0
