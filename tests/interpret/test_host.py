@@ -54,6 +54,7 @@ def test_a_program_runs_as_it_is(capfd: pytest.CaptureFixture[str]) -> None:
      ("n", "copied[(1,)](torch.ones(8).cuda(), torch.ones(8).cuda(), 8, B=64, num_wraps=4)", "launch", "unknown is 'num_wraps'"),
      ("n", "assert (copy(torch.ones(9).cuda()) == 2).all(), 'not two'", "host", "AssertionError: not two"),
      ("n", "import sys; sys.exit(3)", "host", "it ends the process: SystemExit: 3"),
+     ("n", "import sys; n = sys.argv[1:] or sys.exit(2)", "refused", "(2) before any launch: --args 'WORD WORD' gives it arguments"),
      ("n", "import nosuchmodule.part as part\npart.look(copy)", "absent", ":14: part.look(copy): the module nosuchmodule.part is not installed")],
 )
 def test_what_is_wrong_is_found_with_its_line(bound: str, call: str, kind: str, says: str, tmp_path: Path) -> None:

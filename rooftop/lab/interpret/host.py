@@ -26,6 +26,7 @@ from rooftop.lab.interpret.repeats import Repeats
 OPTIONS = (
     "num_warps", "num_stages", "num_ctas", "maxnreg", "enable_fp_fusion", "launch_pdl", "launch_cooperative_grid", "ir_override", "debug"
 )
+_ARGUMENTS = re.compile(r"\bsys\.argv\b|\bargparse\b|\bclick\.|\bfire\.Fire\b")  # what reads the words of a command line
 WIDTH = 400  # characters of a launch's arguments that are shown
 
 
@@ -392,6 +393,8 @@ def finding(path: Path, error: BaseException, watch: Watch) -> Finding | None:
         return None
     if watch.cut and watch.launches and not isinstance(error, HostError):
         return None
+    if isinstance(error, SystemExit) and not watch.launches and len(sys.argv) == 1 and _ARGUMENTS.search(path.read_text(errors="replace")):
+        return Finding("refused", f"{place(path, error)}: it ends the process ({error.code}) before any launch: --args 'WORD WORD' gives it arguments")
     ends = "it ends the process: " if isinstance(error, SystemExit) else ""
     where, said = place(path, error), " ".join(str(error).split())[:400]
     line = re.match(r":(\d+)", where.removeprefix(str(path)))

@@ -138,9 +138,8 @@ def calls(
         numbers = [own[n] for n in extents if isinstance(own[n], int)]
         elements = min(max(prod(numbers), 64), MOST)
         small = min((n for n in numbers if n > 3), default=3)  # below any size
-        for kinds in dict.fromkeys((tuple("e:i64" if one else "e" for one in targets), ("e",) * len(open_))):
-            flat = iter(_tensors(kinds, {**sizes, "e": elements, "n": small}, dtype, seed))
-            yield {**{p.name: own[p.name] if p.name in own else next(flat) for p in listed}, **more}
+        flat = iter(_tensors(["e:i64" if one else "e" for one in targets], {**sizes, "e": elements, "n": small}, dtype, seed))
+        yield {**{p.name: own[p.name] if p.name in own else next(flat) for p in listed}, **more}
         return
     for family in sorted(families(len(open_)), key=lambda f: [letters.endswith(":i64") for letters in f] != targets if any(targets) else 0):
         made = iter(_tensors(family, sizes, dtype, seed))
