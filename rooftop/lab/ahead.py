@@ -58,21 +58,23 @@ def compile_first(todo: Iterable[tuple[Subject, Case]], device: Device) -> int:
 def compile_calls(todo: Iterable[tuple[Call, Case]], device: Device) -> int:
     """The same for calls of cases, with the configs that they have."""
     programs: set[tuple[CudaImplementation, tuple[str, ...]]] = set()
-    jobs: dict[str, tuple[str, Case, Mapping[str, Any]]] = {}
+    jobs: list[tuple[int, str, Case, Mapping[str, Any]]] = []  # of a call, all of whose binaries it compiles; how many no job before has
+    known: set[str] = set()
     for call, case in todo:
         kernel = call.implementation
         if isinstance(kernel, CudaImplementation):
             programs.add((kernel, tuple(sorted({x.kernel for x in call.launches}))))
-        elif isinstance(kernel, TritonImplementation):
-            jobs |= {t: (str(kernel.path), case, kernel.config_dict(call.config)) for t in _texts(kernel, call.problem, call.config)}
+        elif isinstance(kernel, TritonImplementation) and (new := set(_texts(kernel, call.problem, call.config)) - known):
+            jobs.append((len(new), str(kernel.path), case, kernel.config_dict(call.config)))
+            known |= new
     waiting = []
-    if len(jobs) > FEW:
+    if len(known) > FEW:
         with ProcessPoolExecutor(min(settings.load().jobs, len(jobs)), mp_context=multiprocessing.get_context("spawn")) as pool:
-            waiting = [pool.submit(compile_triton, word, case, device, values) for word, case, values in jobs.values()]
+            waiting = [pool.submit(compile_triton, word, case, device, values) for _, word, case, values in jobs]
             compile_many([k.compile_job(names, device.target) for k, names in programs])
     else:
         compile_many([k.compile_job(names, device.target) for k, names in programs])
-    return len(programs) + sum(done.exception() is None and done.result() for done in waiting)
+    return len(programs) + sum(job[0] for job, done in zip(jobs, waiting, strict=False) if done.exception() is None and done.result())
 
 
 def _texts(kernel: TritonImplementation, problem: Any, config: Any) -> list[str]:

@@ -23,7 +23,7 @@ from rooftop.ops._attention import UNBOUNDED
 from rooftop.ops._attention_call import validated
 from rooftop.ops._attention_cases import arrange, cases
 from rooftop.ops._attention_contract import UNITS, cpu, faults, same_lse, with_columns
-from rooftop.ops._attention_peers import cudnn, cudnn_backward, flash, flash_backward
+from rooftop.ops._attention_peers import cudnn, cudnn_backward, cudnn_wheel, cudnn_wheel_backward, flash, flash_backward, flex, flex_backward
 
 if TYPE_CHECKING:
     import torch
@@ -432,7 +432,7 @@ OP = Op(
         work=work_bwd,
         undefined=partial(_gradients, True),
         tolerance=Tolerance(multiple=4.0, flushed=True),
-        peers={"torch cuDNN": cudnn_backward, "torch FlashAttention-2": flash_backward},
+        peers={"torch cuDNN": cudnn_backward, "torch FlashAttention-2": flash_backward, "cuDNN frontend": cudnn_wheel_backward, "torch.compile": flex_backward},
         wrong={
             "not scaled": _changed(backward, scale=lambda s: 1.0),
             "causal order forgotten": _changed(backward, right=lambda r: UNBOUNDED),
@@ -441,7 +441,7 @@ OP = Op(
             "normaliser's gradient forgotten": lambda dout, dlse, *rest: backward(dout, None, *rest),
         },
     ),
-    peers={"torch cuDNN": cudnn, "torch FlashAttention-2": flash},
+    peers={"torch cuDNN": cudnn, "torch FlashAttention-2": flash, "cuDNN frontend": cudnn_wheel, "torch.compile": flex},
     wrong={
         "not scaled": _changed(reference, scale=lambda s: 1.0),
         "causal order forgotten": _changed(reference, right=lambda r: UNBOUNDED),

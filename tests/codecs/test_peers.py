@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import subprocess
+from functools import partial
+from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -56,8 +60,40 @@ def test_what_a_crashed_process_has_measured_is_kept(tmp_path: Path, monkeypatch
     diary = tmp_path / "diary.jsonl"
     rows, _ = codec_peers.run(8, "cpu", lambda text: None, diary)
     kept = diary.read_text().splitlines()[:2]  # of the first codec
-    diary.write_text("\n".join([*kept, '{"begun": "rooftop shuffle"}', ""]))
+    diary.write_text("\n".join([*kept, '{"begun": "rooftop shuffle of weights, lossless"}', ""]))
     said: list[str] = []
     again, left = codec_peers.run(8, "cpu", said.append, diary)
-    assert again == rows[:1] and "rooftop shuffle: it ended the process" in left
-    assert codec_peers._read(diary) == (again, {text.partition(":")[0]: text for text in left})
+    assert again == rows[:1] and "rooftop shuffle of weights, lossless: it ended the process" in left
+    assert codec_peers._read(diary)[0] == again and sorted(codec_peers._read(diary)[1].values()) == sorted(left)
+
+
+def test_a_codec_that_crashes_costs_the_values_that_it_was_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One process for ours, one for each codec of others; `a` ends its process at the looser bound of the field."""
+
+    class Killed(BaseException):
+        pass
+
+    def way(x: torch.Tensor, eb: float | None, crashes: bool = False) -> Way:
+        if crashes and eb and eb > 0.01:
+            raise Killed
+        return Way(lambda: x, lambda made: made, lambda made: 1)
+
+    def child(command: list[str], **_: object) -> subprocess.CompletedProcess[str]:
+        given = dict(pairwise(command))
+        asked.append([w for at, w in enumerate(command) if command[at - 1] == "--codec"])
+        try:
+            codec_peers.run(8, "cpu", lambda text: None, Path(given["--diary"]), asked[-1])
+        except Killed:
+            return subprocess.CompletedProcess(command, -11)
+        return subprocess.CompletedProcess(command, 0)
+
+    asked: list[list[str]] = []
+    monkeypatch.setattr(codec_peers, "FIELDS", ("seismic",))
+    monkeypatch.setattr(codec_peers, "ways", lambda *_: {"rooftop x": way, "rooftop y": way, "a": partial(way, crashes=True)})
+    monkeypatch.setattr(subprocess, "run", child)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda i: SimpleNamespace(uuid=i))
+    rows, left = codec_peers.apart(8)
+    assert asked == [["rooftop x", "rooftop y"], ["a"], ["a"]] and left == ["a of seismic, 0.01: it ended the process"]
+    assert [(r["values"], r["rel"]) for r in rows if r["codec"] == "a"] == [("weights", 0.0), ("seismic", 0.001)]
+    assert len(rows) == 8 and rows[0]["codec"] == "rooftop x"

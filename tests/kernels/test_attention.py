@@ -96,6 +96,12 @@ def test_dropout_keeps_its_share_and_the_backward_drops_the_same() -> None:
         ({"page_table": torch.zeros(2, 3, dtype=torch.int32)}, ValueError, "cache_lengths"),
         ({"sinks": torch.zeros(3)}, ValueError, "sinks"),
         ({"k_scale": torch.ones(1)}, ValueError, "k_scale"),
+        (
+            {"page_table": torch.zeros(2, 1, dtype=torch.int32), "cache_lengths": torch.ones(2, dtype=torch.int32), "dropout_p": 0.1}, ValueError,
+            "^attention: dropout_p is given with page_table; a cache is read without dropout$",
+        ),
+        ({n: torch.zeros(2, 11, 2, 16).to(torch.float8_e5m2) for n in "kv"}, TypeError, "^attention: k is torch.float8_e5m2; accepted are .*_e4m3fn$"),
+        ({"v": torch.zeros(2, 11, 2, 264)}, ValueError, "^attention: Dv, the size of a head, is 264; accepted"),
         ({"causal": 1}, TypeError, "causal"),
         ({"return_lse": "no"}, TypeError, "return_lse is 'no', a str; it must be True or False"),
         ({"deterministic": None}, TypeError, "deterministic is None, a NoneType; it must be True or False"),

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import random
 import re
+import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -64,6 +66,24 @@ def test_attention_has_its_usual_calls_made_ahead(monkeypatch: pytest.MonkeyPatc
     assert not list(warm.usual(op, "f32"))
     monkeypatch.setattr(warm.Call, "launches", ())
     assert warm.warm(op, 4096, TARGETS["h200"]).columns == 0
+
+
+@pytest.mark.sampled("warm", "attention__gluon_sm90")
+def test_what_warm_has_compiled_no_other_process_compiles(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    said = (
+        "from rooftop.core import registry; from rooftop.core.spec import TARGETS; from rooftop.lab.timing import warm\n"
+        "op = registry.op('attention'); case = next(c for c in op.cases if c.id == 'causal d64 8192 bf16')\n"
+        "call = next(warm.calls_of(op, warm.resized(case, {8192: 3001}), TARGETS['h200'], 'attention__gluon_sm90'))\n"
+        "[call.implementation.machine_code(call.problem, x, call.scratch) for x in call.launches]"
+    )
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    op = registry.op("attention")
+    monkeypatch.setattr(op, "cases", [c for c in op.cases if c.id == "causal d64 8192 bf16"])
+    assert warm.warm(op, 0, TARGETS["h200"], "bf16", kernel="attention__gluon_sm90").failed == []
+    made = {p: p.stat().st_mtime_ns for p in tmp_path.rglob("*.cubin")}
+    assert made
+    subprocess.run([sys.executable, "-c", said], check=True)
+    assert {p: p.stat().st_mtime_ns for p in tmp_path.rglob("*.cubin")} == made
 
 
 def test_first_calls_are_measured_beside_torch_forward_and_backward(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,11 +20,11 @@ def rows() -> list[dict[str, Any]]:
     return max(mine, key=lambda r: str(r["at"]))["rows"] if mine else []
 
 
-def test_the_way_that_is_taken_is_within_15_percent_of_the_fastest() -> None:
+def test_the_way_that_is_taken_is_within_a_tenth_of_the_fastest() -> None:
     found = rows()
     if not found:
         pytest.skip("no record of sparse ways: python -m rooftop.lab.timing.sparse_auto makes one on a GPU")
-    slow = {row["matrix"]: sparse_auto.judged(row) for row in found if sparse_auto.judged(row)[2] > 1.15}
+    slow = {row["matrix"]: sparse_auto.judged(row) for row in found if sparse_auto.judged(row)[2] > 1.1}
     assert not slow, slow
 
 
@@ -35,6 +35,14 @@ def test_a_row_is_judged_by_what_was_timed() -> None:
     stored = {**known.__dict__, "blocks": {str(k): v for k, v in known.blocks.items()}}
     row = {"facts": stored, "n": 2048, "seconds": {"dense": 2.0, "bsr 128": 3.0, "csr": 1.5}}
     assert sparse_auto.judged(row) == ("bsr 128", "csr", 2.0)
+
+
+@pytest.mark.parametrize("n", [64, 512, 4096])
+def test_half_of_the_blocks_of_32_are_slower_than_dense(n: int) -> None:
+    """As recorded on an H200: 1.2 to 2.2 times the dense product's time."""
+    size = 8192
+    blocks = size * size // 32**2 // 2
+    assert predicted(Facts(size, size, 2, blocks * 32**2, {32: blocks}, False), n).best.layout == "dense"
 
 
 def test_facts_count_blocks_and_groups() -> None:

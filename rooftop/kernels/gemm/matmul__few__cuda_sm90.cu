@@ -167,23 +167,39 @@ struct Lines {
     }
 };
 
-/// What follows the product: a tensor of any of the three types, by its number, or none.
-struct More {
-    const void* x;
-    int type;  // 0: float32, 1: float16, 2: bfloat16
-    __device__ float operator[](long long i) const {
-        return type == 0 ? static_cast<const float*>(x)[i]
-             : type == 1 ? __half2float(static_cast<const __half*>(x)[i]) : __bfloat162float(static_cast<const __nv_bfloat16*>(x)[i]);
+/// use(q, value) of V elements from number i on of a tensor of type 0 (float32), 1 (float16) or 2 (bfloat16), where there is one.
+/// Here and below the branches stand around the loops: one around each element takes the compiler minutes.
+template <int V, typename Use>
+__device__ __forceinline__ void each(const void* x, int type, long long i, Use use) {
+    if (x == nullptr) return;
+    if (type == 0) {
+#pragma unroll
+        for (int q = 0; q < V; ++q) use(q, static_cast<const float*>(x)[i + q]);
+    } else if (type == 1) {
+#pragma unroll
+        for (int q = 0; q < V; ++q) use(q, __half2float(static_cast<const __half*>(x)[i + q]));
+    } else {
+#pragma unroll
+        for (int q = 0; q < V; ++q) use(q, __bfloat162float(static_cast<const __nv_bfloat16*>(x)[i + q]));
     }
-};
+}
 
 /// act: index in `rooftop.ops.matmul.ACTIVATIONS`.
-__device__ inline float activated(float x, int act) {
-    if (act == 1) return x < 0 ? 0.0f : x;
-    if (act == 2) return x / (1 + __expf(-x));
-    if (act == 3) return 0.5f * x * (1 + erff(x * 0.70710678f));
-    if (act == 4) return 0.5f * x * (1 + tanhf(0.79788456f * (x + 0.044715f * x * x * x)));
-    return x;
+template <int V>
+__device__ __forceinline__ void activate(float (&r)[V], int act) {
+    if (act == 1) {
+#pragma unroll
+        for (float& x : r) x = x < 0 ? 0.0f : x;
+    } else if (act == 2) {
+#pragma unroll
+        for (float& x : r) x = x / (1 + __expf(-x));
+    } else if (act == 3) {
+#pragma unroll
+        for (float& x : r) x = 0.5f * x * (1 + erff(x * 0.70710678f));
+    } else if (act == 4) {
+#pragma unroll
+        for (float& x : r) x = 0.5f * x * (1 + tanhf(0.79788456f * (x + 0.044715f * x * x * x)));
+    }
 }
 
 template <int N, typename E>
@@ -342,7 +358,6 @@ few(int R, int C, int K, int splits, int stages, const __grid_constant__ typenam
         __syncthreads();
     }
     const float* const from = splits > 1 ? received : sums;
-    const More of_c{c, c_type}, of_bias{bias, bias_type}, of_gate{gate, gate_type}, of_residual{residual, residual_type};
     const int m_end = SWAP ? C : R, n_end = SWAP ? R : C;
     for (int i = threadIdx.x; i < mine * (COLUMNS / V); i += THREADS) {
         const int row = i / (COLUMNS / V), column = i % (COLUMNS / V) * V;
@@ -359,19 +374,18 @@ few(int R, int C, int K, int splits, int stages, const __grid_constant__ typenam
                 for (int w = 0; w < W; ++w) r[q + w] += v.v[w];
             }
         }
+#pragma unroll
+        for (float& x : r) x *= alpha;
+        if constexpr (MORE) {
+            if (beta != 0) each<V>(c, c_type, m * ldc + n, [&](int q, float x) { r[q] = fmaf(beta, x, r[q]); });
+            each<V>(bias, bias_type, n, [&](int q, float x) { r[q] += x; });
+            activate(r, act);
+            each<V>(gate, gate_type, m * ldg + n, [&](int q, float x) { r[q] *= x; });
+            each<V>(residual, residual_type, m * ldr + n, [&](int q, float x) { r[q] += x; });
+        }
         Pack<V, O> made;
 #pragma unroll
-        for (int q = 0; q < V; ++q) {
-            float f = alpha * r[q];
-            if constexpr (MORE) {
-                if (beta != 0 && c != nullptr) f = fmaf(beta, of_c[m * ldc + n + q], f);
-                if (bias != nullptr) f += of_bias[n + q];
-                f = activated(f, act);
-                if (gate != nullptr) f *= of_gate[m * ldg + n + q];
-                if (residual != nullptr) f += of_residual[m * ldr + n + q];
-            }
-            made.v[q] = static_cast<O>(f);
-        }
+        for (int q = 0; q < V; ++q) made.v[q] = static_cast<O>(r[q]);
         *reinterpret_cast<Pack<V, O>*>(out + m * ldo + n) = made;
     }
     if (splits > 1) cluster_wait();  // until the others have what this block sent

@@ -4,8 +4,11 @@
     python -m rooftop.lab.report.codec_peers --size 64                     # without a GPU: ours, zfp and SZ3 on the CPU
 
 nvCOMP (`nvidia-nvcomp-cu13`, `nvidia-libnvcomp-cu13`): ANS, Bitcomp, cascaded and LZ4 without loss, and Bitcomp with a bound, by its Python
-API. zfp (`zfpy`) and SZ3 (`hdf5plugin`, `h5py`) run on the CPU, as our `ratio` does: of those the ratio alone is measured, by a run without
---to. What is not installed is left out, with the reason.
+API. zfp (`zfpy`) and SZ3 (`hdf5plugin`, `h5py`) run on the CPU, as our `ratio` with fitted weights does: of those the ratio alone is
+measured, by a run without --to. What is not installed is left out, with the reason.
+
+On a GPU each library's codec runs in a process of its own, several GPUs at once: one that crashes, hangs or loses its CUDA context costs the
+values that it was at.
 
 `kernel`: the durations of all kernels and copies of a call, added up, as torch's profiler has them; `call`: the median time of a call on
 the stream, with all that it waits for. Both are of the values' bytes. Every result is decoded and compared: `share` is the largest error
@@ -17,14 +20,17 @@ import json
 import statistics
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import nullcontext
+from collections.abc import Callable, Collection, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
+from queue import Empty, SimpleQueue
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from rooftop.core import settings
 from rooftop.core.spec import Device
 from rooftop.lab.ending import Parser, device, ended, positive
 from rooftop.lab.records import store
@@ -35,6 +41,8 @@ SUBJECT = "codec peers"
 FIELDS = ("turbulence", "climate", "seismic")
 RELATIVE = (1e-2, 1e-3)
 REPEATS = 10
+BITS = {True: 16, False: 32}  # of the weights, of a field
+HUNG_S = 90.0  # a process that takes longer hangs
 SPEEDS = ("in_kernel", "in_call", "out_kernel", "out_call")  # GB/s; 0: not measured
 
 
@@ -49,10 +57,12 @@ class Way:
 
 
 def rooftop_way(x: Any, eb: float | None, codec: str, to: str) -> Way:
-    """Ours: of a tensor, where it lies. On a GPU `ratio` is worked out by the CPU."""
+    """Ours: of a tensor, where it lies. On a GPU `ratio` has no fitted weights."""
     from rooftop.codecs import Compressed, compress, decompress
 
     given: dict[str, Any] = {"lossless": True} if eb is None else {"abs": eb}
+    if codec == "ratio":
+        given["fitted"] = to == "cpu"
 
     def decode(c: Compressed) -> Any:
         if c.on_device is not None:
@@ -61,7 +71,7 @@ def rooftop_way(x: Any, eb: float | None, codec: str, to: str) -> Way:
             return on_gpu.decompress(c.on_device)[0].reshape(-1)
         return decompress(c, to=to).reshape(-1)
 
-    return Way(lambda: compress(x, codec=codec, **given), decode, lambda c: int(c.nbytes), "cpu" if codec == "ratio" else to)
+    return Way(lambda: compress(x, codec=codec, **given), decode, lambda c: int(c.nbytes), to)
 
 
 def nvcomp_way(x: Any, eb: float | None, options: dict[str, Any]) -> Way:
@@ -129,7 +139,7 @@ def ways(lossy: bool, bits: int, to: str) -> dict[str, Made]:
     whole, real = f"<i{bits // 8}", f"<f{bits // 8}"
     found: dict[str, Made] = {}
     on_cpu = to == "cpu"
-    for codec in (("fast", "ratio") if on_cpu else ("fast",)) if lossy else ("planes", "shuffle"):
+    for codec in ("fast", "ratio") if lossy else ("planes", "shuffle"):
         found[f"rooftop {codec}"] = partial(rooftop_way, codec=codec, to=to)
     if lossy:
         found["nvcomp bitcomp, lossy"] = partial(
@@ -147,8 +157,8 @@ def ways(lossy: bool, bits: int, to: str) -> dict[str, Made]:
 
 @lru_cache(maxsize=1)
 def values_of(name: str, size: int, to: str) -> Any:
-    """A field of codec_fields, float32, size^3 values; or `weights`: as many bfloat16, normal, sigma 0.02. On a GPU eight of it, one after
-    the other."""
+    """A field of codec_fields, float32, size^3 values; or `weights`: as many bfloat16, normal, sigma 0.02. On a GPU several of it, one after
+    the other: 512 MiB of size 256."""
     import torch
 
     if name == "weights":
@@ -157,7 +167,7 @@ def values_of(name: str, size: int, to: str) -> Any:
     else:
         x = torch.from_numpy(codec_fields.field(name, size))
     x = x.to(to)
-    return x.repeat(8, *(1,) * (x.dim() - 1)) if to.startswith("cuda") else x
+    return x.repeat(32 // x.element_size(), *(1,) * (x.dim() - 1)) if to.startswith("cuda") else x
 
 
 def seconds(call: Callable[[], Any]) -> tuple[float, float]:
@@ -207,17 +217,21 @@ def cases() -> Iterator[tuple[str, float | None]]:
         yield from ((name, rel) for rel in RELATIVE)
 
 
-def run(size: int, to: str, say: Callable[[str], None] = print, diary: Path | None = None) -> tuple[list[Table], list[str]]:
-    """The rows, and what was left out. `diary`: a file of a line of JSON for each codec begun, and each row, as they come; what it holds
-    already is not measured again, and a codec that it has as begun alone ended the process that wrote it."""
+def run(
+    size: int, to: str, say: Callable[[str], None] = print, diary: Path | None = None, only: Collection[str] = ()
+) -> tuple[list[Table], list[str]]:
+    """The rows, and what was left out. `only`: these codecs. `diary`: a file of a line of JSON for each codec and values begun, and each row,
+    as they come; what it holds is not done again, and what it has as begun alone ended the process that wrote it.
+
+    With a diary a codec of others that fails on a GPU ends the run, whose CUDA context may be lost: another goes on."""
     import torch
 
     # a stream of its own: 0 would let nvCOMP make one that no event waits for
     with torch.cuda.stream(torch.cuda.Stream(to)) if to.startswith("cuda") else nullcontext():
-        return _run(size, to, say, diary)
+        return _run(size, to, say, diary, only)
 
 
-def _run(size: int, to: str, say: Callable[[str], None], diary: Path | None) -> tuple[list[Table], list[str]]:
+def _run(size: int, to: str, say: Callable[[str], None], diary: Path | None, only: Collection[str]) -> tuple[list[Table], list[str]]:
     rows, left = _read(diary)
 
     def note(**line: Any) -> None:
@@ -226,20 +240,30 @@ def _run(size: int, to: str, say: Callable[[str], None], diary: Path | None) -> 
                 file.write(json.dumps(line) + "\n")
 
     for name, rel in cases():
+        asked = {c: make for c, make in ways(rel is not None, BITS[name == "weights"], to).items() if c in only or not only}
+        done = {r["codec"] for r in rows if (r["values"], r["rel"]) == (name, rel or 0.0)}
+        asked = {c: make for c, make in asked.items() if c not in done and not {c, _at(c, name, rel)} & set(left)}
+        if not asked:
+            continue
         x = values_of(name, size, to)
         eb = None if rel is None else float(x.max() - x.min()) * rel
-        for codec, make in ways(rel is not None, 8 * x.element_size(), to).items():
-            if codec in left or any((r["values"], r["rel"], r["codec"]) == (name, rel or 0.0, codec) for r in rows):
+        for codec, make in asked.items():
+            if codec in left:
                 continue
-            note(begun=codec)
+            at = _at(codec, name, rel)
+            note(begun=at)
             try:
                 row = {"values": name, "rel": rel or 0.0, "bytes": x.numel() * x.element_size(), **measured(codec, make(x, eb), x, eb)}
             except ImportError as error:
                 left[codec] = f"{codec}: not installed, or not here ({error})"
+                note(left=left[codec], codec=codec)
             except Exception as error:  # of a peer: the others go on
                 if codec.startswith("rooftop"):
                     raise
-                left[codec] = f"{codec}: {type(error).__name__}: {str(error).splitlines()[0][:120] if str(error) else ''}"
+                left[at] = f"{at}: {type(error).__name__}: {str(error).splitlines()[0][:120] if str(error) else ''}"
+                note(left=left[at], codec=at)
+                if diary is not None and to.startswith("cuda"):
+                    raise
             else:
                 rows.append(row)
                 note(row=row)
@@ -247,15 +271,17 @@ def _run(size: int, to: str, say: Callable[[str], None], diary: Path | None) -> 
                     f"{name:10s} {rel or 'lossless':>8} {codec:22s} ratio {row['ratio']:7.2f}  error {row['share']:.3f} of the bound  "
                     f"in {_speed(row, 'in') or '-'}  out {_speed(row, 'out') or '-'} GB/s"
                 )
-                continue
-            note(left=left[codec], codec=codec)
     for text in left.values():
         say(f"left out: {text}")
     return rows, list(left.values())
 
 
+def _at(codec: str, name: str, rel: float | None) -> str:
+    return f"{codec} of {name}, {rel or 'lossless'}"
+
+
 def _read(diary: Path | None) -> tuple[list[Table], dict[str, str]]:
-    """The rows, and why codecs were left out: among them the one that was begun last, if nothing came of it."""
+    """The rows, and why what was left out: among it what was begun last, if nothing came of it."""
     lines = [json.loads(line) for line in diary.read_text(encoding="utf-8").splitlines()] if diary is not None and diary.exists() else []
     left = {line["codec"]: str(line["left"]) for line in lines if "left" in line}
     for line, after in zip(lines, [*lines[1:], {}], strict=False):
@@ -264,17 +290,46 @@ def _read(diary: Path | None) -> tuple[list[Table], dict[str, str]]:
     return [line["row"] for line in lines if "row" in line], left
 
 
-def apart(size: int, to: str) -> tuple[list[Table], list[str]]:
-    """As `run`, in processes of their own, as many as libraries of others crash, and one more."""
+def apart(size: int) -> tuple[list[Table], list[str]]:
+    """As `run` on all GPUs, our codecs in one process, each of the others in one of its own; another process goes on where one has crashed."""
+    import torch
+
+    names = list(dict.fromkeys(c for name, rel in cases() for c in ways(rel is not None, BITS[name == "weights"], "cuda")))
+    ours = [c for c in names if c.startswith("rooftop")]
+    jobs: SimpleQueue[list[str]] = SimpleQueue()
+    for job in [ours, *([c] for c in names if c not in ours)]:
+        jobs.put(job)
     with TemporaryDirectory() as folder:
-        diary = Path(folder) / "diary.jsonl"
-        command = [sys.executable, "-m", "rooftop.lab.report.codec_peers", "--size", str(size), "--to", to, "--diary", str(diary)]
-        while (code := subprocess.run(command, check=False).returncode) < 0:
-            pass
-        if code:
-            raise RuntimeError(f"the process that measures ended with {code}")
-        rows, left = _read(diary)
-    return rows, list(left.values())
+
+        def work(gpu: str) -> None:
+            while not jobs.empty():
+                with suppress(Empty):
+                    _finished(jobs.get_nowait(), size, gpu, Path(folder))
+
+        gpus = [f"GPU-{torch.cuda.get_device_properties(i).uuid}" for i in range(torch.cuda.device_count())]
+        with ThreadPoolExecutor(len(gpus)) as pool:
+            list(pool.map(work, gpus))
+        read = [_read(path) for path in sorted(Path(folder).iterdir())]
+    rows, order = [r for found, _ in read for r in found], [(name, rel or 0.0) for name, rel in cases()]
+    rows.sort(key=lambda r: (order.index((r["values"], r["rel"])), names.index(r["codec"])))
+    return rows, [text for _, left in read for text in left.values()]
+
+
+def _finished(codecs: list[str], size: int, gpu: str, folder: Path) -> None:
+    """Measure these codecs on one GPU, in as many processes as it takes. Raises RuntimeError where one of ours fails, or nothing comes on."""
+    diary = folder / f"{codecs[0].replace(' ', '_')}.jsonl"
+    command = [sys.executable, "-m", "rooftop.lab.report.codec_peers", "--size", str(size), "--to", "cuda", "--diary", str(diary)]
+    command += [w for c in codecs for w in ("--codec", c)]
+    before = -1
+    while True:
+        with suppress(subprocess.TimeoutExpired):
+            done = subprocess.run(command, check=False, timeout=HUNG_S, env=settings.environment({"CUDA_VISIBLE_DEVICES": gpu}))
+            if not done.returncode:
+                return
+        now = len(diary.read_text(encoding="utf-8").splitlines()) if diary.exists() else -1
+        if now == before or codecs[0].startswith("rooftop"):
+            raise RuntimeError(f"the process that measures {', '.join(codecs)} failed")
+        before = now
 
 
 def _speed(row: Table, side: str) -> str:
@@ -315,10 +370,11 @@ def main() -> None:
     parser.add_argument("--size", type=positive, default=256, help="values along each of three dimensions")
     parser.add_argument("--to", type=device, default="cpu", help="where ours and nvCOMP run: cpu, cuda")
     parser.add_argument("--records", type=Path, help="a folder: what was measured becomes a record")
+    parser.add_argument("--codec", action="append", default=[], help="measure this one alone; may be given several times")
     parser.add_argument("--diary", type=Path, help="a file: what has been measured, for a process that goes on where one crashed")
     given = parser.parse_args()
     alone = given.diary is None and given.to.startswith("cuda")  # nvCOMP may crash
-    rows, left = apart(given.size, given.to) if alone else run(given.size, given.to, diary=given.diary)
+    rows, left = apart(given.size) if alone else run(given.size, given.to, diary=given.diary, only=given.codec)
     if given.records is not None:
         print(f"written: {keep(given.records, rows, left, given.to)}")
 

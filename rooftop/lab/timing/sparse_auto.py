@@ -37,8 +37,8 @@ def matrices(device: Any, seed: int = 0) -> Iterator[tuple[str, Tensor, int]]:
     def drawn(*shape: int) -> Tensor:
         return torch.rand(shape, generator=generator, device=device)
 
-    def blocks(side: int, density: float) -> Tensor:
-        return (drawn(SIZE // side, SIZE // side) < density).repeat_interleave(side, 0).repeat_interleave(side, 1)
+    def blocks(side: int, density: float, size: int = SIZE) -> Tensor:
+        return (drawn(size // side, size // side) < density).repeat_interleave(side, 0).repeat_interleave(side, 1)
 
     def half() -> Tensor:
         from rooftop.formats import two_four
@@ -58,6 +58,10 @@ def matrices(device: Any, seed: int = 0) -> Iterator[tuple[str, Tensor, int]]:
         yield f"2:4 x {n}", (full * half()).to(torch.bfloat16), n
     yield "blocks of 32, 0.05 x 512", full * blocks(32, 0.05), 512
     yield "blocks of 128, 0.2 x 512", full * blocks(128, 0.2), 512
+    wide = torch.randn(2 * SIZE, 2 * SIZE, generator=generator, device=device, dtype=torch.bfloat16)
+    for side in (128, 64, 32):
+        for n in (64, 512, 4096):
+            yield f"{2 * SIZE} x {2 * SIZE}, blocks of {side}, 0.5 x {n}", wide * blocks(side, 0.5, 2 * SIZE), n
 
 
 def label_of(way: Predicted) -> str:
@@ -82,17 +86,17 @@ def measure(say: Any = print) -> dict[str, Any]:
     index = torch.cuda.current_device()
     timer, rows, l2 = Timer(CudaBackend(index)), [], device_of(index).l2_bytes
     for name, x, n in matrices(torch.device("cuda", index)):
-        b = torch.randn(SIZE, n, device=x.device, dtype=x.dtype)
+        b = torch.randn(x.shape[1], n, device=x.device, dtype=x.dtype)
         known = facts(x)
         advice = predicted(known, n)
         dense = next(w.seconds for w in advice.ways if w.layout == "dense")
         candidates, most = [], 0
         for way in advice.ways:
-            if way.layout == "bsr" and (way.stored > SIZE * SIZE // 2 or way.seconds > SLOWEST * dense):
+            if way.layout == "bsr" and (way.stored > 0.6 * x.numel() or way.seconds > SLOWEST * dense):
                 continue
             label = label_of(way)
             a = x if way.layout == "dense" else SparseTensor.from_dense(x, way.layout, block=way.block)
-            touched = a.nbytes + b.nbytes + SIZE * n * b.element_size()
+            touched = a.nbytes + b.nbytes + x.shape[0] * n * b.element_size()
             most = max(most, touched)
             # each way by its own bytes, so that none finds its operands in L2
             sets = [_copies(a, b) for _ in range(sets_needed(touched, l2))]
@@ -123,7 +127,7 @@ def table(found: list[Record], _site: Any = None) -> str:
     if record is None:
         return "Nothing has been measured yet."
     lines = [
-        f"{record['device']['name']}, {SIZE} x {SIZE}.",
+        f"{record['device']['name']}, {SIZE} x {SIZE} where a row says no other size.",
         "",
         "| matrix, columns | dtype | `advise` takes | µs | the fastest | µs | ratio |",
         "|---|---|---|---:|---|---:|---:|",

@@ -7,10 +7,12 @@ from dataclasses import dataclass, replace
 
 from rooftop.core import registry
 from rooftop.core.backends.cuda import CudaImplementation
+from rooftop.core.backends.triton import TritonImplementation
 from rooftop.core.call import Call, select
 from rooftop.core.contract import Contract
 from rooftop.core.cubins import AbsentCompiler
 from rooftop.core.spec import Case, Device, Input, Launch
+from rooftop.lab import ahead
 
 EACH = {e << k for k in range(14) for e in (3, 5, 7, 9, 11, 13, 15)}
 ODD = {(e << k) + d for d in (1, 2) for k in range(4, 12) for e in (3, 5, 7, 9, 11, 13, 15)}  # rows of a square matrix then start anywhere
@@ -119,14 +121,16 @@ def warm(
     kernel: str | None = None
 ) -> Summary:
     """Compile, into the disk caches of Triton and of rooftop, every binary that the op, or one `kernel` of it, runs at these columns for
-    any of `ROWS`; of an op that is not called with rows and columns what it runs for its `usual` cases."""
+    any of `ROWS`; of an op that is not called with rows and columns what it runs for its `usual` cases, on all cores."""
     done: set[object] = set()
     failed: list[str] = []
     by_rows = kinds(op, dtype)
     if by_rows:
         found = (call for case in by_rows for call in calls(op, case, columns, device, kernel=kernel))
     else:
-        found = (call for case in usual(op, dtype) for call in calls_of(op, case, device, kernel))
+        pairs = [(call, case) for case in usual(op, dtype) for call in calls_of(op, case, device, kernel)]
+        ahead.compile_calls((p for p in pairs if isinstance(p[0].implementation, TritonImplementation)), device)  # others compile fast
+        found = (call for call, _ in pairs)
     for call in found:
         names = variants(call)
         implementation = call.implementation

@@ -1,0 +1,247 @@
+"""Products and codes in few bits, and sparse products, beside dense ones and beside copies, on one GPU.
+
+    python scripts/low_bits.py products --out results/h200 --seed 7     packed int4 and int8 weights over cuBLAS in bfloat16, M from 1 to 8192
+    python scripts/low_bits.py codes --out results/h200                 every format and granularity, over the copy of the bytes that it must move
+    python scripts/low_bits.py sparse --out results/h200                blocks over the dense product times the density; 2:4 of 1 to 64 columns
+    python scripts/low_bits.py peers --out results/h200                 int4 beside humming and gemlite, where they are installed
+
+A section compiles on all cores first, writes OUT/low_bits_SECTION.json after every row, and stops after --seconds. Times are of the kernel clock, as `rooftop
+sweep` has it. N and K are those of models and, as often, multiples of 128 drawn from the seed."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import time
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from pathlib import Path
+from statistics import geometric_mean, median
+from typing import Any
+
+from rooftop.core import registry
+from rooftop.core.spec import Case, Input
+from rooftop.core.sweeps import Sizes
+from rooftop.formats.number_formats import FORMATS
+from rooftop.lab.timing import sweep
+
+LAYERS = (  # N, K of linear layers of Llama, Mistral, Qwen, Gemma and Phi
+    (8192, 8192), (28672, 4096), (4096, 14336), (6144, 4096), (28672, 8192), (8192, 28672), (5120, 5120), (27648, 5120), (5120, 13824), (18944, 3584),
+    (3584, 18944), (10240, 8192),
+)
+WEIGHTS = (("int4", 128), ("int8", 0))  # format, group
+BANDS = ((1, 1), (16, 16), (64, 64), (128, 128), (256, 1023), (1024, 8192))  # of M
+LARGEST = 2 * 4096 * 8192 * 8192  # products of a point
+ROWS, COLUMNS = 16384, 8192  # of a tensor whose codes are timed
+WAYS = {"rows": (1, COLUMNS), "columns": (ROWS, 1), "tensor": (ROWS, COLUMNS), "groups of 128": (1, 128), "groups down": (128, 1), "blocks": (128, 128)}
+WIDE, SIDES, DENSITIES = 8192, (128, 64, 32), (0.5, 0.1)  # of block-sparse matrices
+PEERS = (1, 16, 64, 256, 4096)  # M beside other libraries
+
+
+class Timed:
+    """Rows of one op, timed as a sweep times points, and kept in a file."""
+
+    def __init__(self, path: Path, seed: int, seconds: float) -> None:
+        import torch
+
+        from rooftop.core.implementation import device_of
+
+        self.device, self.path, self.ends = device_of(torch.cuda.current_device()), path, time.monotonic() + seconds
+        self.found: dict[str, Any] = {"device": self.device.name, "torch": torch.__version__, "seed": seed, "rows": []}
+        self.base: sweep.Sweep | None = None
+
+    def runs(self, op: str, inputs: Callable[..., Mapping[str, Any]], points: Iterable[Mapping[str, int]], dtype: str, peers: Iterable[str]) -> sweep.Sweep:
+        """A sweep of these points, with these peers alone."""
+        made = [sweep.Point(dtype, tuple(p.items()), False) for p in points]
+        run = sweep.Sweep(registry.op(op), Sizes(inputs, {n: (1, 1 << 40) for n, _ in made[0].sizes}, dtypes=(dtype,)), made, self.device, compiled=0)
+        run.peers = [s for s in run.peers if s.peer in peers]
+        if self.base is None:
+            self.base = run
+        run.timer, run.streams, run.kept = self.base.timer, self.base.streams, self.base.kept
+        return run
+
+    def compile(self, runs: Iterable[sweep.Sweep]) -> None:
+        began, programs = time.monotonic(), 0
+        for run in runs:
+            programs += run.compile(range(len(run.points)))
+        print(f"{programs} programs compiled in {time.monotonic() - began:.1f} s", flush=True)
+
+    def over(self) -> bool:
+        return time.monotonic() > self.ends
+
+    def keep(self, row: Mapping[str, Any]) -> None:
+        self.found["rows"].append(dict(row))
+        text = ",\n".join("  " + json.dumps(r) for r in self.found["rows"])
+        head = json.dumps({k: v for k, v in self.found.items() if k != "rows"})
+        self.path.write_text(f'{head[:-1]}, "rows": [\n{text}\n]}}\n', encoding="utf-8")
+
+    def row(self, run: sweep.Sweep, i: int) -> dict[str, Any] | None:
+        """Microseconds of a point; None where it could not be timed, which is said."""
+        try:
+            made = run.row(i, partial(print, flush=True))
+        except Exception as error:  # of one point: the others are timed
+            print(f"FAILED {run.op.name} {dict(run.points[i].sizes)}: {sweep.first_line(error)}"[:240], flush=True)
+            return None
+        if made is None:
+            return None
+        us = {n: sweep._us(t) for n, t in made["peers"].items()}
+        return {"kernel": made["by"], "us": sweep._us(made["seconds"]), "copy_us": sweep._us(made["copy"]), "wrong": bool(made["wrong"]), "peers": us}
+
+
+def drawn(seed: int) -> list[dict[str, int]]:
+    """M, N, K: in every band as many layers of models as other multiples of 128; bands in turn, so that a spent budget leaves some of each."""
+    r = random.Random(f"{seed} low bits")
+    found = []
+    for k in range(12):
+        for low, high in BANDS:
+            for f in range(len(WEIGHTS)):
+                n, wide = r.choice(LAYERS) if (k + f) % 2 else (128 * r.randint(16, 224), 128 * r.randint(16, 160))
+                m = 1 << r.randint(low.bit_length() - 1, high.bit_length() - 1) if k % 3 else r.randint(low, high)
+                while m > low and m * n * wide > LARGEST:
+                    m = max(low, m // 2)
+                found.append({"format": f + 1, "M": m, "N": n, "K": wide})
+    return found
+
+
+def products(t: Timed, seed: int, by: tuple[str, ...] = ("torch",), points: list[dict[str, int]] | None = None) -> None:
+    from rooftop.ops.quantized_matmul import _given
+
+    def inputs(dtype: str, format: int, M: int, N: int, K: int) -> dict[str, Any]:
+        return _given(M, N, K, *WEIGHTS[format - 1], dtype)
+
+    run = t.runs("quantized_matmul", inputs, points or drawn(seed), "bf16", by)
+    t.compile([run])
+    for i, point in enumerate(run.points):
+        if t.over():
+            break
+        sizes = dict(point.sizes)
+        if found := t.row(run, i):
+            t.keep({"format": WEIGHTS[sizes.pop("format") - 1][0], **sizes, **found})
+            if points:
+                print(f"M {sizes['M']:5} " + "  ".join(f"{n} {us / found['us']:.2f}" for n, us in found["peers"].items()), flush=True)
+    for format, _ in WEIGHTS if not points else ():
+        for low, high in BANDS:
+            x = [(r["peers"]["torch"] / r["us"], r) for r in t.found["rows"] if r["format"] == format and low <= r["M"] <= high and "torch" in r["peers"]]
+            if x:
+                least, at = min(x, key=lambda q: q[0])
+                where = " x ".join(str(at[n]) for n in "MNK")
+                print(f"{format} M {low}-{high}: {len(x)} points, over cuBLAS {geometric_mean(q for q, _ in x):.2f}, least {least:.2f} ({where})")
+
+
+def peers(t: Timed, seed: int) -> None:
+    del seed
+    products(t, 0, ("torch", "humming", "gemlite"), [{"format": 1, "M": m, "N": 8192, "K": 8192} for m in PEERS])
+
+
+def codes(t: Timed, seed: int) -> None:
+    """Each over the copy of the bytes that it must move; a scale of the whole tensor needs a second read."""
+    del seed
+    from rooftop.ops._quantize_cases import one
+    from rooftop.ops.dequantize import _case
+    from rooftop.ops.tensor_scale import NVFP4
+
+    ways = [(f, w, (1, FORMATS[f].group) if FORMATS[f].group else WAYS[w]) for f in FORMATS for w in (("its groups",) if FORMATS[f].group else WAYS)]
+    points = [{"way": i + 1} for i in range(len(ways))]
+    into = t.runs("quantize", lambda dtype, way: one("", "", (1, ROWS, COLUMNS), ways[way - 1][2], ways[way - 1][0], dtype).inputs, points, "bf16", ())
+    back = t.runs("dequantize", lambda dtype, way: _case("", "", (1, ROWS, COLUMNS), ways[way - 1][2], ways[way - 1][0]).inputs, points, "u8", ())
+    scale = t.runs("tensor_scale", lambda dtype, rows: {"x": Input((rows, COLUMNS), dtype), "largest": NVFP4}, [{"rows": ROWS}], "bf16", ())
+    t.compile([into, back, scale])
+    own = t.row(scale, 0)
+    shares: list[tuple[float, str]] = []
+    for i in sweep._scattered_order(len(ways)):
+        format, way, how = ways[i]
+        for name, run in (("quantize", into), ("dequantize", back)):
+            if t.over() or not (found := t.row(run, i)):
+                continue
+            us, copy = float(found["us"] or 0), float(found["copy_us"] or 0)
+            if name == "quantize" and format == "nvfp4" and own:
+                us, copy = us + float(own["us"] or 0), copy + float(own["copy_us"] or 0)
+            elif name == "quantize" and how == WAYS["tensor"]:
+                bits = FORMATS[format].bits
+                copy *= (32 + bits) / (16 + bits)
+            shares.append((copy / us, f"{name} {format} {way}"))
+            t.keep({"op": name, "format": format, "way": way, **found, "share": round(copy / us, 3)})
+    shares.sort()
+    if shares:
+        print(f"{len(shares)} ways, median {median(s for s, _ in shares):.2f} of the copy; " + ", ".join(f"{n} {s:.2f}" for s, n in shares if "nvfp4" in n))
+        print("below 0.80: " + (", ".join(f"{n} {s:.2f}" for s, n in shares if s < 0.8) or "none"))
+
+
+def sparse(t: Timed, seed: int) -> None:
+    from rooftop.ops.spmm_24 import _swept as semi
+    from rooftop.ops.spmm_bsr import _swept as blocks
+
+    r = random.Random(f"{seed} 2:4")
+    shapes = [*LAYERS[:6], *((128 * r.randint(16, 200), 256 * r.randint(8, 60)) for _ in range(6))]
+    points = [{"M": m, "N": n, "K": k} for n in (1, 16, 64, 8, 32, 48) for m, k in r.sample(shapes, 5)]
+    few = t.runs("spmm_24", semi, points, "bf16", ("cublas",))
+    cells = [{"M": WIDE, "K": WIDE, "N": n, "side": s, "percent": round(100 * d)} for n in (4096, 2048) for s in SIDES for d in DENSITIES]
+    bsr = t.runs("spmm_bsr", blocks, cells, "bf16", ())
+    t.compile([bsr, few])
+    for point in bsr.points:
+        if t.over():
+            break
+        sizes = dict(point.sizes)
+        # beside the product of a full matrix: one with zeros takes less power, and runs at higher clocks
+        dense = partial(full, sizes["M"], sizes["K"], sizes["N"])
+        us = beside(t, bsr, point.case(bsr.of), dense)
+        share = us["dense"] * sizes["percent"] / 100 / us["ours"]
+        t.keep({"op": "spmm_bsr", **sizes, "us": us["ours"], "dense_us": us["dense"], "share": round(share, 3)})
+        print(f"blocks of {sizes['side']:3}, density {sizes['percent'] / 100}, x {sizes['N']}: {share:.2f} of the dense product times the density", flush=True)
+    for i in range(len(few.points)):
+        if t.over():
+            break
+        if found := t.row(few, i):
+            t.keep({"op": "spmm_24", **dict(few.points[i].sizes), **found})
+    for n in (1, 8, 16, 32, 48, 64):
+        x = [q["peers"]["cublas"] / q["us"] for q in t.found["rows"] if q["op"] == "spmm_24" and q["N"] == n and "cublas" in q["peers"]]
+        if x:
+            print(f"2:4 of {n} columns: {len(x)} points, over cuBLAS {geometric_mean(x):.2f}, least {min(x):.2f}")
+
+
+def full(m: int, k: int, n: int, count: int) -> list[Callable[[], Any]]:
+    """Dense products of random matrices, a call a set of inputs."""
+    import torch
+
+    made = [(torch.randn(m, k, device="cuda", dtype=torch.bfloat16), torch.randn(k, n, device="cuda", dtype=torch.bfloat16)) for _ in range(count)]
+    return [partial(torch.mm, a, b) for a, b in made]
+
+
+def beside(t: Timed, run: sweep.Sweep, case: Case, dense: Callable[[int], list[Callable[[], Any]]]) -> dict[str, float]:
+    """Microseconds of what a call takes, and of the dense product, in turn."""
+    from rooftop.core.call import select
+    from rooftop.lab.candidates import Subject
+    from rooftop.lab.inputs import make
+    from rooftop.lab.timing.bench_group import Bench, BenchGroup, Summary
+    from rooftop.lab.timing.timer import Candidate, sets_needed
+
+    problem = run.op.problem(case, run.device)
+    call = select(run.op, problem).call
+    assert call is not None
+    one = Bench(BenchGroup(run.op, case, []), run.device, run.timer, 0.2, ("kernel",), Summary(), run.streams, run.ceilings)
+    size = sweep.held(problem)
+    count = max(2, sets_needed(size, run.device.l2_bytes))
+    sets = [make(run.op, case, "cuda", i)[0] for i in range(count)]
+    mine = one.kernel(Subject(call.implementation.name, run.op, call.implementation), sets)
+    field = [Candidate("ours", mine.calls), Candidate("dense", dense(count))]
+    m = run.timer.measure(field, "kernel", bytes_per_call=size, target=0.01, budget_s=0.3, duty="sweep", samples=(9, 41))
+    return {n: round(m[n].median * 1e6, 2) for n in ("ours", "dense")}
+
+
+SECTIONS = {"products": products, "codes": codes, "sparse": sparse, "peers": peers}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("section", choices=SECTIONS)
+    parser.add_argument("--out", type=Path, default=Path("out"), help="a folder")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seconds", type=float, default=120.0)
+    given = parser.parse_args()
+    given.out.mkdir(parents=True, exist_ok=True)
+    SECTIONS[given.section](Timed(given.out / f"low_bits_{given.section}.json", given.seed, given.seconds), given.seed)
+
+
+if __name__ == "__main__":
+    main()
