@@ -230,6 +230,7 @@ def test_rows_by_pointers_are_watched_as_memory(tmp_path: Path) -> None:
         assert sorted({f.kind for f in run.report.faults}) == kinds
 
 
+@pytest.mark.sampled("simulator")
 def test_arrays_whose_length_nothing_says_are_longer_where_that_is_right(tmp_path: Path) -> None:
     text = (
         "__global__ void k(const float* x, float* y, int n) {{\n    int i = blockIdx.x * blockDim.x + threadIdx.x;\n"
