@@ -40,10 +40,15 @@ def read(path: Path) -> str:
     source."""
     content = whole_file.regular(path, SOURCE)
     try:
-        return content.decode("utf-8").replace("\r\n", "\n").replace("\r", "\n")
+        return lines(content.decode("utf-8"))
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
         raise HeadError(f"{path}:{line}: not UTF-8 ({error.reason}); save the file as UTF-8") from None
+
+
+def lines(text: str) -> str:
+    """A source as compilers read it: line feeds alone, right behind the backslashes that continue a line, and no mark of its byte order."""
+    return re.sub(r"\\[ \t]+\n", r"\\\n", text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n"))
 
 
 def split(text: str, path: str) -> tuple[str, int]:

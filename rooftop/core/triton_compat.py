@@ -175,11 +175,37 @@ def give_amd_libdevice() -> None:
     HIPBackend.get_module_map = lambda self: {**before(self), "triton.language.extra.cuda.libdevice": module}
 
 
+def settle(kernel: Any) -> None:
+    """Compute Triton's keys of all functions that a kernel calls, and then its own.
+
+    Triton's key of a kernel holds the constants that a called function reads only if that function's key was computed before. The key would
+    follow what the process has compiled so far, and the next process would compile the kernel again."""
+    _settle(kernel, set())
+
+
+def _settle(function: Any, met: set[int]) -> None:
+    from triton.runtime.jit import JITCallable
+
+    if id(function) in met:
+        return
+    met.add(id(function))
+    if function.hash is None:
+        code, known = function.fn.__code__, function.fn.__globals__
+        cells = dict(zip(code.co_freevars, function.fn.__closure__ or (), strict=True))
+        named = [known.get(n) for n in code.co_names] + [c.cell_contents for c in cells.values()]
+        named += [getattr(m, n, None) for m in named if isinstance(m, ModuleType) for n in code.co_names]
+        for one in named:
+            if isinstance(one, JITCallable):
+                _settle(one, met)
+    function.cache_key  # noqa: B018  a property, which Triton keeps
+
+
 def _compile(kernel: Any, types: Any, places: Any, attrs: Any, arch: int | str, options: dict[str, Any]) -> Compiled:
     import triton
     from triton.compiler import ASTSource
     from triton.experimental.gluon._runtime import GluonASTSource
 
+    settle(kernel)
     kind = GluonASTSource if kernel.is_gluon() else ASTSource
     source = kind(fn=kernel, signature=types, constexprs=places, attrs=attrs)
 

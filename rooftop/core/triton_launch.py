@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from rooftop.core import tensor_maps
 from rooftop.core.spec import Descriptor, Launch, Meta
-from rooftop.core.triton_compat import ALIGN, descriptor, give_amd_libdevice, options_of, seen_as, values_of, version
+from rooftop.core.triton_compat import ALIGN, descriptor, give_amd_libdevice, options_of, seen_as, settle, values_of, version
 
 _KEPT = 256  # descriptors kept, by address, of one argument of one launch
 
@@ -273,6 +273,7 @@ def _prepare(
     before = driver.active.get_current_device()
     driver.active.set_current_device(device)
     try:
+        settle(kernel)
         made = kernel.run(grid=launch.grid, warmup=True, **{**options, **ordered})
         made = made.result() if hasattr(made, "result") else made  # if Triton compiles asynchronously
         made._init_handles()

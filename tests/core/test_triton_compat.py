@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
 import types
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -281,3 +283,46 @@ def test_prepared_launch_with_wrong_parameters(recorded: RecordedDriver) -> None
     del args["n"]
     with pytest.raises(TypeError, match=r"missing are \['n'\], unknown are \['m'\]"):
         triton_launch.prepare(Launch(kernel=scale, grid=(1,), args=args), TENSORS, ("a", "b", "out"), 0)
+
+
+CALLED = """
+import triton
+import triton.language as tl
+
+SCALE = tl.constexpr(3.0)
+
+
+@triton.jit
+def inner(x):
+    return x * SCALE
+
+
+@triton.jit
+def outer(x):
+    return inner(x) + 1
+
+
+@triton.jit
+def kernel(x):
+    tl.store(x, outer(tl.load(x)))
+"""
+
+
+def test_a_kernels_key_does_not_follow_what_was_compiled_before_it(tmp_path: Path) -> None:
+    path = tmp_path / "called.py"
+    path.write_text(CALLED)
+
+    def key(*before: str) -> str:
+        spec = importlib.util.spec_from_file_location("called", path)
+        assert spec is not None and spec.loader is not None
+        made = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(made)
+        for name in before:
+            triton_compat.settle(getattr(made, name))
+        triton_compat.settle(made.kernel)
+        return str(made.kernel.cache_key)
+
+    first = key()
+    assert first == key("inner") == key("inner", "outer") == key("outer")
+    path.write_text(CALLED.replace("3.0", "40.0"))
+    assert key() == key("inner") != first

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import sys
 from types import ModuleType
 from typing import Any
@@ -67,3 +68,18 @@ def test_the_table_of_the_floors_holds_each_part_against_what_it_names(floors: A
     peers = [{"torch SDPA": 9.0}, {"torch SDPA": 16.0}]
     said = floors.table([*({**row, "peers": p} for p in peers), {"part": "eight", "case": "three", "error": "out of memory"}])
     assert "decode: 2 of 2 points, geometric mean 1.200, least 0.900" in said and "from 256 MiB: 0.800" in said and "eight three: out of memory" in said
+
+
+def test_the_documents_table_is_that_of_the_record(floors: Any) -> None:
+    root = settings.PACKAGE.parent
+    rows = [r for r in json.loads((root / "results" / "h200" / "attention_floors.json").read_text())["rows"] if "us" in r]
+    large = [r for r in rows if r["part"] in ("decode", "decode8") and r["bytes"] >= floors.LARGE]
+    found = {f"{part} |": [floors.ratio(r) for r in rows if r["part"] == part] for part in ("forward", "backward")}
+    found["one query |"] = [floors.ratio(r) for r in rows if r["part"] == "decode"]
+    for words, part in (("one query, from 256 MiB |", "decode"), ("cache of 8 bits |", "decode8")):
+        found[words] = [r["read_us"] / r["us"] for r in large if r["part"] == part]
+    lines = (root / "docs" / "attention.md").read_text().splitlines()
+    for words, ratios in found.items():
+        line = next(x for x in lines if x.startswith("|") and words in x and "---" not in x)
+        assert line.split("|")[2].strip() == str(len(ratios))
+        assert line.endswith(f"| {floors.mean(ratios):.2f} | {min(ratios):.2f} |")

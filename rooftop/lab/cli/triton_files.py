@@ -95,7 +95,7 @@ def simulate(what: Own, args: str | None, seed: int, budget: float, as_json: boo
     from rooftop.lab.inspect import triton_file
     from rooftop.lab.interpret.host import Watch
 
-    watch = Watch(seconds=budget, total=12 * budget)
+    watch = Watch(seconds=budget, total=6 * budget)
     ran = triton_file.launches(what.path, what.name, what.given, shlex.split(args or ""), watch, seed)
     code = _code(ran)
     faults = sum(f.kind in ("fault", "launch", "host") for f in ran.findings)
@@ -110,7 +110,7 @@ def simulate(what: Own, args: str | None, seed: int, budget: float, as_json: boo
                          "findings": [{"kind": f.kind, "text": f.text} for f in ran.findings]}, indent=2))
         return code
     _show(ran)
-    if watch.total < 12 * budget:
+    if watch.total < 6 * budget:
         echo(f"in {watch.total:.0f} s of its host code it launched nothing, so its functions were called with tensors of ours (--budget gives it longer)")
     if cut:
         echo(cut)

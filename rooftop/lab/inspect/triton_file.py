@@ -18,6 +18,7 @@ from rooftop.lab.interpret.host import Finding, Launched, Watch
 
 FILES = 3  # beside a file that are looked at for what launches its kernels
 EACH = 8  # kinds of launches of one kernel that are compiled: of an autotuned one, configs
+AS_NUMBER = "pointer"  # in what Triton says of a tensor that a kernel takes for a number
 OF_16_BITS = "must be same dtype"  # what Triton says of a product of the tensors and of what a kernel has made 16-bit itself
 
 
@@ -94,6 +95,7 @@ def _called(path: Path, names: Any, functions: dict[str, Any], given: Mapping[st
                 refused.append(Finding("refused", str(error)))
                 continue
             narrower = ["bfloat16", "float16"]  # types to go on to
+            as_tensors: list[Finding] = []  # what is wrong where each parameter that may be a number is a tensor
             while calls:
                 values = calls.pop(0)
                 before = {k: replace(x) for k, x in watch.launches.items()}
@@ -102,12 +104,20 @@ def _called(path: Path, names: Any, functions: dict[str, Any], given: Mapping[st
                 if narrower and any(OF_16_BITS in str(f) for f in failed):
                     calls, watch.launches = list(made(dtype=narrower.pop())), before
                     continue
+                if any(AS_NUMBER in str(f) for f in failed):
+                    numbers = [n for n in wrappers.unsure(function) if hasattr(values[n], "data_ptr") and n not in given]
+                    if numbers and not as_tensors:
+                        as_tensors, calls = failed, [{**values, n: 2} for n in numbers]
+                    if as_tensors:
+                        watch.launches = before
+                        continue
                 if all(f.kind != "host" and not (f.outside and not given) for f in failed):
                     findings += failed
                     break
                 watch.launches = before
                 passed += failed
             else:  # what came furthest into the file says most
+                findings += as_tensors
                 refused += sorted(passed, key=lambda f: (f.outside, f.line))[-1:]
     if not watch.launches:
         findings += [Finding("refused", f"not called: {f}; --arg NAME=f32:48x40 gives its arguments") for f in refused]
