@@ -144,11 +144,13 @@ def _faster_than_clusters(p: Problem) -> bool:
     requested one by one."""
     s = p["s"]
     rows, columns = s.shape
-    if columns < 1024 or bwd_rows.refuses(p) is not None:
+    if columns < 1024:
         return True
     if s.nbytes <= 32 << 20:
         return rows > FEW * p.device.sms or not _fill_clusters(p)
     r = bwd_rows.of(p)
+    if not r.by_cycles:
+        return True
     c = r.by_cycles[0]
     least = c["teams"] * r.vectors * 16 * (r.tensors + 1) / _cluster_slices.BYTES
     exchange, pack = bwd_clusters.costs(p.op == LAYER_BWD, r.itemsize)
@@ -170,7 +172,7 @@ TABLE = (
            resident=staged.RESIDENT),
     Regime(STAGED, (RMS,), -1, 1280, "16-bit rows that leave lanes of a warp idle; powers of two fill them", _no_ring, power=False,
            itemsize=2, alone=True, resident=staged.RESIDENT),
-    Regime(STAGED, BACKWARD, -1, ANY, "odd rows: a row takes 510 instructions, so the memory is the limit", starts="odd", alone=True,
+    Regime(STAGED, BACKWARD, -1, 4 * KIB, "odd rows: a row takes 510 instructions, so the memory is the limit", starts="odd", alone=True,
            tensor=bwd_staged.MANY - 1),
     Regime(STAGED, BACKWARD, -1, ANY, "rows with both sums that leave most of a second warp idle: norm_bwd_block takes 3900 cycles for "
            "seven or eight of them, however short they are (0.60 at 528 columns, 0.73 at 560)", _padded, starts="whole", itemsize=4,

@@ -164,6 +164,7 @@ def _registers_of(r: Rows, cluster: int, packs: int) -> list[Sequence[int]]:
     return found
 
 
+@lru_cache(maxsize=8)
 def costs(centre: bool, itemsize: int) -> tuple[float, float]:
     """Cycles of the reduction of a row's sums, and instructions of a warp for a pack a lane."""
     return EXCHANGE * (1.47 if centre else 1), PACK * (1.5 if centre else 1) * (1 if itemsize == 2 else 0.63)
@@ -253,6 +254,7 @@ def choose(p: Problem, head: Head | None = None) -> dict[str, Any]:
     return dict(of(p).choice)
 
 
+@lru_cache(maxsize=256)
 def _static(threads: int, cluster: int) -> int:
     """Bytes of static shared memory: the parts of warps and blocks."""
     return 128 * -(-(threads // 2 * (2 if cluster == 1 else 1) + 32 * cluster + 32) // 128)
