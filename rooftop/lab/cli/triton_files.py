@@ -106,7 +106,7 @@ def simulate(what: Own, args: str | None, seed: int, budget: float, as_json: boo
         else ""
     )
     if as_json:
-        echo(json.dumps({"subject": str(what.path), "launches": [x.to_json() for x in ran.launches], "unfinished": cut,
+        echo(json.dumps({"subject": str(what.path), "launches": [x.to_json() for x in ran.launches], "unfinished": cut, "assumed": ran.assumed,
                          "findings": [{"kind": f.kind, "text": f.text} for f in ran.findings]}, indent=2))
         return code
     _show(ran)
@@ -123,6 +123,8 @@ def simulate(what: Own, args: str | None, seed: int, budget: float, as_json: boo
 
 
 def _show(ran: Ran) -> None:
+    if ran.assumed and ran.launches:
+        echo("its kernels alone were launched, as is assumed from their code (--arg gives others):")
     for x in ran.launches[:SHOWN]:
         echo(str(x))
     if len(ran.launches) > SHOWN:

@@ -311,11 +311,12 @@ class Finding:
 
 @dataclass(frozen=True)
 class Ran:
-    """A file that has run, or as far as it came. `module`: its names."""
+    """A file that has run, or as far as it came. `assumed`: its kernels alone were launched, with arguments of ours."""
 
     watch: Watch
     findings: tuple[Finding, ...]
     names: Mapping[str, Any]
+    assumed: bool = False
 
     @property
     def launches(self) -> list[Launched]:

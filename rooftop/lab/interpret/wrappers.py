@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import prod
 from typing import Any
 
+from rooftop.lab.interpret import shapes
+
 EXTENTS = {1: (1000,), 2: (48, 40), 3: (48, 40, 56), 4: (12, 20, 16, 24)}  # of whole numbers that are sizes, by how many there are
 SMALL = re.compile(r"kernel|radius|window|stride|pad|^k$|iter|steps|head|class|group|dim|axis|rank", re.I)  # names of whole numbers that are none
 MOST = 1 << 20  # elements of a tensor of assumed size
@@ -141,6 +143,10 @@ def calls(
         flat = iter(_tensors(["e:i64" if one else "e" for one in targets], {**sizes, "e": elements, "n": small}, dtype, seed))
         yield {**{p.name: own[p.name] if p.name in own else next(flat) for p in listed}, **more}
         return
+    if usual and open_ and (found := shapes.said(function, [p.name for p in open_])):
+        family: Sequence[str] = [f"{letters}:i64" if one else letters for letters, one in zip(found[0], targets, strict=True)]
+        made = iter(_tensors(family, {"n": 3, **found[1]}, dtype, seed))
+        yield {**{p.name: own[p.name] if p.name in own else next(made) for p in listed}, **more}
     for family in sorted(families(len(open_)), key=lambda f: [letters.endswith(":i64") for letters in f] != targets if any(targets) else 0):
         made = iter(_tensors(family, sizes, dtype, seed))
         yield {**{p.name: own[p.name] if p.name in own else next(made) for p in listed}, **more}
