@@ -368,4 +368,4 @@ def launches(p: Problem, c: Mapping[str, Any], head: Head) -> list[Launch]:
         args = dict((rows_, columns, ("clusters", clusters), ("period", r.slices.period_of(clusters)), *rest))
         types = ("i32", "i32", *types)
     kernel, of_cluster = instance(KERNELS[path], DTYPES[p["x"].dtype].cuda, *config, *flags), () if path in ("whole row", "warp") else (size,)
-    return [Launch(kernel, (grid,), args, types=types, block=(threads,), shared=_shared(r, c), chained=True, cluster=of_cluster)]
+    return [Launch(kernel, (grid,), args, types=types, block=(threads,), shared=_shared(r, c), pdl=True, cluster=of_cluster)]

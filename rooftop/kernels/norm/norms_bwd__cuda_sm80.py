@@ -196,7 +196,7 @@ def launches(p: Problem, config: Mapping[str, int], head: Head) -> list[Launch]:
     # the rows with their singles, and the weight
     ring = team * teams * (16 * vectors * (stages * r.tensors + r.weight) + (0 if r.aligned else 4 * stages * r.tensors))
     shared = max(ring, 8 * r.pitch * together if made and together > 1 else 0)
-    first = Launch(kernel, (grid,), args, types=types, block=(team * teams,), shared=shared, chained=p.device.arch >= 90)
+    first = Launch(kernel, (grid,), args, types=types, block=(team * teams,), shared=shared, pdl=p.device.arch >= 90)
     return [first, *column_sums(p, r, grid, made)]
 
 
@@ -216,6 +216,6 @@ def column_sums(p: Problem, r: Rows, count: int, made: Mapping[str, Meta], toget
     return [
         Launch(
             instance("norm_bwd_columns", DTYPES[s.dtype].cuda, height, deep, r.aligned or together), (-(-r.columns // 32), pw + pb), args,
-            types=("i32", "i32", "ptr", "ptr", "ptr", "ptr", "ptr", "i64", "i32"), block=(32, height), chained=p.device.arch >= 90,
+            types=("i32", "i32", "ptr", "ptr", "ptr", "ptr", "ptr", "i64", "i32"), block=(32, height), pdl=p.device.arch >= 90,
         )
     ]

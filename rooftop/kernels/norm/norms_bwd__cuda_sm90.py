@@ -313,7 +313,7 @@ def launches(p: Problem, c: Mapping[str, Any], head: Head) -> list[Launch]:
     first = Launch(
         instance("norm_backward", element, *config, *flags), (c["cluster"] * count,), args,
         types=("i32", "i32", *types[:-1], "ptr", "ptr", types[-1]), block=(threads,), cluster=(c["cluster"] * c["group"],),
-        shared=_shared(r, c), chained=True,
+        shared=_shared(r, c), pdl=True,
     )
     return [first, *_column_sums(r, count // c["group"], element)]
 
@@ -333,4 +333,4 @@ def _column_sums(r: Rows, count: int, element: str) -> list[Launch]:
     }
     kernel = instance("norm_column_sums", element, together, across, height, deep)
     grid = (-(-columns // (across * together)), r.weight + r.bias)
-    return [Launch(kernel, grid, args, types=("i32", "i32", "ptr", "ptr", "ptr", "ptr"), block=(across, height), chained=True)]
+    return [Launch(kernel, grid, args, types=("i32", "i32", "ptr", "ptr", "ptr", "ptr"), block=(across, height), pdl=True)]

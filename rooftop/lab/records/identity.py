@@ -172,13 +172,16 @@ def _arguments(step: Step) -> list[Any]:
     return [int(v) if isinstance(v, bool) else _plain(v) for v in values]  # a kernel takes False as 0
 
 
+OLD = {"pdl": "chained"}  # names of fields of a launch as digests of records have them
+
+
 def _fields(value: Any) -> dict[str, Any]:
     """The fields of a dataclass that are not at their defaults."""
     found = {}
     for field in dataclasses.fields(value):
         default = field.default_factory() if field.default_factory is not dataclasses.MISSING else field.default
         if (one := getattr(value, field.name)) != default:
-            found[field.name] = _plain(one) if field.name not in ("kernel", "args") else None
+            found[OLD.get(field.name, field.name)] = _plain(one) if field.name not in ("kernel", "args") else None
     return found
 
 
