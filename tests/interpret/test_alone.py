@@ -125,3 +125,17 @@ def test_shapes_are_those_that_a_function_unpacks_and_asserts(tmp_path: Path) ->
     assert found.findings == () and not found.assumed and list(found.launches[0].values["x"].shape) == [2, 64, 32]
     never = launched(tmp_path, ASSERTS.replace("(16, 32, 128)", "()"), "attend")
     assert never.launches == [] and never.findings[0].kind == "refused"
+
+
+def test_of_several_ways_to_unpack_a_tensor_the_last_is_tried_too_and_a_tensor_of_which_nothing_is_said_is_as_the_one_before(tmp_path: Path) -> None:
+    ways = """
+def attend(q, k, v, weight):
+    if q.shape[0] == 7:
+        a, b = k.shape
+    else:
+        h, s, e, d = k.shape
+    assert v.ndim == len(weight.shape) + 3
+    copied[(k.numel() // 64,)](k, v, k.numel(), B=64)
+"""
+    (launch,) = launched(tmp_path, COPY.format(bound="n") + ways, "attend").launches
+    assert list(launch.values["x"].shape) == list(launch.values["y"].shape) == [2, 2, 32, 64]

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import ast
 import inspect
+import re
 import string
 import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from typing import Any
 
+WEIGHT = re.compile(r"weight|bias|gamma|beta|scale|^[wbg]$", re.I)
 LAST = (64, 32, 2, 2, 2)  # sizes of which nothing is said, from the last
 
 
 class _Said:
-    """Sizes by a word each, those that must be equal by one; numbers that some must be."""
+    """Sizes by a word each, those that must be equal by one; numbers that some must be. `last`: of several ways to unpack a tensor the last
+    counts, not the first."""
 
-    def __init__(self, tree: ast.AST, names: Sequence[str]) -> None:
+    def __init__(self, tree: ast.AST, names: Sequence[str], last: bool) -> None:
         self.names = names
         self.shapes: dict[str, list[str]] = {}
         self.same: dict[str, str] = {}
@@ -26,7 +29,7 @@ class _Said:
             if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Tuple) and (of := self._shape_of(node.value)):
                 words = [t.id if isinstance(t, ast.Name) and t.id != "_" else f"{of}.{i}" for i, t in enumerate(node.targets[0].elts)]
                 if not any(isinstance(t, ast.Starred) for t in node.targets[0].elts):
-                    self.shapes.setdefault(of, words)
+                    self.shapes[of] = words if last else self.shapes.get(of, words)
         held = [c for node in nodes for c in _held(node)]
         for left, right in held:  # x.dim() == 3
             if (of := self._rank_of(left)) and isinstance(right, ast.Constant) and isinstance(right.value, int):
@@ -111,19 +114,22 @@ def _held(node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr]]:
                     yield a, b
 
 
-def said(function: Callable[..., Any], names: Sequence[str]) -> tuple[list[str], dict[str, int]] | None:
+def said(function: Callable[..., Any], names: Sequence[str], last: bool = False) -> tuple[list[str], dict[str, int]] | None:
     """A letter for each size of these parameters' tensors, and the letters' sizes; None where the code says nothing of them. A tensor of
-    which it says nothing has the last size of the first."""
+    which it says nothing is as the one before; a weight has its last size."""
     target = getattr(getattr(function, "__self__", None), "forward", function) if getattr(function, "__name__", "") == "apply" else function
     try:
         tree = ast.parse(textwrap.dedent(inspect.getsource(inspect.unwrap(target))))
     except (OSError, TypeError, SyntaxError):
         return None
-    known = _Said(tree, names)
+    known = _Said(tree, names, last)
     if not any(n in known.shapes for n in names):
         return None
-    first = next(known.shapes[n] for n in names if n in known.shapes)
-    shapes = [[known.root(w) for w in known.shapes.get(n, first[-1:])] for n in names]
+    before, shapes = next(known.shapes[n] for n in names if n in known.shapes), []
+    for n in names:
+        own = known.shapes.get(n, before[-1:] if WEIGHT.search(n) else before)
+        before = before if WEIGHT.search(n) else own
+        shapes.append([known.root(w) for w in own])
     roots = list(dict.fromkeys(w for shape in shapes for w in shape))
     letters = dict(zip(roots, string.ascii_letters, strict=False))
     sizes = {

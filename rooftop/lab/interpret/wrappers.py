@@ -143,7 +143,8 @@ def calls(
         flat = iter(_tensors(["e:i64" if one else "e" for one in targets], {**sizes, "e": elements, "n": small}, dtype, seed))
         yield {**{p.name: own[p.name] if p.name in own else next(flat) for p in listed}, **more}
         return
-    if usual and open_ and (found := shapes.said(function, [p.name for p in open_])):
+    own_shapes = [shapes.said(function, [p.name for p in open_], last) for last in (False, True)] if usual and open_ else []
+    for found in [f for i, f in enumerate(own_shapes) if f is not None and f not in own_shapes[:i]]:
         family: Sequence[str] = [f"{letters}:i64" if one else letters for letters, one in zip(found[0], targets, strict=True)]
         made = iter(_tensors(family, {"n": 3, **found[1]}, dtype, seed))
         yield {**{p.name: own[p.name] if p.name in own else next(made) for p in listed}, **more}
