@@ -122,9 +122,12 @@ def simulate(what: Own, args: str | None, seed: int, budget: float, as_json: boo
     return code
 
 
+ASSUMED = "its kernels alone were launched, as is assumed from their code (--arg gives others):"
+
+
 def _show(ran: Ran) -> None:
     if ran.assumed and ran.launches:
-        echo("its kernels alone were launched, as is assumed from their code (--arg gives others):")
+        echo(ASSUMED)
     for x in ran.launches[:SHOWN]:
         echo(str(x))
     if len(ran.launches) > SHOWN:
@@ -149,6 +152,8 @@ def inspect(what: Own, archs: Sequence[str], kind: str, as_json: bool) -> int:
     if not ran.launches:
         _nothing(what, ran.findings)
         return _code(ran)
+    if ran.assumed:
+        echo(ASSUMED, err=True)
     devices = [inspector.device_of(int(a) if a.isdigit() else a) for a in archs]
     if kind:
         for x in ran.launches:
