@@ -46,8 +46,8 @@ def launches(path: Path, word: str, given: Mapping[str, Any], args: Sequence[str
         by_inner = _called(path, names, inner, given, watch, seed)
         found = by_inner if by_inner.launches else found
     own = tuple(f for f in ran.findings if f.kind == "host" and "SystemExit" not in f.text)
-    if not found.launches and (launch := alone.launched(names) if not word else {word: kernels[word]}):
-        return _alone(path, names, launch, given, watch, seed, (*own, *found.findings) if functions or own else absent)
+    if not found.launches and not own and (launch := alone.launched(names) if not word else {word: kernels[word]}):
+        return _alone(path, names, launch, given, watch, seed, found.findings if functions else absent)
     if not found.launches and (own or not found.findings):  # what it says of itself tells more than what was tried with it
         return replace(ran, findings=own or ran.findings)
     found = replace(found, findings=(*absent, *found.findings)) if absent and found.launches else found
