@@ -6,7 +6,7 @@
     python scripts/low_bits.py peers --out results/h200                 int4 beside humming and gemlite, where they are installed
 
 A section compiles on all cores first, writes OUT/low_bits_SECTION.json after every row, and stops after --seconds. Times are of the kernel clock, as `rooftop
-sweep` has it. N and K are those of models and, as often, multiples of 128 drawn from the seed."""
+sweep` has it. rooftop/lab/report/low_bits.py makes the tables. N and K are those of models and, as often, multiples of 128 drawn from the seed."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
-from statistics import geometric_mean, median
 from typing import Any
 
 from rooftop.core import registry
 from rooftop.core.spec import Case, Input
 from rooftop.core.sweeps import Sizes
 from rooftop.formats.number_formats import FORMATS
+from rooftop.lab.report import low_bits
 from rooftop.lab.timing import sweep
 
 LAYERS = (  # N, K of linear layers of Llama, Mistral, Qwen, Gemma and Phi
@@ -31,7 +31,6 @@ LAYERS = (  # N, K of linear layers of Llama, Mistral, Qwen, Gemma and Phi
     (3584, 18944), (10240, 8192),
 )
 WEIGHTS = (("int4", 128), ("int8", 0))  # format, group
-BANDS = ((1, 1), (16, 16), (64, 64), (128, 128), (256, 1023), (1024, 8192))  # of M
 LARGEST = 2 * 4096 * 8192 * 8192  # products of a point
 ROWS, COLUMNS = 16384, 8192  # of a tensor whose codes are timed
 WAYS = {"rows": (1, COLUMNS), "columns": (ROWS, 1), "tensor": (ROWS, COLUMNS), "groups of 128": (1, 128), "groups down": (128, 1), "blocks": (128, 128)}
@@ -51,7 +50,9 @@ class Timed:
         self.found: dict[str, Any] = {"device": self.device.name, "torch": torch.__version__, "seed": seed, "rows": []}
         self.base: sweep.Sweep | None = None
 
-    def runs(self, op: str, inputs: Callable[..., Mapping[str, Any]], points: Iterable[Mapping[str, int]], dtype: str, peers: Iterable[str]) -> sweep.Sweep:
+    def runs(
+        self, op: str, inputs: Callable[..., Mapping[str, Any]], points: Iterable[Mapping[str, int]], dtype: str, peers: tuple[str | None, ...]
+    ) -> sweep.Sweep:
         """A sweep of these points, with these peers alone."""
         made = [sweep.Point(dtype, tuple(p.items()), False) for p in points]
         run = sweep.Sweep(registry.op(op), Sizes(inputs, {n: (1, 1 << 40) for n, _ in made[0].sizes}, dtypes=(dtype,)), made, self.device, compiled=0)
@@ -94,7 +95,7 @@ def drawn(seed: int) -> list[dict[str, int]]:
     r = random.Random(f"{seed} low bits")
     found = []
     for k in range(12):
-        for low, high in BANDS:
+        for low, high in low_bits.BANDS:
             for f in range(len(WEIGHTS)):
                 n, wide = r.choice(LAYERS) if (k + f) % 2 else (128 * r.randint(16, 224), 128 * r.randint(16, 160))
                 m = 1 << r.randint(low.bit_length() - 1, high.bit_length() - 1) if k % 3 else r.randint(low, high)
@@ -104,7 +105,7 @@ def drawn(seed: int) -> list[dict[str, int]]:
     return found
 
 
-def products(t: Timed, seed: int, by: tuple[str, ...] = ("torch",), points: list[dict[str, int]] | None = None) -> None:
+def products(t: Timed, seed: int, by: tuple[str | None, ...] = ("torch",), points: list[dict[str, int]] | None = None) -> None:
     from rooftop.ops.quantized_matmul import _given
 
     def inputs(dtype: str, format: int, M: int, N: int, K: int) -> dict[str, Any]:
@@ -118,15 +119,6 @@ def products(t: Timed, seed: int, by: tuple[str, ...] = ("torch",), points: list
         sizes = dict(point.sizes)
         if found := t.row(run, i):
             t.keep({"format": WEIGHTS[sizes.pop("format") - 1][0], **sizes, **found})
-            if points:
-                print(f"M {sizes['M']:5} " + "  ".join(f"{n} {us / found['us']:.2f}" for n, us in found["peers"].items()), flush=True)
-    for format, _ in WEIGHTS if not points else ():
-        for low, high in BANDS:
-            x = [(r["peers"]["torch"] / r["us"], r) for r in t.found["rows"] if r["format"] == format and low <= r["M"] <= high and "torch" in r["peers"]]
-            if x:
-                least, at = min(x, key=lambda q: q[0])
-                where = " x ".join(str(at[n]) for n in "MNK")
-                print(f"{format} M {low}-{high}: {len(x)} points, over cuBLAS {geometric_mean(q for q, _ in x):.2f}, least {least:.2f} ({where})")
 
 
 def peers(t: Timed, seed: int) -> None:
@@ -135,7 +127,7 @@ def peers(t: Timed, seed: int) -> None:
 
 
 def codes(t: Timed, seed: int) -> None:
-    """Each over the copy of the bytes that it must move; a scale of the whole tensor needs a second read."""
+    """Each beside a copy of the bytes that the op reads and writes; of nvfp4 with the time of the tensor's scale."""
     del seed
     from rooftop.ops._quantize_cases import one
     from rooftop.ops.dequantize import _case
@@ -148,24 +140,14 @@ def codes(t: Timed, seed: int) -> None:
     scale = t.runs("tensor_scale", lambda dtype, rows: {"x": Input((rows, COLUMNS), dtype), "largest": NVFP4}, [{"rows": ROWS}], "bf16", ())
     t.compile([into, back, scale])
     own = t.row(scale, 0)
-    shares: list[tuple[float, str]] = []
     for i in sweep._scattered_order(len(ways)):
-        format, way, how = ways[i]
+        format, way, _ = ways[i]
         for name, run in (("quantize", into), ("dequantize", back)):
             if t.over() or not (found := t.row(run, i)):
                 continue
-            us, copy = float(found["us"] or 0), float(found["copy_us"] or 0)
             if name == "quantize" and format == "nvfp4" and own:
-                us, copy = us + float(own["us"] or 0), copy + float(own["copy_us"] or 0)
-            elif name == "quantize" and how == WAYS["tensor"]:
-                bits = FORMATS[format].bits
-                copy *= (32 + bits) / (16 + bits)
-            shares.append((copy / us, f"{name} {format} {way}"))
-            t.keep({"op": name, "format": format, "way": way, **found, "share": round(copy / us, 3)})
-    shares.sort()
-    if shares:
-        print(f"{len(shares)} ways, median {median(s for s, _ in shares):.2f} of the copy; " + ", ".join(f"{n} {s:.2f}" for s, n in shares if "nvfp4" in n))
-        print("below 0.80: " + (", ".join(f"{n} {s:.2f}" for s, n in shares if s < 0.8) or "none"))
+                found["share"] = (found["copy_us"] + own["copy_us"]) / (found["us"] + own["us"])
+            t.keep({"op": name, "format": format, "way": way, **found})
 
 
 def sparse(t: Timed, seed: int) -> None:
@@ -188,16 +170,11 @@ def sparse(t: Timed, seed: int) -> None:
         us = beside(t, bsr, point.case(bsr.of), dense)
         share = us["dense"] * sizes["percent"] / 100 / us["ours"]
         t.keep({"op": "spmm_bsr", **sizes, "us": us["ours"], "dense_us": us["dense"], "share": round(share, 3)})
-        print(f"blocks of {sizes['side']:3}, density {sizes['percent'] / 100}, x {sizes['N']}: {share:.2f} of the dense product times the density", flush=True)
     for i in range(len(few.points)):
         if t.over():
             break
         if found := t.row(few, i):
             t.keep({"op": "spmm_24", **dict(few.points[i].sizes), **found})
-    for n in (1, 8, 16, 32, 48, 64):
-        x = [q["peers"]["cublas"] / q["us"] for q in t.found["rows"] if q["op"] == "spmm_24" and q["N"] == n and "cublas" in q["peers"]]
-        if x:
-            print(f"2:4 of {n} columns: {len(x)} points, over cuBLAS {geometric_mean(x):.2f}, least {min(x):.2f}")
 
 
 def full(m: int, k: int, n: int, count: int) -> list[Callable[[], Any]]:
@@ -240,7 +217,9 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=120.0)
     given = parser.parse_args()
     given.out.mkdir(parents=True, exist_ok=True)
-    SECTIONS[given.section](Timed(given.out / f"low_bits_{given.section}.json", given.seed, given.seconds), given.seed)
+    timed = Timed(given.out / f"low_bits_{given.section}.json", given.seed, given.seconds)
+    SECTIONS[given.section](timed, given.seed)
+    print(low_bits.SECTIONS[given.section](timed.found["rows"]) if timed.found["rows"] else "nothing was timed")
 
 
 if __name__ == "__main__":

@@ -129,7 +129,7 @@ def _launched(joined: Any, subject: Any, names: list[str], device: Any) -> str:
         if name not in cases:
             return "gone"
         try:
-            problem = joined.asked.problem(subject.op, cases[name], device)
+            problem = joined.memo.problem(subject.op, cases[name], device)
             config, steps = identity._prepared(subject.implementation, problem)
             found.append([identity.launched(subject.implementation, problem, config, steps), code(subject.implementation, steps)])
         except Exception as error:
@@ -249,10 +249,10 @@ def give(r: Any) -> None:
     if r["kind"] == "ceiling":
         r.table["digest"] = roofline.digest(roofline.part_of(r))  # type: ignore[arg-type]
     elif r["kind"] == "sweep":
-        made = {n: identity.of(*swept.made_by(r, n), device_of(r), known().asked) for n in r["digests"]}  # type: ignore[misc]
+        made = {n: identity.of(*swept.made_by(r, n), device_of(r), known().memo) for n in r["digests"]}  # type: ignore[misc]
         r.table["digests"], r.table["sources"] = {n: i.digest for n, i in made.items()}, {n: i.source for n, i in made.items()}
     elif r["kind"] in KINDS:
-        r.table.update(identity.of(*cases_of(r), device_of(r), known().asked).facts)
+        r.table.update(identity.of(*cases_of(r), device_of(r), known().memo).facts)
 
 
 def add_machine(given: list[Any], until: float) -> None:
@@ -268,7 +268,7 @@ def add_machine(given: list[Any], until: float) -> None:
     for r in sorted(todo, key=rank):
         if time.monotonic() > until:
             break
-        if (found := identity.machine(*cases_of(r), device_of(r), known().asked)) is not None:
+        if (found := identity.machine(*cases_of(r), device_of(r), known().memo)) is not None:
             r.table["machine"] = found
 
 

@@ -380,7 +380,7 @@ class Head:
         return Launch(
             kernel=self.kernel_name(head.kernel, scope), grid=self._extents(head.grid, "grid", (2**31 - 1, 65535, 65535), scope),
             args=args, types=types, block=block, cluster=self._extents(head.cluster, "cluster", (16, 16, 16), scope),
-            shared=0 if head.shared == "0" else integer(head.shared, scope), chained=head.chained and scope["arch"] >= 90, cooperative=head.cooperative,
+            shared=0 if head.shared == "0" else integer(head.shared, scope), pdl=head.pdl and scope["arch"] >= 90, cooperative=head.cooperative,
         )
 
     def _extents(self, texts: Sequence[str], what: str, most: Sequence[int], scope: Scope) -> tuple[int, ...]:

@@ -63,6 +63,6 @@ class LaunchHead:
     when: str | None = None
     cluster: tuple[str, ...] = ()
     shared: str = "0"
-    chained: bool = False
+    pdl: bool = False
     args: tuple[Arg, ...] | None = None
     cooperative: bool = False

@@ -40,10 +40,15 @@ def read(path: Path) -> str:
     source."""
     content = whole_file.regular(path, SOURCE)
     try:
-        return content.decode("utf-8").replace("\r\n", "\n").replace("\r", "\n")
+        return lines(content.decode("utf-8"))
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
         raise HeadError(f"{path}:{line}: not UTF-8 ({error.reason}); save the file as UTF-8") from None
+
+
+def lines(text: str) -> str:
+    """A source as compilers read it: line feeds alone, right behind the backslashes that continue a line, and no mark of its byte order."""
+    return re.sub(r"\\[ \t]+\n", r"\\\n", text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n"))
 
 
 def split(text: str, path: str) -> tuple[str, int]:
@@ -167,7 +172,7 @@ _KEYS = {
     "config": dict, "configs": list, "choice": list, "valid": str, "scratch": dict, "launch": list, "implementation": str,
     "let": dict, "python": list, "tensors": list, "without": list, "ops": list,
 }
-_LAUNCH_KEYS = {"kernel", "grid", "block", "when", "cluster", "shared", "chained", "cooperative", "args"}
+_LAUNCH_KEYS = {"kernel", "grid", "block", "when", "cluster", "shared", "pdl", "cooperative", "args"}
 _TAKEN = frozenset({"sms", "card", "arch", "T", "op"})  # names defined in every expression
 
 
@@ -299,12 +304,12 @@ def _launch_heads(tables: list[dict[str, Any]], path: str) -> Iterator[LaunchHea
             for text, limit in zip(texts(key), most, strict=False):
                 if not names(text) and not 1 <= integer(text, {}) <= limit:
                     raise HeadError(f"{where}: {key} {text[:40]!r} is out of range; it must be 1 to {limit}")
-        for key in ("chained", "cooperative"):
+        for key in ("pdl", "cooperative"):
             if not isinstance(table.get(key, False), bool):
                 raise HeadError(f"{where}: {key} must be true or false; given {table[key]!r}")
         yield LaunchHead(
             kernel=table["kernel"], grid=texts("grid"), block=texts("block"), cluster=texts("cluster"), when=table.get("when"),
-            shared=shared, chained=table.get("chained", False),
+            shared=shared, pdl=table.get("pdl", False),
             args=tuple(_arg(a, path) for a in table["args"]) if "args" in table else None, cooperative=table.get("cooperative", False),
         )
 

@@ -58,7 +58,7 @@ def _clusters(driver: Any, cluster: Sequence[int]) -> Any:
 def _attributes(driver: Any, launch: Launch, clusters: bool) -> list[Any]:
     """The driver's launch attributes, without the geometry."""
     found = [_clusters(driver, launch.cluster)] if clusters else []
-    if launch.chained:
+    if launch.pdl:
         found.append(_attribute(driver, "PROGRAMMATIC_STREAM_SERIALIZATION"))
         found[-1].value.programmaticStreamSerializationAllowed = 1
     if launch.cooperative:

@@ -350,7 +350,7 @@ class Launch:
     `cooperative`: a cooperative launch: all blocks are resident and may wait for each other (`cooperative_groups::this_grid().sync()`); a
     grid with more blocks is refused.
 
-    `chained`: programmatic dependent launch (from sm_90 on; below it has no effect): the kernel may start before the preceding kernel in
+    `pdl`: programmatic dependent launch (from sm_90 on; below it has no effect): the kernel may start before the preceding kernel in
     the stream, whatever kernel that is, has completed. Every thread must wait for it (`gdc_wait`, `griddepcontrol.wait`) before its first
     access of global memory, without exception; `rooftop inspect` checks the machine code. After the wait a kernel may release the dependent
     kernel (`gdc_launch_dependents`, `griddepcontrol.launch_dependents`); otherwise it is released when this kernel completes."""
@@ -364,7 +364,7 @@ class Launch:
     block: tuple[int, ...] = (1,)
     cluster: tuple[int, ...] = ()
     shared: int = 0
-    chained: bool = False
+    pdl: bool = False
     cooperative: bool = False
     options: Mapping[str, Any] = field(default_factory=dict)
 

@@ -144,7 +144,7 @@ def _of_values(kernel: Any, values: Mapping[str, Any], arch: int | str, options:
 
 def options_of(launch: Launch) -> dict[str, Any]:
     """The options for Triton's backend that a launch gives."""
-    stated = {"launch_pdl": launch.chained, "launch_cooperative_grid": launch.cooperative}
+    stated = {"launch_pdl": launch.pdl, "launch_cooperative_grid": launch.cooperative}
     return {**DEFAULTS, "num_warps": launch.warps, "num_stages": launch.stages, **{k: v for k, v in stated.items() if v}, **launch.options}
 
 

@@ -245,7 +245,7 @@ def _same_binary(
             facts.append((name, value, meta.dtype, meta.align % ALIGN == 0))
         else:
             facts.append((name, seen_as(launch.kernel, name, value), value in runtime_floats if isinstance(value, str) else value is None))
-    stated = (launch.warps, launch.stages, launch.chained, launch.cooperative, *sorted(launch.options.items()))
+    stated = (launch.warps, launch.stages, launch.pdl, launch.cooperative, *sorted(launch.options.items()))
     key = (launch.kernel, device, stated, tuple(names), tuple(facts))
     try:
         hash(key)

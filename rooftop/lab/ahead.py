@@ -29,7 +29,7 @@ def compile_first(todo: Iterable[tuple[Subject, Case]], device: Device) -> int:
 
     What does not compile is left to the run, which says why."""
     programs: set[tuple[CudaImplementation, tuple[str, ...]]] = set()
-    jobs: dict[str, tuple[str, Case]] = {}  # of the Triton binaries that are not marked as compiled: what makes each
+    jobs: dict[str, tuple[str, Case, Mapping[str, Any]]] = {}  # of the Triton binaries that are not marked as compiled: what makes each
     binaries: set[str] = set()
     for subject, case in todo:
         kernel = subject.implementation
@@ -42,7 +42,7 @@ def compile_first(todo: Iterable[tuple[Subject, Case]], device: Device) -> int:
         else:
             new = {t for t in _texts(kernel, problem, config) if t not in binaries}
             binaries |= new
-            jobs |= {t: (word_of(subject), case) for t in new if not _mark(t).exists()}
+            jobs |= {t: (word_of(subject), case, kernel.config_dict(config)) for t in new if not _mark(t).exists()}
     waiting = _triton(jobs, device)
     compile_many([k.compile_job(names, device.target) for k, names in programs])
     for text, done in waiting.items():
@@ -103,18 +103,21 @@ def word_of(subject: Subject) -> str:
     return subject.rung.name if subject.rung else kernel.name  # a file may hold kernels of several ops
 
 
-def _triton(jobs: dict[str, tuple[str, Case]], device: Device) -> dict[str, Future[bool]]:
-    """One job a subject and case, however many binaries it makes."""
+def _triton(jobs: Mapping[str, tuple[str, Case, Mapping[str, Any]]], device: Device) -> dict[str, Future[bool]]:
+    """One job a subject, case and config, however many binaries it makes."""
     if len(jobs) <= FEW:
         return {}
     # spawned: a forked process would share this one's CUDA context
     pool = ProcessPoolExecutor(min(settings.load().jobs, len(jobs)), mp_context=multiprocessing.get_context("spawn"))
-    asked: dict[tuple[str, str], Future[bool]] = {}
-    for word, case in jobs.values():
-        if (word, case.id) not in asked:
-            asked[word, case.id] = pool.submit(compile_triton, word, case, device)
+    started: dict[tuple[str, str, str], Future[bool]] = {}
+    found = {}
+    for text, (word, case, values) in jobs.items():
+        key = word, case.id, str(values)
+        if key not in started:
+            started[key] = pool.submit(compile_triton, word, case, device, values)
+        found[text] = started[key]
     pool.shutdown(wait=False)
-    return {text: asked[word, case.id] for text, (word, case) in jobs.items()}
+    return found
 
 
 def compile_triton(word: str, case: Case, device: Device, values: Mapping[str, Any] | None = None) -> bool:

@@ -16,8 +16,8 @@ from rooftop.core.implementation import Implementation
 from rooftop.core.names import RegistryError
 from rooftop.core.spec import Case, Device, Problem
 from rooftop.lab.records import identity
-from rooftop.lab.records.identity import Asked as Asked
 from rooftop.lab.records.identity import Identity
+from rooftop.lab.records.identity import Memo as Memo
 
 
 @dataclass(frozen=True)
@@ -61,19 +61,19 @@ class Subject:
         assert self.implementation is not None, f"{self.name} is no kernel"
         return Call.of(self.op, self.implementation, self.op.problem(case, device))
 
-    def supports(self, case: Case, device: Device, asked: Asked | None = None) -> str | None:
-        """None, or the reason why it cannot take the case. `asked`: what was worked out for other subjects; grows."""
+    def supports(self, case: Case, device: Device, memo: Memo | None = None) -> str | None:
+        """None, or the reason why it cannot take the case. `memo`: what was worked out for other subjects; grows."""
         if self.implementation is None:
             return None
-        return self.implementation.supports((asked or Asked()).problem(self.op, case, device))
+        return self.implementation.supports((memo or Memo()).problem(self.op, case, device))
 
-    def identity(self, case: Case, device: Device, asked: Asked | None = None) -> Identity:
-        """What a record of it depends on. `asked`: what was worked out for other subjects; grows."""
-        return identity.of(self, [case], device, asked)
+    def identity(self, case: Case, device: Device, memo: Memo | None = None) -> Identity:
+        """What a record of it depends on. `memo`: what was worked out for other subjects; grows."""
+        return identity.of(self, [case], device, memo)
 
-    def digest(self, case: Case, device: Device, asked: Asked | None = None) -> str:
+    def digest(self, case: Case, device: Device, memo: Memo | None = None) -> str:
         """Hash of all that what is computed, compiled or counted of it depends on: a key of caches."""
-        return self.identity(case, device, asked).key
+        return self.identity(case, device, memo).key
 
 
 def implementations(op: Contract) -> list[Subject]:

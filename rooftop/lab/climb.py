@@ -160,18 +160,18 @@ def _targets(s: candidates.Subject) -> tuple[int, ...]:
 
 
 def report_facts(
-    compute: bool = True, say: Callable[[str], None] = lambda text: None, asked: candidates.Asked | None = None, answers: data.Digests | None = None
+    compute: bool = True, say: Callable[[str], None] = lambda text: None, memo: candidates.Memo | None = None, answers: data.Digests | None = None
 ) -> tuple[Mapping[tuple[str, int], Any], int]:
     """Facts of every rung for every target, and how many are missing: without `compute` those that were found before.
 
     asked     what was worked out of problems and contracts; grows
     answers   where facts were kept before (rooftop.lab.report.known); grows"""
-    asked, answers = asked or candidates.Asked(), {} if answers is None else answers
+    memo, answers = memo or candidates.Memo(), {} if answers is None else answers
     wanted = [(s, arch) for name in registry.ladder_names() for s in candidates.rungs(registry.ladder(name)) for arch in _targets(s)]
     if compute:
-        jobs = [(s, inspector.inspect_case(s, None, arch, asked), arch) for s, arch in wanted]
+        jobs = [(s, inspector.inspect_case(s, None, arch, memo), arch) for s, arch in wanted]
         return inspector.many(jobs, lambda job, f: say(f"compiling {job[0].name}")), 0
-    found = known.facts(wanted, asked, answers)
+    found = known.facts(wanted, memo, answers)
     return found, len(wanted) - len(found)
 
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 DTYPES = ("f32", "f16", "bf16", "i32", "i64")
 TORCH = ("float32", "float16", "bfloat16", "int32", "int64")
 NAN = ("largest", "smallest", "error")
+CROWDED = 8  # one in so many words with an equal element: too many to be listed
 LONGEST = 2**31 - 2**16  # elements of a row: an index and a block's last round fit 31 bits
 
 
@@ -86,7 +87,7 @@ def first_by_torch(x: Tensor, k: int, largest: bool) -> Tensor | None:
 
     x = x.detach()
     if x.element_size() == 2:  # most rows of these dtypes have equal values
-        return _first_by_number(x, k, largest)
+        return _first_of_many_equal(x, k, largest)
     values, found = x.topk(min(k + 1, x.shape[-1]), -1, largest)
     a, b = values[..., 1:], values[..., :-1]
     tied = (a == b).any(-1)
@@ -101,18 +102,47 @@ def first_by_torch(x: Tensor, k: int, largest: bool) -> Tensor | None:
     return found.contiguous()
 
 
-def _first_by_number(x: Tensor, k: int, largest: bool) -> Tensor:
-    """The same of dtypes of at most 32 bits, by numbers that no two elements of a row share: the value's place among all, then the
-    index."""
+def _first_of_many_equal(x: Tensor, k: int, largest: bool) -> Tensor:
+    """The same where most rows have equal values: torch.topk gives the values, and the elements before the last of them; those equal to the
+    last are searched for, eight bytes of the comparison at a time, and the first of them taken."""
     import torch
 
     n = x.shape[-1]
+    flat = x.reshape(-1, n)
+    values, found = flat.topk(k, -1, largest)
+    last = values[:, -1:]
+    equal = flat == last
+    if x.is_floating_point() and bool(last.isnan().any()):
+        equal |= flat.isnan() & last.isnan()
+    equal = torch.nn.functional.pad(equal, (0, -n % 8)).contiguous()
+    eights = equal.view(torch.int64)
+    row, word = eights.nonzero(as_tuple=True)
+    if row.numel() > eights.numel() // CROWDED:
+        return _first_by_number(x, k, largest)
+    hit, byte = eights[row, word].unsqueeze(-1).view(torch.bool).nonzero(as_tuple=True)
+    row, place = row[hit], word[hit] * 8 + byte
+    rank = torch.arange(row.numel()) - torch.searchsorted(row, torch.arange(flat.shape[0]))[row]  # among the row's equal ones
+    before = k - ((values == last) | (values.isnan() & last.isnan()) if x.is_floating_point() else values == last).sum(-1)
+    at = before[row] + rank
+    taken = at < k
+    found[row[taken], at[taken]] = place[taken]  # topk's values are in order: the places after those before the last
+    order = _first_by_number(flat.gather(-1, found), k, largest, found)
+    return order.view(*x.shape[:-1], k)
+
+
+def _first_by_number(x: Tensor, k: int, largest: bool, place: Tensor | None = None) -> Tensor:
+    """The same of dtypes of at most 32 bits, by numbers that no two elements of a row share: the value's place among all, then the
+    index. `place`: the indices of the elements, 0, 1, ... if None."""
+    import torch
+
+    n = x.shape[-1] if place is None else LONGEST
     short = x.element_size() == 2 and n <= 1 << 16
     bits = (x + 0.0 if short else x.float() + 0.0).contiguous().view(torch.int16 if short else torch.int32) if x.is_floating_point() else x
     if x.is_floating_point():  # -0.0 + 0.0 is +0.0
         bits = torch.where(bits < 0, bits ^ (2**15 - 1 if short else 2**31 - 1), bits)
         bits = bits.masked_fill_(x.isnan(), 2**15 - 1 if short else 2**31 - 1)
-    place = torch.arange(n, dtype=torch.int32 if short else torch.int64)
+    if place is None:
+        place = torch.arange(n, dtype=torch.int32 if short else torch.int64)
     last = (1 << 16) - 1 if short else (1 << 31) - 1
     number = bits.to(place.dtype) << (16 if short else 31)
     number |= last - place if largest else place

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 FEW, MANY = 8, 64  # columns; rows
 PART, LONG = 1 << 16, 256  # elements: 256 KiB of float32; columns
+NEARLY_EQUAL = 0.5  # of a row's variance and eps, the share of eps from which its elements count as equal
 
 
 def layer_norm(
@@ -114,26 +115,54 @@ def cpu(x: Tensor, residual: Tensor | None, weight: Tensor | None, bias: Tensor 
 
 
 def cpu_backward(dy: Tensor, ds: Tensor | None, s: Tensor, weight: Tensor | None, bias: Tensor | None, dims: int, eps: float) -> Any:
-    """Of rows from which the mean is taken beforehand: of equal elements exactly zeros are left. The gradients of few columns cancel to
-    nothing but rounding: in float64."""
+    """By torch's own function; where a mean is far from 0, of rows from which it is taken beforehand, and so of equal elements, of which
+    exactly zeros are left. The gradients of few columns cancel to nothing but rounding: in float64."""
+    import torch
+
     if not s.numel():
         return NotImplemented
     if prod(s.shape[s.dim() - dims :]) <= FEW:
         w, b = (t if t is None else t.double() for t in (weight, bias))
         found = backward(dy.double(), ds if ds is None else ds.double(), s.double(), w, b, dims, eps)
     else:
-        found = _in_parts(dy, ds, s, weight, dims, eps)
+        w = torch.ones(s.shape[s.dim() - dims :]) if weight is None else weight.float()
+        found = (_by_torch(dy, ds, s, w, eps) if w.numel() >= LONG else None) or _in_parts(dy, ds, s, w, dims, eps)
     return tuple(None if like is None else t.to(like.dtype).view(like.shape) for t, like in zip(found, (s, weight, bias), strict=True))
 
 
-def _in_parts(dy: Tensor, ds: Tensor | None, s: Tensor, weight: Tensor | None, dims: int, eps: float) -> tuple[Tensor, Tensor, Tensor]:
+def _by_torch(dy: Tensor, ds: Tensor | None, s: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor] | None:
+    """MANY rows at a time, for which torch adds up the gradients of the weights well enough, in float32; None where a row's mean is far from
+    0, or its elements are equal but for rounding."""
+    import torch
+
+    columns = weight.numel()
+    w, g, x = weight.reshape(columns), dy.reshape(-1, columns), s.reshape(-1, columns)
+    own, rows = [], []
+
+    def gradients(g: Tensor, x: Tensor, mean: Tensor, scale: Tensor, wanted: list[bool]) -> Any:
+        return torch.ops.aten.native_layer_norm_backward(g, x, [columns], mean, scale, w, w, wanted)
+
+    for i in range(0, x.shape[0], MANY):
+        part, flow = x[i : i + MANY].float(), g[i : i + MANY].float()
+        _, mean, scale = _forward(part, 1, w, w, eps)
+        if far(mean, scale) or bool((scale.square() * eps > NEARLY_EQUAL).any()):
+            return None
+        rows.append((mean, scale))
+        own.append(gradients(flow, part, mean, scale, [False, True, True])[1:])
+    mean, scale = (torch.cat(parts) for parts in zip(*rows, strict=True))
+    dx = gradients(g, x, mean, scale, [True, False, False])[0]
+    dweight, dbias = (torch.stack(parts).sum(0) for parts in zip(*own, strict=True))
+    return dx if ds is None else dx.float() + ds.reshape(-1, columns), dweight, dbias
+
+
+def _in_parts(dy: Tensor, ds: Tensor | None, s: Tensor, weight: Tensor, dims: int, eps: float) -> tuple[Tensor, Tensor, Tensor]:
     """Some rows at a time, which a core's cache holds: what one pass leaves there, the next one finds. Torch adds up what the weights get of
     MANY rows well enough; so few short rows are not worth a call, and of more of them products are summed."""
     import torch
 
     columns = prod(s.shape[s.dim() - dims :])
     rows = s.numel() // columns
-    dx, w = torch.empty(rows, columns), torch.ones(columns) if weight is None else weight.float().reshape(columns)
+    dx, w = torch.empty(rows, columns), weight.reshape(columns)
     flat = [t if t is None else t.reshape(rows, columns) for t in (dy, ds, s)]
     sums, few = [], columns >= LONG
     step = MANY if few else PART // columns

@@ -330,7 +330,7 @@ def _cases() -> list[Case]:
         case(f"{r}x128256 {name}", tags="bench model", **call((r, 128256), "f32", **ways[name])) for r in (1, 1024)
         for name in ("plain", "k 50, p 0.9")
     ]
-    bench += [
+    bench += [case("64x128256 p 0.9", tags="bench model", **call((64, 128256), "bf16", **ways["p 0.9"]))] + [
         case(f"1x131072 {name}", tags="bench", **call((1, 131072), d, **ways[name])) for d in ("f32", "bf16")
         for name in ("p 0.9", "k 50, p 0.9")
     ]

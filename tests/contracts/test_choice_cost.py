@@ -19,11 +19,7 @@ CARD = TARGETS["h200"]
 # problems of this card are in no cache, nor what a model has computed from the number of multiprocessors
 LIKE_IT = dataclasses.replace(CARD, name="another card like it", sms=CARD.sms - 1)
 MOST = 200
-# A model predicts the times of many tiles (products, attention); two models compare divisions of a row among threads and among blocks (norms' backwards).
-MORE = {
-    **dict.fromkeys(("matmul", "int_matmul", "scaled_matmul", "quantized_matmul", "attention"), 800),
-    **dict.fromkeys(("rms_norm_bwd", "layer_norm_bwd"), 300),
-}
+MORE = dict.fromkeys(("matmul", "int_matmul", "scaled_matmul", "quantized_matmul", "attention"), 800)  # a model predicts the times of many tiles
 
 
 def calls(op: Contract, problem: Any) -> int:

@@ -225,14 +225,14 @@ def test_a_map_of_a_tensor_that_the_op_has_not_is_an_error() -> None:
 
 def test_a_cooperative_launch_and_its_options_are_said_to_the_driver() -> None:
     driver = Driver()
-    plain = Launch("k", (64,), {}, cluster=(4,), chained=True, cooperative=True, options={"carveout": 80, "spread": True})
+    plain = Launch("k", (64,), {}, cluster=(4,), pdl=True, cooperative=True, options={"carveout": 80, "spread": True})
     prepared(driver, plain, ())(3, ())
     found = dict(driver.attributes)
     assert set(found) == {"CLUSTER_DIMENSION", "PROGRAMMATIC_STREAM_SERIALIZATION", "COOPERATIVE", "CLUSTER_SCHEDULING_POLICY_PREFERENCE",
                           "PREFERRED_SHARED_MEMORY_CARVEOUT"}
     assert found["COOPERATIVE"].value.cooperative == 1 and found["PREFERRED_SHARED_MEMORY_CARVEOUT"].value.sharedMemCarveout == 80
     assert (found["CLUSTER_DIMENSION"].value.clusterDim.x, driver.launches[-1][0]) == (4, 3)
-    prepared(driver, replace(plain, cluster=(1,), chained=False, cooperative=False, options={}), ())(3, ())
+    prepared(driver, replace(plain, cluster=(1,), pdl=False, cooperative=False, options={}), ())(3, ())
     assert driver.attributes == []
     with pytest.raises(ValueError, match=r"options are maxnreg; a launch of CUDA C\+\+ takes carveout, spread"):
         prepared(driver, replace(plain, options={"maxnreg": 64}), ())

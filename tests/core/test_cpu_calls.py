@@ -16,6 +16,7 @@ import rooftop
 from rooftop.core.op import Calls, Op
 from rooftop.core.spec import Input, Work, case
 from rooftop.lab.check import checker, judgement
+from rooftop.ops import _ordering
 
 
 def op(name: str, **changes: Any) -> Op:
@@ -155,3 +156,26 @@ def test_functional_transforms_differentiate_the_reference() -> None:
 def test_functional_transforms_keep_the_dtype() -> None:
     rows = torch.randn(3, 6).bfloat16()
     assert torch.func.vmap(rooftop.softmax)(rows).dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("filled", ["normal", "few values", "NaN", "zeros of both signs"])
+def test_first_of_equal_elements_of_16_bits(dtype: torch.dtype, filled: str) -> None:
+    """The order of values, then of indices, whatever torch.topk takes of equal ones; of any strides and lengths."""
+    made = torch.randn(60, 333)
+    made = {
+        "normal": made, "few values": made.round(), "NaN": made.where(made > -0.5, float("nan")), "zeros of both signs": made.sign() * 0.0,
+    }[filled].to(dtype)
+    for x in (made, made.t(), made[:, ::2], made[:4, :7], made[0], made.view(3, 20, 333)):
+        for k in {1, min(9, x.shape[-1]), x.shape[-1]}:
+            for largest in (True, False):
+                assert torch.equal(_ordering.first_by_torch(x, k, largest), _ordering.ordered(x, None, largest, "largest")[..., :k])
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_a_matrix_of_16_bits_times_a_vector_adds_up_in_float32(dtype: torch.dtype) -> None:
+    for a in (torch.randn(70, 5000).to(dtype), torch.randn(5000, 70).to(dtype).t()):
+        x = torch.randn(5000).to(dtype)
+        torch.testing.assert_close(rooftop.gemv(a, x).double(), a.double() @ x.double(), rtol=2**-8, atol=0.05)
+        ones = torch.ones(a.shape[1], dtype=dtype)
+        assert rooftop.gemv(torch.ones_like(a), ones).float().allclose(torch.full((70,), 5000.0).to(dtype).float())

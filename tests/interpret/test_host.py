@@ -39,8 +39,9 @@ def test_a_program_runs_as_it_is(capfd: pytest.CaptureFixture[str]) -> None:
     found = host.program(FILES / "softmax.py")
     assert found.findings == () and "right" in capfd.readouterr().err
     (launch,) = found.launches
-    assert (launch.name, launch.grid, launch.times, launch.programs) == ("rows", (5,), 2, 10)  # once for its check, once for its clock
-    assert launch.options == {"num_warps": 8} and launch.loaded == launch.stored == 2 * 5 * 781 * 4
+    assert (launch.name, launch.grid, launch.times, launch.programs) == ("rows", (5,), 2, 5)
+    assert launch.repeated == 1 and not launch.cut  # once for its check; its clock times the same again
+    assert launch.options == {"num_warps": 8} and launch.loaded == launch.stored == 5 * 781 * 4
     assert not torch.cuda.is_available() and torch.empty(1).device.type == "cpu"
 
 
@@ -53,6 +54,7 @@ def test_a_program_runs_as_it_is(capfd: pytest.CaptureFixture[str]) -> None:
      ("n", "copied[(1,)](torch.ones(8).cuda(), torch.ones(8).cuda(), 8, B=64, num_wraps=4)", "launch", "unknown is 'num_wraps'"),
      ("n", "assert (copy(torch.ones(9).cuda()) == 2).all(), 'not two'", "host", "AssertionError: not two"),
      ("n", "import sys; sys.exit(3)", "host", "it ends the process: SystemExit: 3"),
+     ("n", "import sys; n = sys.argv[1:] or sys.exit(2)", "refused", "(2) before any launch: --args 'WORD WORD' gives it arguments"),
      ("n", "import nosuchmodule.part as part\npart.look(copy)", "absent", ":14: part.look(copy): the module nosuchmodule.part is not installed")],
 )
 def test_what_is_wrong_is_found_with_its_line(bound: str, call: str, kind: str, says: str, tmp_path: Path) -> None:
@@ -62,6 +64,29 @@ def test_what_is_wrong_is_found_with_its_line(bound: str, call: str, kind: str, 
         lines = (COPY.format(bound=bound) + call).splitlines()
         said = "copied[" if "copy(torch.ones(100))" in call else call
         assert finding.line == 1 + next(i for i, line in enumerate(lines) if said in line)
+
+
+def test_a_launch_is_left_out_only_where_memory_is_as_it_was(tmp_path: Path) -> None:
+    """Each turn's output is fresh memory; `total` grows in each turn, and the file's own assertions say what must be there."""
+    found = ran(tmp_path, f"""{HEAD}
+@triton.jit
+def add(x, y, by, B: tl.constexpr):
+    at = tl.arange(0, B)
+    tl.store(y + at, tl.load(x + at) + by)
+x, total = torch.ones(64, device="cuda"), torch.zeros(64, device="cuda")
+for i in range(5):
+    y = torch.empty_like(x)
+    add[(1,)](x, y, 1, B=64)
+    assert (y == 2).all()
+    add[(1,)](total, total, 0.5, B=64)
+assert (total == 2.5).all()
+add[(1,)](x, x[:], 1, B=64)
+assert (x == 2).all()
+add[(1,)](x, y, 1, B=64)
+assert (y == 3).all()
+""")
+    assert found.findings == ()
+    assert [(x.values["by"], x.times, x.repeated) for x in found.launches] == [(1, 7, 4), (0.5, 5, 0)]
 
 
 def test_tensors_are_where_they_would_be(tmp_path: Path) -> None:

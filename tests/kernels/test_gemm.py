@@ -103,7 +103,7 @@ def test_the_pieces_of_a_tile_are_added(config: Config, shape: tuple[int, int, i
     result = result[:rows, :columns]
     tensors["out"].copy_(result.t() if config.SWAP else result)
     before = tensors["out"].clone()
-    launch = _product_launches.launches(product, config, chained=False)[-1]
+    launch = _product_launches.launches(product, config, pdl=False)[-1]
     assert launch.kernel is gemm_epilogue.add_pieces
     tensors["parts"] = parts
     interpreter.run(launch.kernel, launch.grid, {n: tensors[v] if isinstance(v, str) else v for n, v in launch.args.items()}, readonly={"parts", "bias"})

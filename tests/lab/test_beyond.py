@@ -10,7 +10,7 @@ from _report import Strict, make
 from _support import committed
 
 from rooftop.core import registry
-from rooftop.lab.candidates import Asked
+from rooftop.lab.candidates import Memo
 from rooftop.lab.report import beyond, ladder_text
 from rooftop.lab.report.data import Gatherer
 from rooftop.lab.report.ladder_cases import headline_of
@@ -47,9 +47,9 @@ def test_of_plain_torch_and_of_a_ladder_that_is_the_shipped_kernel_nothing_is_sa
     ladder = registry.ladder("gelu_cuda")
     op, rung = registry.op("gelu"), ladder.rungs[0]
     case = next(c for c in op.cases if "bench" in c.tags)
-    assert list(beyond.lines(ladder, op, None, case, Asked())) == []
+    assert list(beyond.lines(ladder, op, None, case, Memo())) == []
     alone = registry.Ladder(**{**ladder.__dict__, "rungs": (rung,)})
-    assert list(beyond.lines(alone, op, rung.implementation, case, Asked())) == []
+    assert list(beyond.lines(alone, op, rung.implementation, case, Memo())) == []
 
 
 GRADUAL = ("attention_fwd", "hgemm_hopper", "layer_norm_cuda", "reduce_cuda", "rms_norm_cuda", "softmax_cuda", "topk_cuda")

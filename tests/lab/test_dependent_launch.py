@@ -1,4 +1,4 @@
-"""Chained launches in the machine code: whoever may begin before the launch before it has ended waits for it before anything else."""
+"""Programmatic dependent launches in the machine code: whoever may begin before the launch before it has ended waits for it before anything else."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ SPEAKING = sorted(name for name, found in EVERY.items() if speaks(found))
 
 
 def representatives(subject: Subject) -> list[tuple[Problem, Launch]]:
-    """One launch of each kernel, chained and not, of the first case that makes it."""
+    """One launch of each kernel, with pdl and without, of the first case that makes it."""
     found: dict[tuple[str, bool], tuple[Problem, Launch]] = {}
     assert subject.implementation is not None
     for case in subject.op.cases:
@@ -47,13 +47,13 @@ def representatives(subject: Subject) -> list[tuple[Problem, Launch]]:
         if subject.implementation.supports(problem) is None and not subject.op.idle(problem):  # where nothing is to be written, none is launched
             for launch in subject.implementation.launches(problem, subject.implementation.resolve(problem)[0]):
                 kernel = launch.kernel.partition("<")[0] if isinstance(launch.kernel, str) else launch.kernel.__name__
-                found.setdefault((kernel, launch.chained), (problem, launch))
+                found.setdefault((kernel, launch.pdl), (problem, launch))
     return list(found.values())
 
 
 @pytest.mark.sampled("binaries", "{name}")
 @pytest.mark.parametrize("name", SPEAKING)
-def test_every_kernel_that_is_chained_waits_first_and_no_other_waits(name: str) -> None:
+def test_every_kernel_with_pdl_waits_first_and_no_other_waits(name: str) -> None:
     implementation = EVERY[name]
     subject = Subject(name, registry.op(implementation.op), implementation)
     launches = representatives(subject)
@@ -65,16 +65,16 @@ def test_every_kernel_that_is_chained_waits_first_and_no_other_waits(name: str) 
     else:
         made = [implementation.machine_code(p, launch, implementation.scratch(p, implementation.resolve(p)[0])) for p, launch in launches]
         found = [binary.facts(one.cubin, one.symbol) for one in made]
-    assert [line for (_, launch), f in zip(launches, found, strict=True) for line in faults(f.kernel, f.before_wait, launch.chained)] == []
+    assert [line for (_, launch), f in zip(launches, found, strict=True) for line in faults(f.kernel, f.before_wait, launch.pdl)] == []
 
 
-def test_who_could_not_wait_is_not_chained() -> None:
+def test_who_could_not_wait_has_no_pdl() -> None:
     for name in sorted(set(EVERY) - set(SPEAKING)):
         implementation = EVERY[name]
         if isinstance(implementation, CudaImplementation):
-            assert not any(launch.chained for launch in implementation.head.launches), name
+            assert not any(launch.pdl for launch in implementation.head.launches), name
         else:
-            assert not any(launch.chained for _, launch in representatives(Subject(name, registry.op(implementation.op), implementation))), name
+            assert not any(launch.pdl for _, launch in representatives(Subject(name, registry.op(implementation.op), implementation))), name
 
 
 ADDS = """/* rooftop
@@ -85,7 +85,7 @@ args    = ["n: i32 = numel(x)", "x: f32[n]", "y: f32[n]", "out: f32[n]"]
 kernel  = "adds"
 grid    = ["ceil(numel(x) / 256)"]
 block   = [256]
-chained = true
+pdl = true
 */
 __device__ inline void wait() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
 __device__ inline void next() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
@@ -104,13 +104,13 @@ FAULTS = {
     "lets the next begin first": (("    wait();\n", "    next();\n    wait();\n"), ["only after PREEXIT"]),
     "waits where it has work": (("    wait();\n    const int i = blockIdx.x * 256 + threadIdx.x;\n    if (i < n) out[i] =",
                                  "    const int i = blockIdx.x * 256 + threadIdx.x;\n    if (i >= n) return;\n    wait();\n    out[i] ="), ["only after"]),
-    "not chained": (("chained = true\n", ""), ["is not chained"]),
+    "no pdl": (("pdl = true\n", ""), ["is not launched with pdl"]),
 }
 
 
 @pytest.mark.sampled("slow")
 @pytest.mark.parametrize("what", FAULTS)
-def test_what_is_wrong_with_a_chained_kernel_is_told(what: str, tmp_path: Path) -> None:
+def test_what_is_wrong_with_a_kernel_with_pdl_is_told(what: str, tmp_path: Path) -> None:
     (old, new), expected = FAULTS[what]
     assert old in ADDS
     path = tmp_path / "adds.cu"
@@ -121,17 +121,17 @@ def test_what_is_wrong_with_a_chained_kernel_is_told(what: str, tmp_path: Path) 
     assert all(part in line for part, line in zip(expected, found, strict=True)), found
 
 
-@pytest.mark.parametrize(("arch", "code"), [(90, 1), (80, 0)])  # before sm_90 nothing is chained
-def test_inspect_exits_with_1_where_a_chained_kernel_does_not_wait(arch: int, code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("arch", "code"), [(90, 1), (80, 0)])  # before sm_90 pdl has no effect
+def test_inspect_exits_with_1_where_a_kernel_with_pdl_does_not_wait(arch: int, code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "adds.cu"
     path.write_text(ADDS.replace("    wait();\n", ""), encoding="utf-8")
     assert command(monkeypatch, "inspect", str(path), "--arch", str(arch)) == code
 
 
-def test_any_launch_may_be_chained_and_chained_is_true_or_false(tmp_path: Path) -> None:
+def test_any_launch_may_have_pdl_and_it_is_true_or_false(tmp_path: Path) -> None:
     path = tmp_path / "adds.cu"
-    path.write_text(ADDS.replace("chained = true", "chained = 1"), encoding="utf-8")
-    with pytest.raises(HeadError, match="chained must be true or false; given 1"):
+    path.write_text(ADDS.replace("pdl = true", "pdl = 1"), encoding="utf-8")
+    with pytest.raises(HeadError, match="pdl must be true or false; given 1"):
         registry.user_file(path)
 
 

@@ -43,6 +43,27 @@ def test_sizes_beside_tensors_are_assumed_and_what_is_past_them_is_a_fault(tmp_p
     assert code != 0, said
 
 
+@pytest.mark.parametrize(
+    ("annotation", "used", "fault"), [("", "range(labels)", False), (": torch.Tensor", "range(labels)", True), (": torch.Tensor", "tl.load(labels)", False)]
+)
+def test_a_number_that_nothing_says_is_one_and_labels_are_whole(annotation: str, used: str, fault: bool, tmp_path: Path) -> None:
+    sum_ = "for i in range(labels):\n        s += v" if "range" in used else "s = tl.load(x + tl.load(labels) + tl.arange(0, B))"
+    code, said = simulated(tmp_path, f"""
+@triton.jit
+def k(x, y, labels, B: tl.constexpr):
+    v = tl.load(x + tl.arange(0, B))
+    s = v
+    {sum_}
+    tl.store(y + tl.arange(0, B), s)
+
+def f(x: torch.Tensor, labels{annotation}):
+    y = torch.empty_like(x)
+    k[(1,)](x, y, labels, 16)
+    return y
+""")
+    assert (code, "pointer" in said) == ((1, True) if fault else (0, False)), said
+
+
 @pytest.mark.parametrize("kind", ["float16", "bfloat16"])
 def test_a_product_with_what_the_kernel_has_made_16_bit_is_called_with_tensors_of_16_bits(kind: str, tmp_path: Path) -> None:
     code, said = simulated(tmp_path, """

@@ -236,6 +236,9 @@ def test_what_is_about_to_run_is_compiled_first_and_once(monkeypatch: pytest.Mon
         monkeypatch.setenv(name, str(tmp_path / folder) if folder else "1")
     subject = candidates.find(["silu__triton"])[0]
     todo = [(subject, c) for c in subject.op.cases if c.name in ("odd", "one block") or "bench" in c.tags]
+    assert subject.implementation is not None
+    job = todo[0][1]
+    todo += [(tuner.pinned(subject, c), job) for c in subject.implementation.configs(subject.kernel_problem(job, H100)[1])[:3]]
     found = ahead.compile_first(todo, H100)
     assert found == len(list((tmp_path / "triton").rglob("*.cubin"))) > ahead.FEW
     monkeypatch.setattr(ahead, "ProcessPoolExecutor", None)

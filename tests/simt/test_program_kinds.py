@@ -209,3 +209,58 @@ def test_a_variable_of_the_hosts_in_a_kernel_is_refused_as_nvcc_does(device: str
         path.write_text(text, encoding="utf-8")
         with pytest.raises(CompileError, match=r"own\.cu:8: n is a variable of the host's \(line 2\), which nvcc refuses in device code"):
             program.run(program.source_of(path)[0])
+
+
+def test_a_kernel_alone_is_launched_by_its_namespaces_on_rows_by_pointers_and_in_smaller_blocks_of_wider_threads() -> None:
+    text = (
+        "#define TM 4\nnamespace a::b {\ntemplate <int TN>\n__global__ void k(float** x, int n) { x[threadIdx.y * TM][threadIdx.x * TN] = n; }\n"
+        "}\n"
+    )
+    (kernel,) = ordinary.kernels(text)
+    assert kernel.name == "a::b::k"
+    code, said = kernel_caller.call_of_kernels(text, [(kernel, "a::b::k<2>")], {}, text, coarse=True)
+    assert said == "a::b::k<2><<<1, 8x4>>>(x=f32*:64x4096, n=64)" and "simt_made::rows(x, x_all, 64, 4096);" in code, said
+    assert "16x16" in kernel_caller.call_of_kernels(text, [(kernel, "a::b::k<2>")], {}, text)[1]
+
+
+def test_rows_by_pointers_are_watched_as_memory(tmp_path: Path) -> None:
+    for row, kinds in (("blockIdx.x", []), ("n", ["out-of-bounds"])):
+        (tmp_path / "own.cu").write_text(f"__global__ void k(float** x, int n) {{ x[{row}][threadIdx.x] = n; }}\n", encoding="utf-8")
+        run = program.run(program.source_of(tmp_path / "own.cu")[0])
+        assert sorted({f.kind for f in run.report.faults}) == kinds
+
+
+@pytest.mark.sampled("simulator")
+def test_arrays_whose_length_nothing_says_are_longer_where_that_is_right(tmp_path: Path) -> None:
+    text = (
+        "__global__ void k(const float* x, float* y, int n) {{\n    int i = blockIdx.x * blockDim.x + threadIdx.x;\n"
+        "    if (i < n) y[i] = x[i * {0} + {0}];\n}}\n"
+    )
+    code, said = simulated(tmp_path, text.format(8))
+    assert code == 0 and "x=f32:16384" in said and "with other sizes or blocks, k<<<4, 256>>>(x=f32:4096" in said and "has faults" in said, said
+    code, said = simulated(tmp_path, text.format(800))
+    assert code == 3 and "out-of-bounds" in said, said
+
+
+def test_host_code_is_left_out_with_its_prototypes_and_constructors(tmp_path: Path) -> None:
+    (tmp_path / "own.cu").write_text("""#include <vector>
+template <typename T> struct Held { Held(int n); std::vector<T> v; int n_; int* more_ = nullptr; };
+template <typename T> Held<T>::Held(int n)
+    : v(n), n_{n}
+{ cudaMalloc(&more_, n); }
+template <typename T> void filled(Held<T>& to, int n);
+void shown(const Held<int>& what);
+__global__ void one(int* x) { x[threadIdx.x] = 1; }
+""", encoding="utf-8")
+    source, assumed = program.source_of(tmp_path / "own.cu")
+    assert "one<<<" in assumed and [x.kernel for x in program.run(source).launches] == ["one"]
+
+
+def test_a_mark_of_byte_order_and_spaces_behind_a_backslash_say_nothing(tmp_path: Path) -> None:
+    (tmp_path / "own.cu").write_text(
+        "\ufeff#include <thrust/host_vector.h>\nthrust::host_vector<int, std::allocator<int>> v(4);\n"
+        "__global__ void one_k(int* x) { x[threadIdx.x] = 1; }\n#define RUN(name) \\  \n    name##_k<<<1, 32>>>(x);\n"
+        "int main() { int* x; cudaMalloc(&x, 128); RUN(one) cudaFree(x); return system(\"pause\"); }\n", encoding="utf-8",
+    )
+    run = program.run(program.source_of(tmp_path / "own.cu")[0])
+    assert [x.grid for x in run.launches] == [(1, 1, 1)] and not run.denied and run.status == 0

@@ -309,7 +309,7 @@ def test_kernels_are_launched_where_no_caller_can_be_made_for_the_functions_that
 def test_kernels_alone_are_judged_where_the_host_cannot_be_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     commands()
-    for more, fault in (("", 0), (" + 4000", 1)):
+    for more, fault in (("", 0), (" + 40000", 1)):
         Path("own.cu").write_text(ALONE % more, encoding="utf-8")
         done = CliRunner().invoke(app, ["simt", "own.cu"])
         assert done.exit_code == 3, done.output
@@ -379,7 +379,7 @@ def test_a_source_is_a_file_of_the_length_of_one(tmp_path: Path, monkeypatch: py
 @pytest.mark.sampled("simulator")
 def test_a_fault_of_a_launch_that_is_assumed_is_told_as_such(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    Path("own.cu").write_text("__global__ void k(float* x, int n) { x[blockIdx.x * blockDim.x + threadIdx.x + 10 * n] = 1; }\n", encoding="utf-8")
+    Path("own.cu").write_text("__global__ void k(float* x, int n) { x[blockIdx.x * blockDim.x + threadIdx.x + 100 * n] = 1; }\n", encoding="utf-8")
     commands()
     done = CliRunner().invoke(app, ["simt", "own.cu"])
     assert done.exit_code == 3, done.output

@@ -101,7 +101,7 @@ def _kind(launch: Launch) -> Any:
 
 
     facts = tuple((name, seen_as(launch.kernel, name, value)) for name, value in launch.args.items())
-    return launch.kernel, launch.warps, launch.stages, launch.chained, facts
+    return launch.kernel, launch.warps, launch.stages, launch.pdl, facts
 
 
 class GluonImplementation(TritonImplementation):

@@ -52,4 +52,4 @@ def column_sums(sums: list[tuple[str, str]], count: int, columns: int, device: D
     args = {"first": parts[0], "second": parts[1], "to_first": to[0], "to_second": to[1], "P": count, "C": columns}
     args |= {"COLUMNS": width, "LANES": lanes, "CHAINED": device.pdl}
     grid = (-(-columns // width), len(sums))[: len(sums)]
-    return [Launch(_columns, grid, args, max(1, min(8, lanes * width // 1024)), chained=device.pdl)]
+    return [Launch(_columns, grid, args, max(1, min(8, lanes * width // 1024)), pdl=device.pdl)]

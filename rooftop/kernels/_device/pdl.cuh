@@ -1,4 +1,4 @@
-// Programmatic dependent launch (PDL, from sm_90 on): a kernel may start before the preceding kernel in the stream has completed. `chained
+// Programmatic dependent launch (PDL, from sm_90 on): a kernel may start before the preceding kernel in the stream has completed. `pdl
 // = true` in a kernel's head launches it so. docs/head.md, "Programmatic dependent launch", has the rules; `rooftop inspect` checks the
 // machine code against them.
 #pragma once

@@ -113,4 +113,4 @@ def joined(p: Problem, parts: int) -> list[Launch]:
     count, value = shared.pow2(parts), columns(p)[0]
     wide = min(shared.pow2(value), max(32, 8192 // count))  # 64 numbers a thread
     more = {**_result(p, parts), "COLUMNS": wide, "COUNT": count, "CHAINED": p.device.pdl}
-    return [Launch(_join, (queries * -(-value // wide), heads, batch), more, 4, chained=p.device.pdl)]
+    return [Launch(_join, (queries * -(-value // wide), heads, batch), more, 4, pdl=p.device.pdl)]

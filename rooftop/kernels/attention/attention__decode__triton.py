@@ -324,8 +324,8 @@ def launches(p: Problem, config: Config) -> list[Launch]:
         "BN": config.BN, "SIZE": wide, "PAGE": k.shape[1] if pages else 0, **shared.windows(p), "CAP": float(p.option("softcap")) != 0,
         "EIGHT": _eight(p),
     }
-    made = [Launch(_part, (config.parts, k.shape[2], batch), args, config.warps, config.stages, chained=early)]
+    made = [Launch(_part, (config.parts, k.shape[2], batch), args, config.warps, config.stages, pdl=early)]
     if several:
         more = {**result, "COUNT": shared.pow2(config.parts)}
-        made.append(Launch(_merge, (queries, heads, batch), more, 4, chained=early))
+        made.append(Launch(_merge, (queries, heads, batch), more, 4, pdl=early))
     return made

@@ -196,4 +196,4 @@ def launches(p: Problem, config: Config) -> list[Launch]:
     }
     tiles = -(-_latent.rows(p) // config.M)
     grid = (tiles * config.parts, p["kv"].shape[2], p["q"].shape[0])
-    return [Launch(_part, grid, args, config.warps, config.stages, chained=early), *_latent.joined(p, config.parts)]
+    return [Launch(_part, grid, args, config.warps, config.stages, pdl=early), *_latent.joined(p, config.parts)]

@@ -85,4 +85,4 @@ def launches(p: Problem, config: Config) -> list[Launch]:
         **{"as_" if n == "as" else n: v for n, v in strides.items()}, "D": size, "SIZE": max(16, shared.pow2(size)), "BLOCK": config.block,
         "CHAINED": early,
     }
-    return [Launch(_merge, (-(-rows // config.block),), args, config.warps, chained=early)]
+    return [Launch(_merge, (-(-rows // config.block),), args, config.warps, pdl=early)]

@@ -68,5 +68,5 @@ def decompressing(p: Problem, threads: int) -> list[Launch]:
 def _launch(kernel: str, chunks: int, args: dict[str, tuple[str, Any]], threads: int, p: Problem) -> Launch:
     return Launch(
         kernel, (chunks,), **typed(args), block=(threads,),
-        chained=p.device.arch >= 90,
+        pdl=p.device.arch >= 90,
     )

@@ -22,7 +22,7 @@ def zeroed(p: Problem, config: Any, head: Any) -> tuple[str, ...]:
 
 
 def launches(p: Problem, config: Any, head: Any) -> list[Launch]:
-    x, chunks, code, chained = p["x"], p["table"].shape[0], ELEMENTS[str(p.option("element"))].code, p.device.arch >= 90
+    x, chunks, code, pdl = p["x"], p["table"].shape[0], ELEMENTS[str(p.option("element"))].code, p.device.arch >= 90
     values: dict[str, tuple[str, Any]] = {"x": ("ptr", "x"), "n": ("i64", x.numel), "vectors": ("bool", x.align >= 16)}
     counting = {**values, "counts": ("ptr", "counts")}
     sharing: dict[str, tuple[str, Any]] = {"counts": ("ptr", "counts"), "frequencies": ("ptr", "frequencies")}
@@ -34,7 +34,7 @@ def launches(p: Problem, config: Any, head: Any) -> list[Launch]:
     def launch(kernel: str, grid: int, threads: int, args: dict[str, tuple[str, Any]]) -> Launch:
         return Launch(
             kernel, (grid,), **typed(args), block=(threads,),
-            chained=chained
+            pdl=pdl
         )
 
     return [

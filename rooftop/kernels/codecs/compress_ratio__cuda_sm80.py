@@ -42,7 +42,7 @@ def launches(p: Problem, config: Any, head: Any) -> list[Launch]:
 
     def launch(kernel: str, threads: int, args: dict[str, tuple[str, Any]]) -> Launch:
         return Launch(
-            f"{kernel}<{h.element.code}, {h.rank}>", (h.chunks,), **typed(args), block=(threads,), chained=p.device.arch >= 90,
+            f"{kernel}<{h.element.code}, {h.rank}>", (h.chunks,), **typed(args), block=(threads,), pdl=p.device.arch >= 90,
         )
 
     return [launch("predict", 256, predicting), launch("pack", 256, packing)]

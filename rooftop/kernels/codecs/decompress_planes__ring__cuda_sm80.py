@@ -23,6 +23,6 @@ def launches(p: Problem, config: Any, head: Any) -> list[Launch]:
     return [
         Launch(
             f"decompress_planes<{ELEMENTS[str(p.option('element'))].code}>", (min(-(-chunks // 8), 6 * p.device.sms),),
-            **typed(args), block=(256,), chained=p.device.arch >= 90,
+            **typed(args), block=(256,), pdl=p.device.arch >= 90,
         )
     ]

@@ -47,7 +47,7 @@ def launches(p: Problem, config: Any, head: Any) -> list[Launch]:
     def launch(kernel: str, threads: int, args: dict[str, tuple[str, Any]], shared: int = 0) -> Launch:
         return Launch(
             f"{kernel}<{h.element.code}, {h.rank}>", (h.chunks,), **typed(args), block=(threads,), shared=shared,
-            chained=p.device.arch >= 90,
+            pdl=p.device.arch >= 90,
         )
 
     made_of = [launch("read_chunks", 256, reading), launch("interpolate", 512, values)]

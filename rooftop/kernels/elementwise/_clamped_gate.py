@@ -171,6 +171,6 @@ def clamped(backward: bool) -> tuple[Any, ...]:
             args |= {"dy": "dy", "da": "da", "db": db, "sg": stride("dy"), "su": stride("da"), "sv": stride(db), "vo": half}
         else:
             args |= {"y": "y", "sy": stride("y")}
-        return [Launch(_backward if backward else _forward, (programs(p, config),), args, config.warps, chained=p.device.pdl)]
+        return [Launch(_backward if backward else _forward, (programs(p, config),), args, config.warps, pdl=p.device.pdl)]
 
     return supports, choose, configs, launches

@@ -185,7 +185,7 @@ def pointwise(
                 args[letter] = place and place.name
                 args[f"{letter}s"] = p[place.name].strides[0] if place and rows > 1 else None
                 args[f"{letter}o"] = place.offset or None if place else None
-        return [Launch(_pointwise, _grid(p, config), args, config.warps, chained=p.device.pdl)]
+        return [Launch(_pointwise, _grid(p, config), args, config.warps, pdl=p.device.pdl)]
 
     return supports, choose, configs, launches
 

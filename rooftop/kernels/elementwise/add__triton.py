@@ -56,4 +56,4 @@ def choose(p: Problem) -> Config:
 def launches(p: Problem, config: Config) -> list[Launch]:
     n, rest = p["x"].numel // 16 * 16, p["x"].numel % 16
     args = {"x": "x", "y": "y", "out": "out", "n": n, "rest": rest, "BLOCK": config.block, "REST": rest > 0, "CHAINED": p.device.pdl}
-    return [Launch(kernel=_add, grid=(max(1, -(-n // config.block)),), args=args, warps=config.warps, chained=p.device.pdl)]
+    return [Launch(kernel=_add, grid=(max(1, -(-n // config.block)),), args=args, warps=config.warps, pdl=p.device.pdl)]

@@ -140,4 +140,4 @@ def launches(p: Problem, config: Config) -> list[Launch]:
     turns = 0 if columns == period else 1 if config.block <= period else -1
     made = {"THRESHOLD": threshold(float(p.option("p"))), "EVEN": even and not high, "HIGH": high, "TURNS": turns, "BLOCK": config.block}
     made |= {"LANES": config.lanes, "FAR": far or rows * columns >= 2**31, "CHAINED": p.device.pdl}
-    return [Launch(_add, _grid(p, config), {**args, **sizes, **made}, config.warps, chained=p.device.pdl)]
+    return [Launch(_add, _grid(p, config), {**args, **sizes, **made}, config.warps, pdl=p.device.pdl)]

@@ -185,5 +185,5 @@ def launches(p: Problem, config: Config) -> list[Launch]:
     args |= {"height": config.height, **strides, "scale": float(p.option("scale")), "seed": "seed"}
     args |= {"THRESHOLD": threshold(float(p.option("p"))), "SHORT": p["dx"].numel <= 2**32, "REST": rest > 0, "BLOCK": config.block}
     args |= {"LANES": config.lanes, "STAGES": config.stages, "CHAINED": p.device.pdl, "FIRST": to == "pb"}
-    found = [Launch(_slab, (programs,), args, config.warps, chained=p.device.pdl)]
+    found = [Launch(_slab, (programs,), args, config.warps, pdl=p.device.pdl)]
     return found + column_sums([("pb", "dbias")], parts, p["dx"].shape[1], p.device) if to == "pb" else found

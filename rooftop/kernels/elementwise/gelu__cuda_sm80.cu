@@ -19,7 +19,7 @@ packs   = 1
 kernel = "gelu_of<{T}, {approximate == 'tanh'}, {threads}, {packs}>"
 grid   = ["ceil(R * C * bytes(x) / (16 * packs * threads))"]
 block  = ["threads"]
-chained = true
+pdl = true
 */
 #include "pdl.cuh"
 #include "packs.cuh"

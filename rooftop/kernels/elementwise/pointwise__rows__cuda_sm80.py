@@ -72,4 +72,4 @@ def launches(p: Problem, config: Mapping[str, int], head: Head) -> list[Launch]:
     kernel = instance("rows_of", formula, DTYPES[p[read[0]].dtype].cuda, config["threads"])
     grid = (-(-rows * packs // config["threads"]),)
     types = ("u32", "i32", "u32", *["ptr"] * 5, *["i64"] * 12)
-    return [Launch(kernel, grid, args, types=types, block=(config["threads"],), chained=p.device.pdl)]
+    return [Launch(kernel, grid, args, types=types, block=(config["threads"],), pdl=p.device.pdl)]

@@ -113,7 +113,7 @@ def scratch(product: Product, config: Config) -> dict[str, Meta]:
     return {"parts": Meta((p.parts, config.BM * config.BN), kind)} if p.units else {}
 
 
-def launches(product: Product, config: Config, chained: bool) -> list[Launch]:
+def launches(product: Product, config: Config, pdl: bool) -> list[Launch]:
     m, n, k, _ = product.sizes
     a, b, out = product.of(product.a), product.of(product.b), product.of(product.out)
     p = product.plan(config)
@@ -150,7 +150,7 @@ def launches(product: Product, config: Config, chained: bool) -> list[Launch]:
     made = [Launch(kernel=kernel, grid=(p.blocks,), args=args, warps=4)]
     shared = {
         "parts": "parts", "out": product.out, "ldo": ldo, "zo": zo, "M": m, "N": n, "whole": p.whole, "streamed": p.streamed,
-        "group": config.GROUP, **after, "CHAINED": chained,
+        "group": config.GROUP, **after, "CHAINED": pdl,
     }
     if product.scales == "blocks":
         shared |= {"scale_a": None, "scale_b": None}
@@ -159,12 +159,12 @@ def launches(product: Product, config: Config, chained: bool) -> list[Launch]:
         elements = max(512, min(2048, p.streamed * config.BM * config.BN // (2 * product.sms) // 512 * 512))
         rows = max(1, min(config.BM, 1 << (max(1, elements // config.BN).bit_length() - 1)))
         args = {**shared, "ROWS": rows, "SPLIT": p.split}
-        made.append(Launch(kernel=gemm_epilogue.add_split, grid=(p.streamed, config.BM // rows), args=args, warps=4, chained=chained))
+        made.append(Launch(kernel=gemm_epilogue.add_split, grid=(p.streamed, config.BM // rows), args=args, warps=4, pdl=pdl))
     elif p.units and p.blocks > 1:
         piece_rows = max(1, min(config.BM, 2048 // config.BN))
         args = {**shared, "slices": p.slices, "blocks": p.blocks, "ROWS": piece_rows}
         made.append(
-            Launch(kernel=gemm_epilogue.add_pieces, grid=(p.blocks - 1, config.BM // piece_rows), args=args, warps=4, chained=chained)
+            Launch(kernel=gemm_epilogue.add_pieces, grid=(p.blocks - 1, config.BM // piece_rows), args=args, warps=4, pdl=pdl)
         )
     return made
 

@@ -86,9 +86,7 @@ def _by_tensor_cores(p: Problem) -> list[tuple[str, str]]:
 
 
 def grouped_matmul(p: Problem, named: str = "") -> Chosen | str:
-    """Of fp8 the Gluon kernel runs by name alone, until a GPU has proven it."""
-    gluon, triton = ("grouped_matmul__gluon_sm90", "TMA and wgmma"), ("grouped_matmul__triton", "any layout")
-    return in_order(p, named, (triton, gluon) if p["a"].itemsize == 1 else (gluon, triton))
+    return in_order(p, named, (("grouped_matmul__gluon_sm90", "TMA and wgmma"), ("grouped_matmul__triton", "any layout")))
 
 
 def int_matmul(p: Problem, named: str = "") -> Chosen | str:

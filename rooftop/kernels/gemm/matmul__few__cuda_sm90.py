@@ -271,7 +271,7 @@ def launches(p: Problem, config: Mapping[str, Any], head: Head) -> list[Launch]:
     return [
         Launch(
             kernel, (tiles * c.SPLIT,), **typed(args), block=(threads,),
-            cluster=(c.SPLIT,) if c.SPLIT > 1 else (), shared=_shared(c, y_mode), chained=True,
+            cluster=(c.SPLIT,) if c.SPLIT > 1 else (), shared=_shared(c, y_mode), pdl=True,
         )
     ]
 

@@ -329,7 +329,7 @@ def launches(p: Problem, config: Mapping[str, Any], head: Head) -> list[Launch]:
     threads = config["BM"] // config["WM"] * (config["BN"] // config["WN"]) * 32
 
     def launch(name: str, grid: tuple[int, ...], args: Mapping[str, tuple[Any, str]], block: int, shared: int = 0) -> Launch:
-        return Launch(name, grid, **typed(args, value_first=True), block=(block,), shared=shared, chained=early)
+        return Launch(name, grid, **typed(args, value_first=True), block=(block,), shared=shared, pdl=early)
 
     name = f"sgemm<{', '.join(map(str, [*shape, *flags]))}>"
     made = [launch(name, (tiles, splits, batch), first, threads, _shared(config, (mode_a, mode_b)))]

@@ -287,7 +287,7 @@ def launches(p: Problem, config: Config) -> list[Launch]:
             **after, "parts": "pieces", "out": "out", "scale_a": None, "scale_b": None, "ROWS": rows, "SWAP": False, "SHORT": False,
             "RAW": False, "SCALES": 0, "CHAINED": early,
         }
-        made.append(Launch(kernel=gemm_epilogue.add_split, grid=(plan.streamed, config.BM // rows), args=args, warps=4, chained=early))
+        made.append(Launch(kernel=gemm_epilogue.add_split, grid=(plan.streamed, config.BM // rows), args=args, warps=4, pdl=early))
     return made
 
 

@@ -202,7 +202,7 @@ def launches(p: Problem, config: Config) -> list[Launch]:
             **after, "whole": 0, "streamed": tiles, "scale_a": None, "scale_b": None, "ROWS": rows, "SWAP": False, "RAW": False,
             "SCALES": 0, "CHAINED": early,
         }
-        made.append(Launch(kernel=gemm_epilogue.add_split, grid=(tiles, config.BM // rows), args=more, warps=4, chained=early))
+        made.append(Launch(kernel=gemm_epilogue.add_split, grid=(tiles, config.BM // rows), args=more, warps=4, pdl=early))
     return made
 
 

@@ -262,5 +262,5 @@ def launches(p: Problem, config: Config) -> list[Launch]:
         shared = {
             "parts": "parts", "bias": bias, "out": "out", "count": m * n, "N": n, "SPLIT": count, "BLOCK": 1024, "CHAINED": p.device.pdl
         }
-        made.append(Launch(kernel=_add_parts, grid=(-(-m * n // 1024),), args=shared, warps=4, chained=p.device.pdl))
+        made.append(Launch(kernel=_add_parts, grid=(-(-m * n // 1024),), args=shared, warps=4, pdl=p.device.pdl))
     return made

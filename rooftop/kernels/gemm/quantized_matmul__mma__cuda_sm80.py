@@ -167,7 +167,7 @@ def launches(p: Problem, config: Any, head: Any) -> list[Launch]:
     stripes, blocks = p["codes"].shape[:2]
     group, per_group = grouping(p)
     zero, x = p.get("zero"), p["x"]
-    split, chained = config["split"], p.device.arch >= 90
+    split, pdl = config["split"], p.device.arch >= 90
     each = -(-blocks // split)
     row = x.strides[0] if m > 1 else k
     whole = k % 8 == 0 and x.align >= 16 and row % 8 == 0
@@ -190,12 +190,12 @@ def launches(p: Problem, config: Any, head: Any) -> list[Launch]:
     )
     bytes_of_all = _shared(_facts(p), *(config[n] for n in ("high", "down", "along", "deep", "slab")))
     grid = (-(-stripes // (config["down"] * config["high"])), -(-m // (8 * config["tiles"])), split)
-    made = [Launch(kernel, grid, args, types=types, block=(32 * config["down"] * config["along"],), shared=bytes_of_all, chained=chained)]
+    made = [Launch(kernel, grid, args, types=types, block=(32 * config["down"] * config["along"],), shared=bytes_of_all, pdl=pdl)]
     if split > 1:
         more: dict[str, tuple[str, Any]] = {"count": ("i64", m * n), "N": ("i32", n), "split": ("i32", split)}
         args, types = typed_arguments(p, more)
         args, types = {
             **args, "parts": "parts", "bias": "bias" if p.get("bias") is not None else None, "out": "out"
         }, (*types, "ptr", "ptr", "ptr")
-        made.append(Launch(instance("add_parts", kind), (-(-m * n // 256),), args, types=types, block=(256,), chained=chained))
+        made.append(Launch(instance("add_parts", kind), (-(-m * n // 256),), args, types=types, block=(256,), pdl=pdl))
     return made

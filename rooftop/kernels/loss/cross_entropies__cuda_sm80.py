@@ -100,7 +100,7 @@ def _options(p: Problem) -> dict[str, tuple[str, Any]]:
 
 
 def _launch(p: Problem, kernel: str, grid: int, threads: int, args: Mapping[str, tuple[str, Any]]) -> Launch:
-    return Launch(kernel, (grid,), **typed(args), block=(threads,), chained=p.device.pdl)
+    return Launch(kernel, (grid,), **typed(args), block=(threads,), pdl=p.device.pdl)
 
 
 def launches(p: Problem, config: Mapping[str, Any], head: Head) -> list[Launch]:

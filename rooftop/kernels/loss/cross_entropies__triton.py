@@ -348,7 +348,7 @@ def _forward(p: Problem, config: Config, both: dict[str, Any]) -> list[Launch]:
         "width": width, "EACH": side, "WHOLE": side == 0 and columns % tile == 0, "DEEP": config.deep, "COLUMNS": config.columns,
         "STAGES": config.stages, "FIRST": not single,
     }
-    first = Launch(_rows, (rows * config.parts,), args, config.warps, chained=p.device.pdl)
+    first = Launch(_rows, (rows * config.parts,), args, config.warps, pdl=p.device.pdl)
     if single:
         return [first]
     parts = 1 << (config.parts - 1).bit_length()
@@ -357,7 +357,7 @@ def _forward(p: Problem, config: Config, both: dict[str, Any]) -> list[Launch]:
         **both, "found": "found" if config.parts == 1 else None, "loss": "loss", "divisor": "divisor", "R": rows,
         "MEAN": p.option("reduction") == "mean", "BLOCK": block, "SHARE": parts,
     }
-    return [first, Launch(_reduce, (1,), last, max(4, min(32, block * parts // 512)), chained=p.device.pdl)]
+    return [first, Launch(_reduce, (1,), last, max(4, min(32, block * parts // 512)), pdl=p.device.pdl)]
 
 
 def _backward(p: Problem, config: Config, both: dict[str, Any]) -> list[Launch]:
@@ -367,4 +367,4 @@ def _backward(p: Problem, config: Config, both: dict[str, Any]) -> list[Launch]:
         **both, "dloss": "dloss", "divisor": "divisor", "dx": "dinput", "blocks": blocks, "ds": p["dinput"].strides[0],
         "gs": p["dloss"].strides[0] if p["dloss"].shape else 0, "EACH": each(p), "BLOCK": config.columns,
     }
-    return [Launch(_grad, (rows * blocks,), args, config.warps, chained=p.device.pdl)]
+    return [Launch(_grad, (rows * blocks,), args, config.warps, pdl=p.device.pdl)]

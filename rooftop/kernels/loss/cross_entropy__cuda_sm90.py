@@ -101,7 +101,7 @@ def scratch(p: Problem, config: Mapping[str, int], head: Head) -> dict[str, Meta
 
 
 def launches(p: Problem, config: Mapping[str, int], head: Head) -> list[Launch]:
-    rows, cluster, added, chained = p["input"].shape[0], config["cluster"], p.option("reduction") != "none", p.device.pdl
+    rows, cluster, added, pdl = p["input"].shape[0], config["cluster"], p.option("reduction") != "none", p.device.pdl
     args, types = head.arguments(p, config)
     args |= {
         "losses": "found" if added else "loss", "normaliser": "normaliser", "divisor": "divisor", "ignore": int(p.option("ignore_index"))
@@ -114,7 +114,7 @@ def launches(p: Problem, config: Mapping[str, int], head: Head) -> list[Launch]:
     )
     first = Launch(
         kernel, (rows * cluster,), args, types=(*types, "ptr", "ptr", "ptr", "i64", "f32", "f32", "f32"), block=(config["threads"],),
-        cluster=(cluster,), chained=chained,
+        cluster=(cluster,), pdl=pdl,
     )
     if not added:
         return [first]
@@ -122,5 +122,5 @@ def launches(p: Problem, config: Mapping[str, int], head: Head) -> list[Launch]:
     last = {"R": rows, "found": "found", "loss": "loss", "divisor": "divisor"}
     kernel = instance("cross_entropy_total", adders, p.option("reduction") == "mean")
     return [
-        first, Launch(kernel, (adders,), last, types=("i32", "ptr", "ptr", "ptr"), block=(threads,), cluster=(adders,), chained=chained)
+        first, Launch(kernel, (adders,), last, types=("i32", "ptr", "ptr", "ptr"), block=(threads,), cluster=(adders,), pdl=pdl)
     ]

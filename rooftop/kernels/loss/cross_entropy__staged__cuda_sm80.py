@@ -96,7 +96,7 @@ def scratch(p: Problem, config: Mapping[str, Any], head: Head) -> dict[str, Meta
 
 
 def launches(p: Problem, config: Mapping[str, Any], head: Head) -> list[Launch]:
-    grid, added, chained = _grid(p, config), _added(p), p.device.arch >= 90
+    grid, added, pdl = _grid(p, config), _added(p), p.device.arch >= 90
     args, types = head.arguments(p, config)
     args |= {"loss": None if added else "loss", "found": "found" if added else None, "normaliser": "normaliser", "divisor": "divisor"}
     smoothing = float(p.option("label_smoothing"))
@@ -107,7 +107,7 @@ def launches(p: Problem, config: Mapping[str, Any], head: Head) -> list[Launch]:
     types = (*types, "ptr", "ptr", "ptr", "ptr", "i64", "f32", "f32")
     shared = _shared(p, config)
     first = Launch(
-        f"cross_entropy_staged<{', '.join(map(str, template))}>", (grid,), args, types=types, block=(BLOCK,), shared=shared, chained=chained
+        f"cross_entropy_staged<{', '.join(map(str, template))}>", (grid,), args, types=types, block=(BLOCK,), shared=shared, pdl=pdl
     )
     if not added:
         return [first]
@@ -115,5 +115,5 @@ def launches(p: Problem, config: Mapping[str, Any], head: Head) -> list[Launch]:
     threads = min(1024, max(32, 32 * -(-grid // 128)))
     mean = str(p.option("reduction") == "mean").lower()
     return [
-        first, Launch(f"cross_entropy_blocks<{mean}>", (1,), last, types=("i32", "ptr", "ptr", "ptr"), block=(threads,), chained=chained)
+        first, Launch(f"cross_entropy_blocks<{mean}>", (1,), last, types=("i32", "ptr", "ptr", "ptr"), block=(threads,), pdl=pdl)
     ]

@@ -64,6 +64,6 @@ def launches(p: Problem, config: Mapping[str, Any], head: Head) -> list[Launch]:
             **typed(args),
             block=(BLOCK,),
             shared=16 * rows,
-            chained=p.device.arch >= 90,
+            pdl=p.device.arch >= 90,
         )
     ]

@@ -82,7 +82,7 @@ def launches(p: Problem, config: Mapping[str, Any], head: Any) -> list[Launch]:
     return [
         Launch(
             kernel=f"append_kv<{', '.join((*kinds, *flags))}, {vector}, {rotating}, {copied}>",
-            grid=(-(-total // threads),), block=(threads,), chained=p.device.arch >= 90,
+            grid=(-(-total // threads),), block=(threads,), pdl=p.device.arch >= 90,
             args={**args, **{name: value for name, _, value in more}}, types=(*types, *(kind for _, kind, _ in more)),
         )
     ]

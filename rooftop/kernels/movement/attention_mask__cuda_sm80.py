@@ -48,6 +48,6 @@ def launches(p: Problem, config: Mapping[str, Any], head: Any) -> list[Launch]:
     return [
         Launch(
             f"attention_mask<{DTYPES[kind].cuda}, {str(kind == 'bool').lower()}, {lanes}, {part}>", (-(-units * lanes // THREADS),), args,
-            types=(*types, *("i32",) * 5, "ptr", "ptr", "i32"), block=(THREADS,), chained=p.device.arch >= 90,
+            types=(*types, *("i32",) * 5, "ptr", "ptr", "i32"), block=(THREADS,), pdl=p.device.arch >= 90,
         )
     ]

@@ -15,4 +15,4 @@ def launches(p: Problem, config: Mapping[str, Any], head: Any) -> list[Launch]:
     args |= {n: n if p.get(n) is not None else None for n in ("lengths", "q_lengths")} | {"wide": wide}
     grid = (-(-p["begin"].numel // int(config["threads"])),)
     kinds = (*types, "i32", "i32", "i32", "i32", "ptr", "ptr", "i32")
-    return [Launch("attention_ranges", grid, args, types=kinds, block=(int(config["threads"]),), chained=p.device.arch >= 90)]
+    return [Launch("attention_ranges", grid, args, types=kinds, block=(int(config["threads"]),), pdl=p.device.arch >= 90)]

@@ -49,4 +49,4 @@ def launches(p: Problem, config: Mapping[str, Any], head: Any) -> list[Launch]:
     }
     types = ("ptr", *("i64",) * 3) * 2 + ("ptr", *("u32",) * 5)
     grid = (-(-total // (THREADS * reps)),)
-    return [Launch(f"concat<{width}, {reps}>", grid, args, types=types, block=(THREADS,), chained=p.device.arch >= 90)]
+    return [Launch(f"concat<{width}, {reps}>", grid, args, types=types, block=(THREADS,), pdl=p.device.arch >= 90)]

@@ -100,5 +100,5 @@ def launches(p: Problem, config: Mapping[str, Any], head: Head) -> list[Launch]:
     name = f"columns<{DTYPES[x.dtype].cuda}, {config['vector']}, {config['rows']}, {str(tiles == 1).lower()}>"
     return [
         Launch(name, (outer * strips * tiles,), **typed(args, value_first=True),
-               block=(THREADS,), chained=p.device.arch >= 90)
+               block=(THREADS,), pdl=p.device.arch >= 90)
     ]

@@ -51,10 +51,10 @@ def launches(p: Problem, config: Mapping[str, Any], head: Head) -> list[Launch]:
     }
     back, even = (str(bool(v)).lower() for v in (p.option("reverse"), _cumsum_rows.even(p)))
     return [
-        Launch("clear", (-(-words // CLEAR),), {"words": "words", "count": words}, types=("ptr", "i64"), block=(CLEAR,), chained=True),
+        Launch("clear", (-(-words // CLEAR),), {"words": "words", "count": words}, types=("ptr", "i64"), block=(CLEAR,), pdl=True),
         Launch(
             f"chain<{DTYPES[x.dtype].cuda}, {slots}, {config['lead']}, {config['group']}, {back}, {even}>",
             (min(p.device.sms, x.shape[0] * tiles),), **typed(args, value_first=True),
-            block=(32 * WARPS,), shared=slots * TILE * 16, chained=True,
+            block=(32 * WARPS,), shared=slots * TILE * 16, pdl=True,
         ),
     ]

@@ -79,6 +79,6 @@ def launches(p: Problem, config: Mapping[str, Any], head: Head) -> list[Launch]:
     return [
         Launch(
             name, (blocks,), **typed(args, value_first=True), block=(THREADS,),
-            chained=p.device.arch >= 90
+            pdl=p.device.arch >= 90
         )
     ]

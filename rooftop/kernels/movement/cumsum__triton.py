@@ -219,8 +219,8 @@ def launches(p: Problem, config: Config) -> list[Launch]:
     args = {"x": "x", "out": "out", "N": along, "L": _lanes(p), "blocks": blocks, **strides(x.strides, "x"), **strides(out.strides, "o")}
     args |= {"ROWS": rows, "HEIGHT": config.height, "LANES": config.lanes, "REVERSE": bool(p.option("reverse")), "CHAINED": early}
     if config.whole:
-        return [Launch(_whole, (programs,), args, config.warps, chained=early)]
+        return [Launch(_whole, (programs,), args, config.warps, pdl=early)]
     tiles, groups, count = _words(p, config)
-    clear = Launch(_clear, (-(-count // 4096),), {"words": "words", "count": count, "BLOCK": 4096, "CHAINED": early}, 4, chained=early)
+    clear = Launch(_clear, (-(-count // 4096),), {"words": "words", "count": count, "BLOCK": 4096, "CHAINED": early}, 4, pdl=early)
     args |= {"words": "words", "chains": programs, "tiles": tiles, "groups": groups, "GROUP": _group(config)}
-    return [clear, Launch(_tiles, (programs * tiles,), args, config.warps, chained=early)]
+    return [clear, Launch(_tiles, (programs * tiles,), args, config.warps, pdl=early)]

@@ -103,7 +103,7 @@ def launches(p: Problem, config: Mapping[str, Any], head: Head) -> list[Launch]:
     r, splits, t, early = x.shape[1], config["splits"], DTYPES[a.dtype].cuda, p.device.arch >= 90
 
     def launch(name: str, grid: tuple[int, ...], args: Mapping[str, tuple[Any, str]], shared: int = 0) -> Launch:
-        return Launch(name, grid, **typed(args, value_first=True), block=(256,), shared=shared, chained=early)
+        return Launch(name, grid, **typed(args, value_first=True), block=(256,), shared=shared, pdl=early)
 
     args: dict[str, tuple[Any, str]] = {"a": ("a", "ptr"), "x": ("x", "ptr"), "y": ("parts" if splits > 1 else "y", "ptr"), "M": (m, "i32"),
                                         "K": (k, "i32"), "per": (config["per"], "i32")}

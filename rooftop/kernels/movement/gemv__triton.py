@@ -175,9 +175,9 @@ def launches(p: Problem, config: Config) -> list[Launch]:
     args |= {"ab": a.strides[0], "am": a.strides[1], "ak": a.strides[2], "xb": x.strides[0], "xk": x.strides[2]}
     args |= {"ROWS": config.rows, "DEPTH": config.depth, "EVEN": even, "STAGES": config.stages, "CHAINED": early}
     if x.shape[1] == 1:
-        first = Launch(_one, grid, {**args, "ALONG": _along(p)}, config.warps, config.stages, chained=early)
+        first = Launch(_one, grid, {**args, "ALONG": _along(p)}, config.warps, config.stages, pdl=early)
     else:
         first = Launch(
-            _several, grid, {**args, "R": x.shape[1], "xr": x.strides[1], "VECTORS": VECTORS}, config.warps, config.stages, chained=early
+            _several, grid, {**args, "R": x.shape[1], "xr": x.strides[1], "VECTORS": VECTORS}, config.warps, config.stages, pdl=early
         )
     return [first, *(column_sums([("parts", "y")], config.splits, y.numel, p.device) if config.splits > 1 else [])]

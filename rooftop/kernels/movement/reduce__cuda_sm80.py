@@ -151,7 +151,7 @@ def launches(p: Problem, config: Mapping[str, Any], head: Head) -> list[Launch]:
     def launch(name: str, grid: tuple[int, ...], args: Mapping[str, tuple[Any, str]], shared: int = 0) -> Launch:
         every = {**args, **results}
         return Launch(name, grid, {n: value for n, (value, _) in every.items()}, types=tuple(kind for _, kind in every.values()),
-                      block=(256,), shared=shared, chained=p.device.arch >= 90)
+                      block=(256,), shared=shared, pdl=p.device.arch >= 90)
 
     parts = ("parts" if splits > 1 else None, "ptr")
     m = f.results

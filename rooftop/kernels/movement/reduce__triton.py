@@ -289,13 +289,13 @@ def launches(p: Problem, config: Config) -> list[Launch]:
             "x": "x", **same, "D": d, "blocks": blocks, "each": -(-chunks // config.splits), "chunks": chunks, "chunks_of_d": of_d, **steps,
             "ROWS": rows, "POSITIONS": config.positions, "LANES": config.lanes, "SPLIT": split, "WHOLE": whole,
         },
-        config.warps, chained=p.device.pdl,
+        config.warps, pdl=p.device.pdl,
     )
     if not split:
         return [first]
     splits = _pow2(config.splits)
     lanes = max(1, min(_pow2(a * c * e), 2048 // splits))
     second = Launch(
-        _parts, (-(-a * c * e // lanes),), {**same, "S": config.splits, "SPLITS": splits, "LANES": lanes}, 4, chained=p.device.pdl
+        _parts, (-(-a * c * e // lanes),), {**same, "S": config.splits, "SPLITS": splits, "LANES": lanes}, 4, pdl=p.device.pdl
     )
     return [first, second]

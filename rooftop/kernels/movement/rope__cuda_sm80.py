@@ -149,4 +149,4 @@ def launches(p: Problem, config: Mapping[str, Any], head: Any) -> list[Launch]:
     if part:
         kernel = instance("rope_part", *kinds, int(p.option("rotary_dim")), part, lanes, heads, reps)
     listed = {**{name: (kind, value) for kind, (name, value) in zip(types, args.items(), strict=True)}, **more}
-    return [Launch(kernel, (chunks * groups,), block=(lanes * heads * rows,), chained=p.device.arch >= 90, **typed(listed))]
+    return [Launch(kernel, (chunks * groups,), block=(lanes * heads * rows,), pdl=p.device.arch >= 90, **typed(listed))]

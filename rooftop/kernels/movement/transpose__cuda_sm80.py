@@ -31,7 +31,7 @@ def launches(p: Problem, config: Mapping[str, Any], head: Head) -> list[Launch]:
     args, types = typed_arguments(
         p, {"n": ("i64", x.numel), "C": ("i64", columns), "R": ("i64", rows), "B2": ("i64", b2), "B3": ("i64", b3), **last}
     )
-    return [Launch(kernel, (-(-x.numel * x.itemsize // 16384),), args, types=types, block=(256,), chained=p.device.pdl)]
+    return [Launch(kernel, (-(-x.numel * x.itemsize // 16384),), args, types=types, block=(256,), pdl=p.device.pdl)]
 
 
 def _tiles(p: Problem, last: Mapping[str, tuple[str, Any]]) -> Launch:
@@ -62,5 +62,5 @@ def _tiles(p: Problem, last: Mapping[str, tuple[str, Any]]) -> Launch:
     )
     kernel = instance("tile", size, vr, vc, vb, threads, whole_x, whole_out, flat, shift)
     return Launch(
-        kernel, (-(-batches // vb) * tiles,), args, types=types, block=(threads,), shared=vr * vc * vb * per * vector, chained=p.device.pdl
+        kernel, (-(-batches // vb) * tiles,), args, types=types, block=(threads,), shared=vr * vc * vb * per * vector, pdl=p.device.pdl
     )

@@ -23,7 +23,7 @@ demands = { has = ["LDG.128", "STG.128"], spills = 0 }
 kernel  = "planes<{bytes(x)}, {min(R, C)}, {C < R}>"
 grid    = ["B1 * B2 * B3 * ceil(max(R, C) * bytes(x) / 4096)"]
 block   = [256]
-chained = true
+pdl = true
 */
 #include "pdl.cuh"
 

@@ -28,7 +28,7 @@ kernel  = "shifted<{bytes(x)}, {stride(x, 3) * bytes(x) % 16}>"
 grid    = ["B1 * B2 * B3 * ceil((R + 32 // bytes(x) - 1) / 128) * ceil(C * bytes(x) / 256)"]
 block   = [256]
 shared  = "(128 + 32 // bytes(x)) * (272 + stride(x, 3) * bytes(x) % 16) + 16"
-chained = true
+pdl = true
 */
 #include <cuda_pipeline.h>
 #include "pdl.cuh"

@@ -20,7 +20,7 @@ kernel  = "spans<{bytes(x)}>"
 grid    = ["ceil(B1 * B2 * B3 / (16 // bytes(x) * max(1, 1024 // (R * C))))"]
 block   = [256]
 shared  = "16 * R * C * max(1, 1024 // (R * C))"
-chained = true
+pdl = true
 */
 #include "pdl.cuh"
 

@@ -97,6 +97,6 @@ def launches(p: Problem, config: Mapping[str, Any], head: Head) -> list[Launch]:
     return [
         Launch(
             kernel, (strips * segments * b1 * b2 * b3,), args, types=types, block=(config["wide"],),
-            shared=_shared(x.itemsize, of, config), chained=p.device.pdl,
+            shared=_shared(x.itemsize, of, config), pdl=p.device.pdl,
         )
     ]

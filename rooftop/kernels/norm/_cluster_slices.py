@@ -39,13 +39,14 @@ class Slices:
         object.__setattr__(self, "row_bytes", self.columns * self.itemsize)
         object.__setattr__(self, "period", 1 if self.aligned else sector // gcd(self.stride, sector))
 
+    def packs(self, cluster: int) -> int:
+        """Packs of a block, those of the edge apart. If several blocks divide an aligned row, lines of 128 bytes are not split."""
+        line, (more, edge) = 1 if cluster == 1 else 8 if self.aligned else 2, (0, 0) if self.aligned else (2, EDGE)
+        return max(1, -(-(-(-self.row_bytes // 16) + more) // (line * cluster)) * line - edge)
+
     def threads(self, cluster: int, pieces: int) -> int:
-        """Threads of a block: as many warps as its slice needs with `pieces` packs a thread. If several blocks divide an aligned row, lines
-        of 128 bytes are not split."""
-        line = 1 if cluster == 1 else 8 if self.aligned else 2
-        packs = -(-self.row_bytes // 16) + (0 if self.aligned else 2)
-        of_block = -(-packs // (line * cluster)) * line
-        return 32 * -(-max(1, of_block - (0 if self.aligned else EDGE)) // (32 * pieces))
+        """Threads of a block: as many warps as its slice needs with `pieces` packs a thread."""
+        return 32 * -(-self.packs(cluster) // (32 * pieces))
 
     def fit(self, cluster: int, pieces: int, threads: int) -> int:
         """FIT of cluster_slices.cuh: 0 for unaligned rows, 2 if every thread has all of its packs, else 1."""
@@ -174,17 +175,18 @@ FLYING = 40 * KIB  # bytes in flight to a multiprocessor that saturate the memor
 OVERLAP = 0.15  # the fraction of the shorter time that is not hidden behind the longer one
 
 
-def round_of(
-    r: Rows, cluster: int, blocks: int, stages: int, clusters: int, ring: int, tensors: int, own: float
-) -> tuple[float, float]:
-    """Cycles of a round of a persistent kernel, in which each of its `clusters` clusters processes a row: those of its memory traffic with
-    all of the bandwidth; and of the round, which are those of the memory with as many multiprocessors and bytes in flight as there are, or
-    a row's own (`own`: its reductions and instructions), whichever are more. `ring`: row tensors in the ring; `tensors`: those that are
-    read or written."""
-    flying = blocks * (stages - 1) * ring * r.bytes / cluster
-    least = tensors * r.bytes * clusters / (BYTES * r.sms)
-    memory = least * max(1.0, r.sms * blocks / (MOST * clusters * cluster), FLYING / flying)
-    return least, max(memory, own) + OVERLAP * min(memory, own)
+def rounds_of(r: Rows, ways: Sequence[tuple[int, int, int, int, float]], ring: int, tensors: int) -> list[tuple[float, float]]:
+    """Cycles of a round of persistent kernels, in which each of their clusters processes a row: those of its memory traffic with all of the
+    bandwidth; and of the round, which are those of the memory with as many multiprocessors and bytes in flight as there are, or a row's own
+    (reductions and instructions), whichever are more. `ways`: (blocks of a cluster, blocks of a multiprocessor, rows in the ring, clusters,
+    a row's own cycles); `ring`: row tensors in the ring; `tensors`: those that are read or written."""
+    found = []
+    for cluster, blocks, stages, clusters, own in ways:
+        flying = blocks * (stages - 1) * ring * r.bytes / cluster
+        least = tensors * r.bytes * clusters / (BYTES * r.sms)
+        memory = least * max(1.0, r.sms * blocks / (MOST * clusters * cluster), FLYING / flying)
+        found.append((least, max(memory, own) + OVERLAP * min(memory, own)))
+    return found
 
 
 def takes_turns(memory: float, own: float) -> float:

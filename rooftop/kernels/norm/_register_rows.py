@@ -144,4 +144,4 @@ def launch(name: str, p: Problem, config: Mapping[str, int], head: Head, *flags:
         block, grid = 256, -(-count // (rows * (256 // team)))
     else:
         kernel, block, grid = instance(f"{name}_block", element, vectors, registers, *flags), team, count
-    return Launch(kernel, (grid,), args, types=types, block=(block,), chained=p.device.pdl)
+    return Launch(kernel, (grid,), args, types=types, block=(block,), pdl=p.device.pdl)

@@ -1,4 +1,4 @@
-"""Which kernel runs softmax, rms_norm and layer_norm, forward and backward: by the bytes of a row, how rows start, and how many there are.
+"""Which kernel runs softmax, log_softmax, rms_norm and layer_norm, forward and backward: one table of regimes for all of them.
 
     a row in registers         *__cuda_sm80       up to 64 KiB: some lanes of a warp, or a block. One tile a program: *__triton
     short rows, staged         *__staged          a block copies a range of rows to shared memory, whatever their starts
@@ -6,13 +6,18 @@
     longer rows                *__long            all blocks of the card, which exchange sums through global memory; *__split__triton in two
                                passes
 
-Figures are shares of a copy, or times relative to another kernel, measured on an H200 unless another card is named."""
+A regime is taken by the bytes of a row, how rows start, the bytes of the tensor, and, where kernels overlap, by their estimates: bytes in
+flight, waves, registers and instructions. The first line that fits, and whose kernel takes the problem, decides. Figures are shares of a
+copy, or times relative to another kernel, measured on an H200 unless another card is named."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
+
 from rooftop.core.choice import Chosen
 from rooftop.core.registry import in_order
-from rooftop.core.spec import Meta, Problem
+from rooftop.core.spec import Problem
 from rooftop.kernels._device import contiguous_rows
 from rooftop.kernels.norm import _cluster_slices, _register_rows
 from rooftop.kernels.norm import norms__cuda_sm90 as clusters
@@ -25,244 +30,252 @@ from rooftop.kernels.norm import norms_bwd__staged__cuda_sm80 as bwd_staged
 from rooftop.kernels.norm import softmax__ring__cuda_sm90 as softmax_ring
 from rooftop.kernels.norm import softmaxes__long__cuda_sm80 as softmax_long_rows
 
-KIB = 1 << 10
-Order = list[tuple[str, str]]
-STAGED, ROWS, CLUSTERS, LONG, SPLIT, TILE = (
-    ("staged__cuda_sm80", "short rows, a range of them staged in shared memory"), ("cuda_sm80", "rows in registers"),
-    ("cuda_sm90", "rows in the shared memory of a block or a cluster"), ("long__cuda_sm80", "a row over blocks of the whole card"),
-    ("split__triton", "long rows in two passes"), ("triton", "a program a row"),
+KIB, ANY = 1 << 10, 1 << 62
+STAGED, ROWS, CLUSTERS, RING, LONG, SPLIT, TILE = (
+    "staged__cuda_sm80", "cuda_sm80", "cuda_sm90", "ring__cuda_sm90", "long__cuda_sm80", "split__triton", "triton"
 )
-RING = ("ring__cuda_sm90", "clusters that loop over long rows, a ring of them in shared memory")
-ADDEND = ("addend__triton", "the only one that adds to the result")
-
-
-def _chosen(op: str, p: Problem, named: str, order: Order) -> Chosen | str:
-    return in_order(p, named, [(f"{op}__{kernel}", why) for kernel, why in order])
-
-
-def rms_norm(p: Problem, named: str = "") -> Chosen | str:
-    return _chosen("rms_norm", p, named, [] if named else [ADDEND] if p.extra else _forward(p, centre=False))
-
-
-def layer_norm(p: Problem, named: str = "") -> Chosen | str:
-    return _chosen("layer_norm", p, named, [] if named else _forward(p, centre=True))
-
-
-def rms_norm_bwd(p: Problem, named: str = "") -> Chosen | str:
-    return _chosen("rms_norm_bwd", p, named, [] if named else _backward(p, centre=False))
-
-
-def layer_norm_bwd(p: Problem, named: str = "") -> Chosen | str:
-    return _chosen("layer_norm_bwd", p, named, [] if named else _backward(p, centre=True))
-
-
-def _forward(p: Problem, centre: bool) -> Order:
-    x, hopper = p["x"], p.device.arch >= 90
-    columns = x.shape[1]
-    size, residual = columns * x.itemsize, p.get("residual") is not None
-    ring = hopper and not residual and clusters.of(p).ring is not None
-    order: Order = []
-    if size <= _register_rows.ROW_BYTES:
-        if not residual and not ring and _stages(p, size, centre):
-            order.append(STAGED)
-        if not residual and _in_registers(p, size, centre, ring):
-            order.append(ROWS)
-        if hopper and _clusters(p, size, centre, ring):
-            order.append(CLUSTERS)
-        return [*order, TILE, ROWS, CLUSTERS, LONG, SPLIT, STAGED]
-    long = not (hopper and (size <= long_rows.STREAMED or ring)) and long_rows.supports(p) is None
-    if long and hopper and not residual and long_rows.share(p) >= (0.55 if centre else 0.7):
-        order.append(LONG)
-    if not residual and _split(p, size, centre):
-        order.append(SPLIT)
-    if hopper and _clusters(p, size, centre, ring):
-        order.append(CLUSTERS)
-    if long:
-        order.append(LONG)
-    if not centre and columns > 32768:  # rms_norm__triton gives NaN for a long row whose sum of squares is infinite
-        order.append(SPLIT)
-    return [*order, TILE, ROWS, CLUSTERS, LONG, SPLIT, STAGED]
-
-
-def _stages(p: Problem, size: int, centre: bool) -> bool:
-    """From counted instructions; 0.82 to 0.93 at the odd and aligned lengths of one sweep. For odd rows, and for short rows of whole
-    vectors of 16-bit types, which leave lanes idle if a warp holds them in registers. Only if every resident block has a range to copy, and
-    no ring holds the rows: from 4 KiB on two blocks of eight lone rows each have too few warps (0.72 at 1159 columns of float32)."""
-    many = p["x"].shape[0] * size >= staged.RESIDENT * p.device.sms
-    return many and (size % 16 != 0 or (p["x"].itemsize == 2 and size <= 1280 and (centre or size & (size - 1) != 0)))
-
-
-def _in_registers(p: Problem, size: int, centre: bool, ring: bool) -> bool:
-    """1.0 to 1.17 times as fast as the kernel chosen before. Slower for powers of two of columns: rms_norm 0.90 to 0.99, layer_norm in
-    float32 0.97 and in tensors under 64 MiB 0.90 to 0.94. And layer_norm at rows of more than 8192 columns that are not whole vectors
-    (0.92), or that a ring holds (0.70 to 0.75 of
-    a copy here): shifting weight and bias for each of them costs instructions; persistent blocks do it once."""
-    x = p["x"]
-    columns = x.shape[1]
-    power = columns & (columns - 1) == 0
-    if not centre:
-        return not power
-    return not (size % 16 and (columns > 8192 or ring)) and not (power and (x.nbytes < 64 << 20 or x.itemsize == 4))
-
-
-def _clusters(p: Problem, size: int, centre: bool, ring: bool) -> bool:
-    """Faster than Triton on an H100: rows too long for a program, unaligned rows of more than 6 KiB (of layer_norm 4 KiB in a ring), others
-    from 2 KiB (rms_norm, in large tensors) or 512 bytes on (layer_norm at powers of two). Clusters of a few rows leave most of the card
-    idle."""
-    x = p["x"]
-    rows, columns = x.shape
-    if size > 65536 and 16 * rows < p.device.sms // 2:
-        return False
-    odd = columns % 16 != 0 or x.strides[0] % 16 != 0 or x.align < 16
-    if (
-        size > (64 if centre else 128) * KIB or (not centre and size > 64 * KIB and columns > 32768)
-        or (odd and (size > 6 * KIB or (centre and ring)))
-    ):
-        return True
-    if p.get("residual") is not None or not clusters.of(p).slices.aligned:
-        return False
-    if centre:
-        return size > 6 * KIB or (size >= 512 and columns & (columns - 1) == 0)
-    return (2 * KIB <= size <= 8 * KIB or size > 10 * KIB) and x.nbytes > 32 << 20
-
-
-def _split(p: Problem, size: int, centre: bool) -> bool:
-    """For rows too long for a cluster or a group of blocks; for layer_norm, whose streaming blocks read weight and bias for each row, also
-    for long rows that
-    a cluster holds: 0.41 to 0.54 there."""
-    if p.device.arch >= 90 and size <= CLUSTER:
-        return centre and size > (1400000 if p["x"].shape[1] % (16 // p["x"].itemsize) == 0 else 1 << 19)
-    return long_rows.supports(p) is not None or (centre and p.device.arch >= 90)
-
-
+REGISTERS = _register_rows.ROW_BYTES  # of a row, at most
 CLUSTER = 1800000  # bytes of the longest row that a cluster of sixteen blocks holds; a backward holds two tensors
+RMS, LAYER, RMS_BWD, LAYER_BWD = "rms_norm", "layer_norm", "rms_norm_bwd", "layer_norm_bwd"
+SOFT, LOG, SOFT_BWD, LOG_BWD = "softmax", "log_softmax", "softmax_bwd", "log_softmax_bwd"
+BEFORE_HOPPER, HOPPER = (0, 89), (90, 999)  # compute capabilities
+FEW = 4  # rows for each multiprocessor up to which a block of several rows in a ring is still filling it: 1.06 to 1.29 times clusters' time
 
 
-def _backward(p: Problem, centre: bool) -> Order:
-    s, hopper = p["s"], p.device.arch >= 90
-    rows, columns = s.shape
-    size, second = columns * s.itemsize, p.get("ds") is not None
-    in_registers = bwd_rows.refuses(p) is None
-    order: Order = []
-    if not second and s.nbytes >= bwd_staged.MANY and (size % 16 or _padded(p, size)):
-        order.append(STAGED)
-    if size > (CLUSTER // 2 if hopper else _register_rows.ROW_BYTES) and bwd_long_rows.supports(p) is not None:
-        order.append(SPLIT)
-    if in_registers and not _bwd_by_clusters(p, size, centre):
-        order.append(ROWS)
-    many = s.nbytes > 32 << 20 or (rows >= 2 * p.device.sms - 8 and columns <= 4096 and not (centre and second))
-    if hopper and columns >= 1024 and many and (centre or not (second and size <= 16384)):
-        order.append(CLUSTERS)
-    # 2.3 to 2.5 times as fast as Triton at 1048576 columns; where clusters hold the rows, 0.53 times as fast as they at 500 KiB
-    if not in_registers and not (hopper and bwd_clusters.supports(p) is None):
-        order.append(LONG)
-    return [*order, TILE, ROWS, CLUSTERS, LONG, SPLIT, STAGED]
+@dataclass(frozen=True)
+class Regime:
+    """A line of the table: a kernel and the rows it is for.
+
+    over, most  bytes of a row: more than `over`, at most `most`
+    why         what limits here, with what was measured
+    when        what a model or an estimate must say, asked last
+    arch        compute capabilities, from and to
+    starts      "odd": rows are no whole vectors of 16 bytes; "whole": they are; "unaligned": Triton's accesses of them are no vectors
+    power       True: only powers of two of columns; False: all others
+    itemsize    bytes of an element; 0: any
+    alone       only without a residual, or in a backward without a gradient of the sum
+    resident    bytes of rows for each multiprocessor, at least
+    tensor      bytes of the tensor of rows: more than so many
+    spread      only if clusters of sixteen blocks, one a row, occupy half of the card"""
+
+    kernel: str
+    ops: tuple[str, ...]
+    over: int
+    most: int
+    why: str
+    when: Callable[[Problem], bool] | None = None
+    arch: tuple[int, int] = (0, 999)
+    starts: str = ""
+    power: bool | None = None
+    itemsize: int = 0
+    alone: bool = False
+    resident: int = 0
+    tensor: int = -1
+    spread: bool = False
 
 
-def _padded(p: Problem, size: int) -> bool:
-    """Aligned float32 rows with both sums that leave most of a second warp idle: norm_bwd_block takes 3900 cycles for seven or eight of
-    them, however short they are (0.60 at 528 columns, 0.73 at 560); staged a row takes 510 instructions, so the memory is the limit."""
+def _no_ring(p: Problem) -> bool:
+    return p.device.arch < 90 or clusters.of(p).ring is None
+
+
+def _ring(p: Problem) -> bool:
+    return clusters.of(p).ring is not None
+
+
+def _no_power_of_bytes(p: Problem) -> bool:
+    x = p["x"]
+    size = x.shape[1] * x.itemsize
+    return size & (size - 1) != 0
+
+
+def _rows_apart(p: Problem) -> bool:
+    """Whether some row is not whole vectors on 16 bytes."""
+    rows, columns = p["y"].shape[:2]
+    per = 16 // p["y"].itemsize
+    return columns % per != 0 or any([p[name].align < 16 or (rows > 1 and p[name].strides[0] % per) for name in ("y", "dy", "dx")])
+
+
+def _large_l2(p: Problem) -> bool:
+    return p.device.l2_bytes > 50 << 20
+
+
+def _whole_packs(p: Problem) -> bool:
+    return clusters.of(p).slices.aligned
+
+
+def _no_groups(p: Problem) -> bool:
+    """Whether no group of blocks holds a row."""
+    rows = long_rows if p.op in (RMS, LAYER) else bwd_long_rows if p.op in (RMS_BWD, LAYER_BWD) else softmax_long_rows
+    return rows.supports(p) is not None
+
+
+def _groups_are_fast(p: Problem) -> bool:
+    return long_rows.share(p) >= (0.55 if p.op == LAYER else 0.7) and _no_ring(p)
+
+
+def _one_shift(p: Problem) -> bool:
+    """Whether shifting weight and bias for each of the rows costs less than persistent blocks save, which do it once."""
+    return p["x"].shape[1] <= 8192 and _no_ring(p)
+
+
+def _padded(p: Problem) -> bool:
     both = p.get("dweight") is not None and p.get("dbias") is not None
     least, most = bwd_staged.PADDED
-    return p["s"].itemsize == 4 and both and least <= contiguous_rows.vectors(size) <= most
+    return both and least <= contiguous_rows.vectors(p["s"].shape[1] * 4) <= most
 
 
-def _bwd_by_clusters(p: Problem, size: int, centre: bool) -> bool:
-    """Rows in registers are 1.0 to 1.6 times as fast as the kernel chosen before, but for layer_norm's of 32 KiB (0.92 in float32, 0.99 in
-    bf16) and rms_norm's of 2.5 to 8 KiB (0.96) and from 24 KiB on (0.93 to 1.02); and where an estimate says that clusters are faster: for
-    odd rows (0.49 to 0.67 of a copy here) and for rows with padding."""
-    if p.device.arch < 90:
-        return False
-    if size > 24576 if centre else (2048 < size <= 8192 and size % 16 == 0) or size > 16384:
-        return True
-    return _clusters_are_faster(p, centre)
+def _fill_clusters(p: Problem) -> bool:
+    rows, columns = p["s"].shape
+    few = rows >= 2 * p.device.sms - 8 and columns <= 4096 and not (p.op == LAYER_BWD and p.get("ds") is not None)
+    return columns >= 1024 and (p["s"].nbytes > 32 << 20 or few)
 
 
-def _clusters_are_faster(p: Problem, centre: bool) -> bool:
+def _fill_no_clusters(p: Problem) -> bool:
+    return not _fill_clusters(p)
+
+
+def _no_block_holds(p: Problem) -> bool:
+    return bwd_rows.refuses(p) is not None and not (p.device.arch >= 90 and bwd_clusters.supports(p) is None)
+
+
+def _faster_than_clusters(p: Problem) -> bool:
     """By one estimate for both. It was within 0.1 of what these kernels took on an H200, padded and odd rows too, for which that of
     norms_bwd__cuda_sm80.py is too optimistic. The memory time of odd rows counts 1.5 times: vectors of a warp that start amid 32 bytes are
     requested one by one."""
-    r, s = bwd_rows.of(p), p["s"]
-    if s.shape[1] < 1024 or s.nbytes <= 32 << 20:
-        return False
-    c = bwd_rows.choose(p)
+    s = p["s"]
+    rows, columns = s.shape
+    if columns < 1024:
+        return True
+    if s.nbytes <= 32 << 20:
+        return rows > FEW * p.device.sms or not _fill_clusters(p)
+    r = bwd_rows.of(p)
+    if not r.by_cycles:
+        return True
+    c = r.by_cycles[0]
     least = c["teams"] * r.vectors * 16 * (r.tensors + 1) / _cluster_slices.BYTES
-    exchange, pack = bwd_clusters.costs(centre, r.itemsize)
+    exchange, pack = bwd_clusters.costs(p.op == LAYER_BWD, r.itemsize)
     own = exchange + c["team"] * c["teams"] // 32 * c["vectors"] * pack / 4
     round_ = _cluster_slices.takes_turns(least * (1 if r.aligned else 1.5), own)
-    return bwd_clusters.share_of(p) > 1.08 * least / round_
+    return bwd_clusters.share_of(p) <= 1.08 * least / round_
 
 
-def softmax(p: Problem, named: str = "") -> Chosen | str:
-    """Staged: 0.93 to 0.96 for rows that do not start on 16 bytes; in registers they reach 0.5 to 0.65. Rows that do, in registers: 0.70 to
-    0.89 below 1 KiB, where they do not fill their lanes, and 0.93 to 0.97 above. Powers of two are left to Triton's tile, which has no idle
-    lane; of 32 KiB a cluster is 1.03 times as fast on an H200, 0.99 on an H100. A ring of aligned rows is faster than
-    clusters that end with their row, from 256 KiB a row on, or from 128 KiB where a multiprocessor holds two of its blocks; of odd rows it is
-    slower. Rows that no cluster holds: two passes are faster than all blocks of the card on one row."""
-    x, hopper = p["x"], p.device.arch >= 90
-    rows, columns = x.shape[:2]
-    size, power = columns * x.itemsize, columns & (columns - 1) == 0
-    order: Order = []
-    if (size % 16 or (size <= 1024 and size & (size - 1))) and rows * size >= 3 * 32 * KIB * p.device.sms:
-        order.append(STAGED)
-    if size <= _register_rows.ROW_BYTES:
-        if not power:
-            order.append(ROWS)
-    elif size > (CLUSTER if hopper else _register_rows.ROW_BYTES):
-        order.append(SPLIT if hopper or softmax_long_rows.supports(p) else LONG)
-    if hopper and size >= 128 * KIB and softmax_ring.keeps_busy(p):
-        order.append(RING)
-    # an H200's memory asks for more bytes in flight than an H100's
-    long = size > 32 * KIB or (size == 32 * KIB and p.device.l2_bytes > 50 << 20)
-    if hopper and (long or (size > 6 * KIB and not _in_vectors(x))):
-        order.append(CLUSTERS)
-    return _chosen("softmax", p, named, [*order, TILE, ROWS, CLUSTERS, LONG, STAGED, SPLIT])
+FORWARD, BACKWARD, LOGS = (RMS, LAYER), (RMS_BWD, LAYER_BWD), (LOG, LOG_BWD)
+TABLE = (
+    # short rows
+    Regime(STAGED, (SOFT,), -1, ANY, "0.93 to 0.96 for rows off 16 bytes; in registers they reach 0.5 to 0.65", starts="odd",
+           resident=96 * KIB),
+    Regime(STAGED, (SOFT,), -1, KIB, "rows that do not fill their lanes: 0.70 to 0.89 in registers", _no_power_of_bytes, resident=96 * KIB),
+    Regime(STAGED, FORWARD, -1, REGISTERS, "odd rows, if every resident block has a range to copy and no ring holds them: from 4 KiB on "
+           "two blocks of eight lone rows each have too few warps (0.72 at 1159 columns of float32)", _no_ring, starts="odd", alone=True,
+           resident=staged.RESIDENT),
+    Regime(STAGED, (LAYER,), -1, 1280, "16-bit rows that leave lanes of a warp idle: 0.82 to 0.93", _no_ring, itemsize=2, alone=True,
+           resident=staged.RESIDENT),
+    Regime(STAGED, (RMS,), -1, 1280, "16-bit rows that leave lanes of a warp idle; powers of two fill them", _no_ring, power=False,
+           itemsize=2, alone=True, resident=staged.RESIDENT),
+    Regime(STAGED, BACKWARD, -1, 4 * KIB, "odd rows: a row takes 510 instructions, so the memory is the limit", starts="odd", alone=True,
+           tensor=bwd_staged.MANY - 1),
+    Regime(STAGED, BACKWARD, -1, ANY, "rows with both sums that leave most of a second warp idle: norm_bwd_block takes 3900 cycles for "
+           "seven or eight of them, however short they are (0.60 at 528 columns, 0.73 at 560)", _padded, starts="whole", itemsize=4,
+           alone=True, tensor=bwd_staged.MANY - 1),
+    # rows in registers
+    Regime(ROWS, (SOFT,), -1, REGISTERS, "0.93 to 0.97; powers of two are left to Triton's tile, which has no idle lane", power=False),
+    Regime(ROWS, (SOFT_BWD,), 4 * KIB, REGISTERS, "1.08 to 1.15 times as fast if Triton pads a row; powers of two 0.90", power=False),
+    Regime(ROWS, (SOFT_BWD,), -1, 4 * KIB, "unaligned short rows; the other short ones 0.96 to 0.98", _rows_apart, power=False),
+    Regime(ROWS, LOGS, KIB, REGISTERS, "8192x4097 bf16: Triton's tile 61 us, softmax in registers 37", starts="unaligned"),
+    Regime(ROWS, (RMS,), -1, REGISTERS, "1.0 to 1.17 times as fast as other kernels; powers of two 0.90 to 0.99", power=False, alone=True),
+    Regime(ROWS, (LAYER,), -1, REGISTERS, "rows of whole vectors, 1.0 to 1.17 times as fast as other kernels", starts="whole", power=False,
+           alone=True),
+    Regime(ROWS, (LAYER,), -1, REGISTERS, "odd rows beyond 8192 columns 0.92, those of a ring 0.70 to 0.75", _one_shift, starts="odd",
+           power=False, alone=True),
+    Regime(ROWS, (LAYER,), -1, REGISTERS, "powers of two in smaller tensors 0.90 to 0.94, in float32 0.97", power=True, itemsize=2,
+           alone=True, tensor=(64 << 20) - 1),
+    # rows that no cluster, or before Hopper no block, holds
+    Regime(SPLIT, (SOFT,), CLUSTER, ANY, "two passes are faster than all blocks of the card on one row", arch=HOPPER),
+    Regime(SPLIT, (SOFT,), REGISTERS, ANY, "rows that no group of blocks holds", _no_groups, arch=BEFORE_HOPPER),
+    Regime(SPLIT, (SOFT_BWD, *BACKWARD), CLUSTER // 2, ANY, "rows that no group of blocks holds", _no_groups, arch=HOPPER),
+    Regime(SPLIT, (SOFT_BWD, *BACKWARD), REGISTERS, ANY, "rows that no group of blocks holds, on a card without clusters", _no_groups,
+           arch=BEFORE_HOPPER),
+    Regime(LONG, (SOFT_BWD,), CLUSTER // 2, ANY, "all blocks of the card on a row", arch=HOPPER),
+    Regime(LONG, (SOFT, SOFT_BWD), REGISTERS, ANY, "all blocks of the card on a row, on a card without clusters", arch=BEFORE_HOPPER),
+    Regime(LONG, FORWARD, long_rows.STREAMED, ANY, "streaming clusters take 1.4 to 1.9 times the time of a copy", _groups_are_fast,
+           arch=HOPPER, alone=True),
+    Regime(SPLIT, (LAYER,), 1 << 19, CLUSTER, "streaming blocks read weight and bias for each row: 0.41 to 0.54", arch=HOPPER, starts="odd",
+           alone=True),
+    Regime(SPLIT, (LAYER,), 1400000, CLUSTER, "weight and bias, read for each row, from 1.4 MB on", arch=HOPPER, starts="whole",
+           alone=True),
+    Regime(SPLIT, (LAYER,), CLUSTER, ANY, "too long for a cluster", arch=HOPPER, alone=True),
+    Regime(SPLIT, (RMS,), CLUSTER, ANY, "too long for a cluster and for a group of blocks", _no_groups, arch=HOPPER, alone=True),
+    Regime(SPLIT, FORWARD, REGISTERS, ANY, "too long for a group of blocks", _no_groups, arch=BEFORE_HOPPER, alone=True),
+    # a row in the shared memory of a block or a cluster
+    Regime(RING, (SOFT,), 128 * KIB - 1, ANY, "faster than clusters that end with their row, from 256 KiB on, or where a multiprocessor "
+           "holds two blocks; slower for odd rows", softmax_ring.keeps_busy, arch=HOPPER),
+    Regime(CLUSTERS, (LOG,), 32 * KIB - 1, 32 * KIB, "as softmax", arch=HOPPER),
+    Regime(CLUSTERS, (SOFT,), 32 * KIB - 1, 32 * KIB, "an H200's memory asks for more bytes in flight: 1.03 there, 0.99 on an H100",
+           _large_l2, arch=HOPPER),
+    Regime(CLUSTERS, (SOFT, LOG, SOFT_BWD, LOG_BWD), 32 * KIB, ANY, "a tile of a program has too few bytes in flight", arch=HOPPER),
+    Regime(CLUSTERS, (SOFT, SOFT_BWD), 6 * KIB, 32 * KIB, "each element has its own address in Triton", arch=HOPPER, starts="unaligned"),
+    Regime(CLUSTERS, FORWARD, 6 * KIB, REGISTERS, "each element has its own address in Triton", arch=HOPPER, starts="unaligned"),
+    Regime(CLUSTERS, (LAYER,), -1, REGISTERS, "odd rows in a ring, from 4 KiB on", _ring, arch=HOPPER, starts="unaligned", alone=True),
+    Regime(CLUSTERS, (LAYER,), 6 * KIB, REGISTERS, "faster than Triton on an H100", _whole_packs, arch=HOPPER, alone=True),
+    Regime(CLUSTERS, (LAYER,), 511, 6 * KIB, "powers of two of columns, from 512 bytes on", _whole_packs, arch=HOPPER, power=True,
+           alone=True),
+    Regime(CLUSTERS, (RMS,), 2 * KIB - 1, 8 * KIB, "2 to 8 KiB in large tensors: faster than Triton on an H100", _whole_packs, arch=HOPPER,
+           alone=True, tensor=32 << 20),
+    Regime(CLUSTERS, (RMS,), 10 * KIB, REGISTERS, "from 10 KiB on in large tensors: faster than Triton on an H100", _whole_packs,
+           arch=HOPPER, alone=True, tensor=32 << 20),
+    Regime(CLUSTERS, (LAYER,), REGISTERS, ANY, "too long for a program; clusters of a few rows leave most of the card idle", arch=HOPPER,
+           spread=True),
+    Regime(CLUSTERS, (RMS,), REGISTERS, ANY, "16-bit rows too long for a program", arch=HOPPER, itemsize=2, spread=True),
+    Regime(CLUSTERS, (RMS,), 128 * KIB, ANY, "float32 rows too long for a program", arch=HOPPER, itemsize=4, spread=True),
+    Regime(CLUSTERS, (RMS,), REGISTERS, 128 * KIB, "unaligned rows too long for registers", arch=HOPPER, starts="unaligned", spread=True),
+    Regime(CLUSTERS, (RMS,), REGISTERS, 128 * KIB, "64 to 128 KiB in large tensors: faster than Triton on an H100", _whole_packs,
+           arch=HOPPER, alone=True, tensor=32 << 20, spread=True),
+    Regime(LONG, FORWARD, long_rows.STREAMED, ANY, "no ring holds the row", _no_ring, arch=HOPPER),
+    Regime(LONG, FORWARD, REGISTERS, ANY, "all blocks of the card on a row, on a card without clusters", arch=BEFORE_HOPPER),
+    Regime(SPLIT, (RMS,), REGISTERS, ANY, "16 bits: Triton's tile gives NaN for a long row whose sum of squares is infinite", itemsize=2),
+    Regime(SPLIT, (RMS,), 128 * KIB, ANY, "float32: Triton's tile gives NaN for a long row whose sum of squares is infinite", itemsize=4),
+    # the backward of norms: rows in registers or in clusters
+    Regime(ROWS, BACKWARD, -1, ANY, "a block that loops over rows in its ring", arch=BEFORE_HOPPER),
+    Regime(ROWS, (LAYER_BWD,), -1, 24 * KIB, "1.0 to 1.6 times as fast as clusters, but for 32 KiB (0.92 in float32, 0.99 in bf16)",
+           _faster_than_clusters, arch=HOPPER),
+    Regime(ROWS, (RMS_BWD,), -1, 2 * KIB, "short rows: 1.0 to 1.6 times as fast as clusters", _faster_than_clusters, arch=HOPPER),
+    Regime(ROWS, (RMS_BWD,), 2 * KIB, 16 * KIB, "odd rows of 2 to 16 KiB; 0.90 to 0.96 for whole vectors", _faster_than_clusters,
+           arch=HOPPER, starts="odd"),
+    Regime(ROWS, (RMS_BWD,), 8 * KIB, 16 * KIB, "tensors with too few rows for clusters", _fill_no_clusters, arch=HOPPER),
+    Regime(CLUSTERS, (LAYER_BWD,), -1, ANY, "clusters that loop over rows", _fill_clusters, arch=HOPPER),
+    Regime(CLUSTERS, (RMS_BWD,), -1, 8 * KIB, "clusters that loop over rows of up to 8 KiB", _fill_clusters, arch=HOPPER, alone=True),
+    Regime(CLUSTERS, (RMS_BWD,), 8 * KIB, ANY, "clusters that loop over longer rows", _fill_clusters, arch=HOPPER),
+    Regime(LONG, BACKWARD, -1, ANY, "2.3 to 2.5 times as fast as Triton at 1048576 columns; 0.53 where clusters hold 500 KiB",
+           _no_block_holds),
+)
+OF_OP = {op: tuple(r for r in TABLE if op in r.ops) for op in (RMS, LAYER, RMS_BWD, LAYER_BWD, SOFT, LOG, SOFT_BWD, LOG_BWD)}
+OTHERS = {
+    SOFT: (TILE, ROWS, CLUSTERS, LONG, STAGED, SPLIT), SOFT_BWD: (TILE, ROWS, CLUSTERS, LONG, SPLIT),
+    **dict.fromkeys(LOGS, (TILE, ROWS, CLUSTERS)), **dict.fromkeys((*FORWARD, *BACKWARD), (TILE, ROWS, CLUSTERS, LONG, SPLIT, STAGED)),
+}
+ADDEND = ("rms_norm__addend__triton", "the only one that adds to the result")
 
 
-def softmax_bwd(p: Problem, named: str = "") -> Chosen | str:
-    """In registers 1.08 to 1.15 times as fast as the kernel chosen before if Triton pads a row to a power of two, or rows are unaligned;
-    short rows 0.96 to 0.98, powers of two 0.90."""
-    y, hopper = p["y"], p.device.arch >= 90
-    columns = y.shape[1]
-    size, power = columns * y.itemsize, columns & (columns - 1) == 0
-    order: Order = []
-    if size <= _register_rows.ROW_BYTES:
-        if not power and (size > 4096 or not _whole_vectors(p)):
-            order.append(ROWS)
-    elif size > (CLUSTER // 2 if hopper else _register_rows.ROW_BYTES):
-        order.append(SPLIT if softmax_long_rows.supports(p) else LONG)
-    if hopper and (size > 32 * KIB or (size > 6 * KIB and not _in_vectors(y))):
-        order.append(CLUSTERS)
-    return _chosen("softmax_bwd", p, named, [*order, TILE, ROWS, CLUSTERS, LONG, SPLIT])
+def _choose(p: Problem, named: str = "") -> Chosen | str:
+    """The first regime that fits and whose kernel takes the problem; where none does, a program a row, or any other kernel."""
+    op = p.op
+    if named or p.extra:
+        return in_order(p, named, [ADDEND])
+    m = p["s" if op in BACKWARD else "x" if op in (RMS, LAYER, SOFT, LOG) else "y"]
+    rows, columns, arch, width, sms = m.shape[0], m.shape[1], p.device.arch, m.itemsize, p.device.sms
+    size, power = columns * width, columns & (columns - 1) == 0
+    starts = ("", "odd" if size % 16 else "whole", "unaligned" if columns % 16 or m.strides[0] % 16 or m.align < 16 else "")
+    alone = p.get("residual") is None and p.get("ds") is None
+    for r in OF_OP[op]:
+        if (
+            r.over < size <= r.most and r.arch[0] <= arch <= r.arch[1] and r.starts in starts and r.power in (None, power)
+            and r.itemsize in (0, width) and (alone or not r.alone) and rows * size >= r.resident * sms and rows * size > r.tensor
+            and (not r.spread or 16 * rows >= sms // 2) and (r.when is None or r.when(p))
+        ):
+            found = in_order(p, named, [(f"{op}__{r.kernel}", r.why)])
+            if not isinstance(found, str):
+                return found
+    return in_order(p, named, [(f"{op}__{kernel}", "takes the problem") for kernel in OTHERS[op]])
 
 
-def log_softmax(p: Problem, named: str = "") -> Chosen | str:
-    """As softmax, of which it has the kernels with a tile, with rows in registers and with clusters. At 8192x4097 bf16 the tile takes 61 us;
-    softmax, with rows in registers, 37."""
-    x, size = p["x"], p["x"].shape[1] * p["x"].itemsize
-    order = [ROWS] if KIB < size <= _register_rows.ROW_BYTES and not _in_vectors(x) else []
-    if p.device.arch >= 90 and (size >= 32 * KIB or (size > 6 * KIB and not _in_vectors(x))):
-        order.append(CLUSTERS)
-    return _chosen("log_softmax", p, named, [*order, TILE, ROWS, CLUSTERS])
-
-
-def log_softmax_bwd(p: Problem, named: str = "") -> Chosen | str:
-    y, size = p["y"], p["y"].shape[1] * p["y"].itemsize
-    order = [ROWS] if KIB < size <= _register_rows.ROW_BYTES and not _in_vectors(y) else []
-    if p.device.arch >= 90 and (size > 32 * KIB or (size > 6 * KIB and not _in_vectors(y))):
-        order.append(CLUSTERS)
-    return _chosen("log_softmax_bwd", p, named, [*order, TILE, ROWS, CLUSTERS])
-
-
-def _in_vectors(m: Meta) -> bool:
-    """Whether Triton's accesses of its rows are vectors."""
-    return m.shape[1] % 16 == 0 and m.strides[0] % 16 == 0 and m.align >= 16
-
-
-def _whole_vectors(p: Problem) -> bool:
-    """Whether all rows are whole vectors on 16 bytes."""
-    rows, columns = p["y"].shape[:2]
-    per = 16 // p["y"].itemsize
-    if columns % per:
-        return False
-    return not any([p[name].align < 16 or (rows > 1 and p[name].strides[0] % per) for name in ("y", "dy", "dx")])
+softmax = log_softmax = softmax_bwd = log_softmax_bwd = rms_norm = layer_norm = rms_norm_bwd = layer_norm_bwd = _choose

@@ -231,8 +231,8 @@ def launches(p: Problem, config: Config) -> list[Launch]:
     apply = {**tile, "numbers": "numbers", "bias": None if backward or p.get("bias") is None else "bias", "to": to, **strides("t", to)}
     sums = [(f"parts_{name}", name) for name in ("dweight", "dbias") if p.get(name) is not None]
     return [
-        Launch(_moments, (programs,), {**tile, "parts": "parts"}, config.warps, chained=pdl),
-        Launch(_join, (n * groups,), join, 4, chained=pdl),
-        Launch(_apply, (programs,), apply, config.warps, chained=pdl),
+        Launch(_moments, (programs,), {**tile, "parts": "parts"}, config.warps, pdl=pdl),
+        Launch(_join, (n * groups,), join, 4, pdl=pdl),
+        Launch(_apply, (programs,), apply, config.warps, pdl=pdl),
         *column_sums(sums, n, c, p.device),
     ]

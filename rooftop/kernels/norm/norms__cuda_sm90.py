@@ -233,15 +233,16 @@ def _rings(r: Rows) -> list[tuple[float, int, int, int, int, int, int]]:
     threads, clusters). The time is that of a row in norm_persistent as a multiple of its memory traffic's, fitted to timings on an H200. A
     round, in which each cluster processes a row, takes as long as the memory traffic, or as a row's own reductions and instructions if
     these take longer. It does not depend on the number of rows (`count` is 2^30), so a new number of rows compiles nothing new."""
-    found = []
+    found: list[tuple[float, int, int, int, int, int, int]] = []
+    ways: list[tuple[int, int, int, int, float]] = []
     aligned, edge = r.slices.aligned, 0 if r.slices.aligned else _cluster_slices.EDGE
     limits = _threads(r)
     mean, width = 1 if r.centre else 0.65, 1 if r.slices.itemsize == 2 else 0.55
     for size in (1, 2, 4, 8, 16):
         known: dict[int, tuple[int, bool]] = {}  # by the blocks of a multiprocessor: clusters, and whether they have several runs of rows
-        room = 0
+        room, packs = 0, r.slices.packs(size)
         for pieces in (2, 4, 8) if size == 1 or r.bytes > 4096 * size else ():
-            threads = r.slices.threads(size, pieces)
+            threads = 32 * -(-packs // (32 * pieces))
             slot = 16 * (pieces * threads + edge)
             fixed = slot * r.parameters + _cluster_slices.SYSTEM  # bytes of shared memory
             if threads > 1024 or 3 * slot + fixed > _cluster_slices.SHARED:
@@ -259,11 +260,12 @@ def _rings(r: Rows) -> list[tuple[float, int, int, int, int, int, int]]:
                 # three rows in the ring; a fourth if there is room, and three keep too few bytes in flight
                 few = blocks * 2 * r.bytes < _cluster_slices.FLYING * size and blocks * (4 * slot + fixed) <= _cluster_slices.SHARED
                 own = EXCHANGE * (1 if r.centre else 0.67) + blocks * threads / 32 * pieces * PACK * mean * width / 4
-                unequal = (UNEQUAL if size <= 2 else 1) * (RUNS if several else 1)
+                slower = (UNEQUAL if size <= 2 else 1) * (RUNS if several else 1)
                 for n in (3, 4) if few else (3,):
-                    least, round_ = _cluster_slices.round_of(r, size, blocks, n, clusters, 1, 2, own)
-                    found.append((round(round_ / least * unequal, 2), size, pieces, blocks, n, threads, clusters))
-    return sorted(found)
+                    ways.append((size, blocks, n, clusters, own))
+                    found.append((slower, size, pieces, blocks, n, threads, clusters))
+    times = _cluster_slices.rounds_of(r, ways, 1, 2)
+    return sorted([(round(round_ / least * f[0], 2), *f[1:]) for (least, round_), f in zip(times, found, strict=True)])
 
 
 def _threads(r: Rows) -> tuple[tuple[int, int], tuple[int, int]]:
@@ -366,4 +368,4 @@ def launches(p: Problem, c: Mapping[str, Any], head: Head) -> list[Launch]:
         args = dict((rows_, columns, ("clusters", clusters), ("period", r.slices.period_of(clusters)), *rest))
         types = ("i32", "i32", *types)
     kernel, of_cluster = instance(KERNELS[path], DTYPES[p["x"].dtype].cuda, *config, *flags), () if path in ("whole row", "warp") else (size,)
-    return [Launch(kernel, (grid,), args, types=types, block=(threads,), shared=_shared(r, c), chained=True, cluster=of_cluster)]
+    return [Launch(kernel, (grid,), args, types=types, block=(threads,), shared=_shared(r, c), pdl=True, cluster=of_cluster)]

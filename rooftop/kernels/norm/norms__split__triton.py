@@ -231,7 +231,7 @@ def _forward(p: Problem, config: Config) -> list[Launch]:
     first["CENTRE"] = p.op == "layer_norm"
     second = {**shared, "R": rows, "v": source, "w": "weight", "b": "bias", "y": "y", **_strides(p, v=source, y="y")}
     second |= {"eps": float(p.option("eps")), "programs": grid[0], "TILES": _split_tiles.folded(tiles)}
-    return [Launch(_statistics, grid, first, config.warps, chained=chain), Launch(_apply, grid, second, config.warps, chained=chain)]
+    return [Launch(_statistics, grid, first, config.warps, pdl=chain), Launch(_apply, grid, second, config.warps, pdl=chain)]
 
 
 def _backward(p: Problem, config: Config) -> list[Launch]:
@@ -250,8 +250,8 @@ def _backward(p: Problem, config: Config) -> list[Launch]:
         "CHAINED": chain, "FIRST": bool(sums),
     }
     found = [
-        Launch(_statistics_bwd, (rows * shared["tiles"],), first, config.warps, chained=chain),
-        Launch(_fold_bwd, (rows,), fold, 4, chained=chain),
-        Launch(_slabs_bwd, (blocks * slabs,), last, warps, chained=chain),
+        Launch(_statistics_bwd, (rows * shared["tiles"],), first, config.warps, pdl=chain),
+        Launch(_fold_bwd, (rows,), fold, 4, pdl=chain),
+        Launch(_slabs_bwd, (blocks * slabs,), last, warps, pdl=chain),
     ]
     return found + column_sums(sums, slabs, columns, p.device)

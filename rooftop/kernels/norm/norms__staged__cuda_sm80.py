@@ -89,4 +89,4 @@ def launches(p: Problem, config: Mapping[str, int], head: Head) -> list[Launch]:
         p.op == "layer_norm", weight, bias,
     )
     shared = rows * size + kept * (-(-size // 16) + 2) + (table if tabled else 0)
-    return [Launch(kernel, (-(-p["x"].shape[0] // rows),), args, types=types, block=(BLOCK,), shared=shared, chained=p.device.pdl)]
+    return [Launch(kernel, (-(-p["x"].shape[0] // rows),), args, types=types, block=(BLOCK,), shared=shared, pdl=p.device.pdl)]

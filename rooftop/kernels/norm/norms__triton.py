@@ -366,11 +366,11 @@ def launches(p: Problem, config: Config) -> list[Launch]:
     if config.way == "tile":
         args = {**names, "R": rows, "C": columns, **strides, "eps": eps, "CENTRE": centre}
         args |= {"COLUMNS": config.columns, "MORE": config.more, "LANES": config.lanes, "EARLY": config.early, "CHAINED": chain}
-        return [Launch(_tile, (-(-rows // config.lanes),), args, config.warps, chained=chain)]
+        return [Launch(_tile, (-(-rows // config.lanes),), args, config.warps, pdl=chain)]
     if config.way == "loop":
         rounds = -(-columns // config.columns)
         args = {**names, "C": columns, **strides, "eps": eps, "rounds": rounds, "CENTRE": centre, "COLUMNS": config.columns}
-        return [Launch(_loop, (rows,), {**args, "CHAINED": chain}, config.warps, chained=chain)]
+        return [Launch(_loop, (rows,), {**args, "CHAINED": chain}, config.warps, pdl=chain)]
     rounds = -(-columns // (config.columns * config.parts))
     width = rounds * config.columns
     parts = -(-columns // width)
@@ -380,4 +380,4 @@ def launches(p: Problem, config: Config) -> list[Launch]:
     second = {**shared, "v": source, "w": "weight", "b": "bias", "y": "y", "vs": strides[f"{source}s"], "ys": strides["ys"], "eps": eps}
     grid = (rows * parts,)
     second["PARTS"] = max(2, pow2(parts))
-    return [Launch(_part, grid, first, config.warps, chained=chain), Launch(_fold, grid, second, config.warps, chained=chain)]
+    return [Launch(_part, grid, first, config.warps, pdl=chain), Launch(_fold, grid, second, config.warps, pdl=chain)]

@@ -13,9 +13,9 @@ needed), of the 128 that a thread has in a block of 512."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import cached_property, lru_cache
 from itertools import repeat
 from math import gcd
 from typing import Any
@@ -48,6 +48,12 @@ class Rows:
     sms: int
     shared: int  # bytes of shared memory that a block may have
     pitch: int  # elements of a partial row, as pitch_of in _bwd_rows.cuh
+
+    @cached_property
+    def by_cycles(self) -> list[dict[str, int]]:
+        """All configs, those with the lowest estimate first."""
+        cycles = _cycles(self, found := _candidates(self))
+        return [found[i] for i in sorted(range(len(found)), key=cycles.__getitem__)]
 
 
 @lru_cache(maxsize=16)
@@ -91,34 +97,30 @@ def _candidates(r: Rows) -> list[dict[str, int]]:
     return found
 
 
-def _cycles(r: Rows, c: Mapping[str, int]) -> float:
-    """The estimated cycles: those of the block with the most rows, plus those of its partial row."""
-    team, teams, vectors = c["team"], c["teams"], c["vectors"]
-    elements = vectors * 16 // r.itemsize
-    per_warp = elements * ELEMENT + SUMS
-    rounds = -(-r.count // (r.sms * teams))
-    row = r.vectors * 16 * (r.tensors + 1)
-    at_once = teams * row * min(1.0, (c["stages"] - 1) * teams * row * r.tensors / (r.tensors + 1) / 40960)
-    issue = team * teams / 32 * per_warp / 4
-    latency = 2 * per_warp + (EXCHANGE if team > 32 else 0)
-    sums = blocks(r, c) * r.columns * 8 * r.sums / r.sms
-    memory = teams * row / BYTES * (teams * row / at_once)
-    return rounds * (max(issue, latency, memory) + OVERLAP * (issue + latency + memory)) + sums / BYTES
+def _cycles(r: Rows, found: Sequence[Mapping[str, int]]) -> list[float]:
+    """The estimated cycles of these configs: those of the block with the most rows, plus those of its partial row."""
+    cycles, known = [], {teams: blocks(r, teams) for teams in {c["teams"] for c in found}}
+    for c in found:
+        team, teams, vectors = c["team"], c["teams"], c["vectors"]
+        per_warp = vectors * 16 // r.itemsize * ELEMENT + SUMS
+        rounds = -(-r.count // (r.sms * teams))
+        row = r.vectors * 16 * (r.tensors + 1)
+        at_once = teams * row * min(1.0, (c["stages"] - 1) * teams * row * r.tensors / (r.tensors + 1) / 40960)
+        issue = team * teams / 32 * per_warp / 4
+        latency = 2 * per_warp + (EXCHANGE if team > 32 else 0)
+        sums = known[teams] * r.columns * 8 * r.sums / r.sms
+        memory = teams * row / BYTES * (teams * row / at_once)
+        cycles.append(rounds * (max(issue, latency, memory) + OVERLAP * (issue + latency + memory)) + sums / BYTES)
+    return cycles
 
 
 def choose(p: Problem, head: Head | None = None) -> dict[str, int]:
-    return dict(_fastest(of(p)))
-
-
-@lru_cache(maxsize=16)
-def _fastest(r: Rows) -> dict[str, int]:
-    return min(_candidates(r), key=partial(_cycles, r))
+    return dict(of(p).by_cycles[0])
 
 
 def configs(p: Problem, head: Head | None = None) -> list[dict[str, int]]:
     """The configs for tuning: the best sixteen by the estimate."""
-    r = of(p)
-    return sorted(_candidates(r), key=lambda c: _cycles(r, c))[:16]
+    return list(map(dict, of(p).by_cycles[:16]))
 
 
 def supports(p: Problem, head: Head) -> str | None:
@@ -141,15 +143,15 @@ def refuses(p: Problem) -> str | None:
         return "there must be a row"
     if r.count >= 2**31 - 2**20:
         return f"rows are counted in 32 bits; given {r.count}"
-    if not _candidates(r):
+    if not r.by_cycles:
         return f"a row must fit one block's registers and shared memory; given {r.columns * r.itemsize} bytes"
     return None
 
 
-def blocks(r: Rows, c: Mapping[str, int]) -> int:
+def blocks(r: Rows, teams: int) -> int:
     """Blocks of the grid: one a multiprocessor, no more than have a row, a multiple of the period."""
-    rounds = -(-r.count // (r.sms * c["teams"]))
-    wanted = -(-r.count // (rounds * c["teams"]))
+    rounds = -(-r.count // (r.sms * teams))
+    wanted = -(-r.count // (rounds * teams))
     return max(1, min(r.sms, wanted + r.period - 1) // r.period) * r.period
 
 
@@ -161,7 +163,7 @@ def partial_rows(p: Problem, count: int, pitch: int) -> dict[str, Meta]:
 
 def scratch(p: Problem, config: Mapping[str, int], head: Head | None = None) -> dict[str, Meta]:
     r = of(p)
-    return partial_rows(p, blocks(r, config), r.pitch)
+    return partial_rows(p, blocks(r, config["teams"]), r.pitch)
 
 
 def flags(p: Problem, r: Rows, made: Mapping[str, Meta]) -> tuple[bool, ...]:
@@ -180,7 +182,7 @@ def arguments(
 
 def launches(p: Problem, config: Mapping[str, int], head: Head) -> list[Launch]:
     r = of(p)
-    grid = blocks(r, config)
+    grid = blocks(r, config["teams"])
     made = partial_rows(p, grid, r.pitch)
     team, teams, vectors, stages = config["team"], config["teams"], config["vectors"], config["stages"]
     args, types = arguments(p, r, config, head, made)
@@ -194,7 +196,7 @@ def launches(p: Problem, config: Mapping[str, int], head: Head) -> list[Launch]:
     # the rows with their singles, and the weight
     ring = team * teams * (16 * vectors * (stages * r.tensors + r.weight) + (0 if r.aligned else 4 * stages * r.tensors))
     shared = max(ring, 8 * r.pitch * together if made and together > 1 else 0)
-    first = Launch(kernel, (grid,), args, types=types, block=(team * teams,), shared=shared, chained=p.device.arch >= 90)
+    first = Launch(kernel, (grid,), args, types=types, block=(team * teams,), shared=shared, pdl=p.device.arch >= 90)
     return [first, *column_sums(p, r, grid, made)]
 
 
@@ -214,6 +216,6 @@ def column_sums(p: Problem, r: Rows, count: int, made: Mapping[str, Meta], toget
     return [
         Launch(
             instance("norm_bwd_columns", DTYPES[s.dtype].cuda, height, deep, r.aligned or together), (-(-r.columns // 32), pw + pb), args,
-            types=("i32", "i32", "ptr", "ptr", "ptr", "ptr", "ptr", "i64", "i32"), block=(32, height), chained=p.device.arch >= 90,
+            types=("i32", "i32", "ptr", "ptr", "ptr", "ptr", "ptr", "i64", "i32"), block=(32, height), pdl=p.device.arch >= 90,
         )
     ]

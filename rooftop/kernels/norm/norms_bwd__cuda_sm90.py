@@ -13,24 +13,34 @@ second launch adds the partial rows in order. A config holds
     group     blocks that add up their sums before they write them
     joint     whether all sums of a row are combined at once: two exchanges fewer, and an error of a few parts in a million (16 bits)
 
-The table was timed on an H100. If an estimate, fitted to timings on an H200 (`_share`), finds a config that is 4 % faster, that config is
-used instead. The sm_80 kernels (norms_bwd__cuda_sm80.py) are preferred for most aligned rows of up to 24 KiB."""
+The table was timed on an H100. If an estimate, fitted to timings on an H200 (`_shares`), finds a config that is 4 % faster, that config is
+used instead. The sm_80 kernels (norms_bwd__cuda_sm80.py) are preferred for most aligned rows of layer_norm of up to
+24 KiB."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import lru_cache
-from itertools import product
+from functools import cached_property, lru_cache
+from itertools import product, repeat
 from typing import Any
 
 from rooftop.core.head import Head
 from rooftop.core.spec import DTYPES, Launch, Meta, Problem, instance
 from rooftop.kernels.norm import _cluster_slices
-from rooftop.kernels.norm._cluster_slices import ANY, BYTES, KIB, LAYER, RMS, Choice, Rows, round_of
+from rooftop.kernels.norm._cluster_slices import ANY, BYTES, KIB, LAYER, RMS, Choice, rounds_of
 
 SUMS = {"shared": 0, "registers": 1, "split": 2}
 THREADS = 3072  # blocks · threads · (3 with all sums in registers, else 2): what a register file holds
+
+
+class Rows(_cluster_slices.Rows):
+    """`second`: ds, a gradient of the sum."""
+
+    @cached_property
+    def choice(self) -> dict[str, Any]:
+        table = _complete(self, _cluster_slices.of_table(TABLE, self).config)
+        return _fastest(self, table) or table
 
 
 @lru_cache(maxsize=16)
@@ -116,11 +126,7 @@ TABLE = (  # the first entry that fits the input is used
 
 
 def supports(p: Problem, head: Head | None = None) -> str | None:
-    return _refusal(of(p))
-
-
-def _refusal(r: Rows) -> str | None:
-    """Why clusters cannot hold these rows, or None."""
+    r = of(p)
     if not r.same_alignment:
         return "rows must start on 16 bytes, or all of s, dy, ds and dx as far from them"
     if r.bytes > 512 * KIB:
@@ -140,44 +146,44 @@ ROUNDS = 8  # with fewer rows a cluster, filling and draining the ring costs mor
 GAIN = 0.96  # a config must be faster than this factor to replace the table's, which was timed
 
 
-def _unspilled(r: Rows, cluster: int, pieces: int, threads: int, blocks: int) -> bool:
-    """Whether the compiler keeps everything in registers, as `rooftop inspect` shows. With 16-bit elements it spills some bytes of three
-    and four packs, whatever the limit, except in these cases. The 8 to 16 bytes that it spills of four packs of odd float32 rows are
-    allowed: with fewer packs more multiprocessors would idle. A thread has so many registers under __launch_bounds__: each of the four
-    schedulers has 512 a lane for its warps, allocated in units of eight."""
-    room, half, aligned = 512 // -(-blocks * threads // 128) // 8 * 8, r.slices.itemsize == 2, r.slices.aligned
-    if r.centre and pieces == 4 and aligned and r.bytes == 16 * cluster * pieces * threads:  # rows that fill all threads
-        return False
-    if half and pieces == 4:
-        return r.centre and cluster > 1 and room == 128
-    if half and pieces == 3 and (r.centre or cluster == 1):
-        return False
-    if pieces == 4 and not aligned and (room > 144 or (r.centre and cluster > 1 and room == 128)):
-        return room == 128
-    return room >= (128 if half and r.centre and pieces == 2 else REGISTERS[pieces] + (0 if aligned else 16))
+def _registers_of(r: Rows, cluster: int, packs: int) -> list[Sequence[int]]:
+    """With how many registers a thread of one to four packs the compiler keeps everything in them, as `rooftop inspect` shows. With 16-bit
+    elements it spills some bytes of three and four packs, whatever the limit, except in these cases. The 8 to 16 bytes that it spills of
+    four packs of odd float32 rows are allowed: with fewer packs more multiprocessors would idle. `packs`: of a block."""
+    half, aligned, several, more = r.slices.itemsize == 2, r.slices.aligned, r.centre and cluster > 1, 0 if r.slices.aligned else 16
+    two = 128 if half and r.centre else REGISTERS[2] + more
+    found: list[Sequence[int]] = [range(REGISTERS[1] + more, 513), range(two, 513), range(REGISTERS[3] + more, 513), range(REGISTERS[4], 513)]
+    if half and (r.centre or cluster == 1):
+        found[2] = ()
+    if r.centre and aligned and r.bytes == 16 * cluster * 128 * -(-packs // 128):  # rows that fill all threads
+        found[3] = ()
+    elif half:
+        found[3] = (128,) if several else ()
+    elif not aligned:
+        found[3] = (128, 144) if several else (144,)
+    return found
 
 
+@lru_cache(maxsize=8)
 def costs(centre: bool, itemsize: int) -> tuple[float, float]:
     """Cycles of the reduction of a row's sums, and instructions of a warp for a pack a lane."""
     return EXCHANGE * (1.47 if centre else 1), PACK * (1.5 if centre else 1) * (1 if itemsize == 2 else 0.63)
 
 
-def _launched(r: Rows, rows: int, room: int) -> tuple[int, int]:
-    """Clusters, if so many are resident at once, and the runs of rows of each. Of aligned rows: as if there were no end of them."""
-    clusters = room if r.slices.aligned else r.slices.clusters(rows, room)
-    return clusters, 1 if r.slices.aligned else r.slices.runs(clusters)
-
-
-def _share(r: Rows, c: Mapping[str, Any], rows: int, launched: tuple[int, int], cycles: tuple[float, float]) -> float:
-    """The estimated speed for this number of rows, as a fraction of the memory's, fitted to timings on an H200: the rounds, in which each
-    cluster processes a row, and then the partial rows. `launched`: clusters and their runs; `cycles`: the costs."""
-    size, blocks, aligned, (clusters, runs), (exchange, pack) = c["cluster"], c["blocks"], r.slices.aligned, launched, cycles
-    own = exchange * ((0.72 if c["joint"] else 1) * (0.75 if size == 1 else 1)) + blocks * c["threads"] // 32 * c["pieces"] * pack / 4
-    least, round_ = round_of(r, size, blocks, c["stages"], clusters, 2, 4 if r.second else 3, own)
-    partial = 6 * clusters * r.slices.columns * r.parameters / (BYTES * r.sms)  # written once; half of them are read from the L2
-    rounds = rows / clusters + _cluster_slices.EMPTY * (runs - 1)
-    odd = not aligned and r.slices.itemsize == 2
-    return least * rows / clusters / (rounds * (round_ * (1.1 if odd else 1)) + partial)
+def _shares(r: Rows, found: Sequence[tuple[Mapping[str, Any], tuple[int, int]]], rows: int) -> list[float]:
+    """The estimated speeds for this number of rows, as fractions of the memory's, fitted to timings on an H200: the rounds, in which each
+    cluster processes a row, and then the partial rows. `found`: configs, each with its clusters and their runs of rows."""
+    ways, aligned, (exchange, pack) = [], r.slices.aligned, costs(r.centre, r.slices.itemsize)
+    for c, (clusters, _) in found:
+        size, blocks = c["cluster"], c["blocks"]
+        own = exchange * ((0.72 if c["joint"] else 1) * (0.75 if size == 1 else 1)) + blocks * c["threads"] // 32 * c["pieces"] * pack / 4
+        ways.append((size, blocks, c["stages"], clusters, own))
+    odd, shares = not aligned and r.slices.itemsize == 2, []
+    for (_, (clusters, runs)), (least, round_) in zip(found, rounds_of(r, ways, 2, 4 if r.second else 3), strict=True):
+        partial = 6 * clusters * r.slices.columns * r.parameters / (BYTES * r.sms)  # written once; half of them are read from the L2
+        rounds = rows / clusters + _cluster_slices.EMPTY * (runs - 1)
+        shares.append(least * rows / clusters / (rounds * (round_ * (1.1 if odd else 1)) + partial))
+    return shares
 
 
 @lru_cache(maxsize=64)
@@ -187,62 +193,68 @@ def _candidates(r: Rows) -> list[dict[str, Any]]:
     edge = 0 if r.slices.aligned else _cluster_slices.EDGE
     one = share(1, 1, 1, 3, joint=r.centre and r.slices.itemsize == 2)
     found = []
-    for size in [n for n in (1, 2, 4, 8, 16) if n == 1 or r.bytes > 4096 * n]:
-        for pieces in (1, 2, 3, 4):
-            threads = r.slices.threads(size, pieces)
+    for size in (1, 2, 4, 8, 16):
+        if r.bytes <= (4096 * size if size > 1 else 0) or 6 * r.bytes > size * _cluster_slices.SHARED:  # three rows of s and dy do not fit
+            continue
+        packs = r.slices.packs(size)
+        for pieces, registers in enumerate(_registers_of(r, size, packs), 1):
+            threads = 32 * -(-packs // (32 * pieces))
             slots = pieces * threads + edge
             places = range(-(-256 // threads), min(THREADS // (3 * threads), 4) + 1)  # for blocks, by their threads and registers
             fixed = 16 * slots * r.weight + (512 if edge else 0)
-            if not places or 96 * slots + fixed + _cluster_slices.SYSTEM > _cluster_slices.SHARED:
+            if not places or not registers or 96 * slots + fixed + _cluster_slices.SYSTEM > _cluster_slices.SHARED:
                 continue
             fixed += _static(threads, size)
             for blocks in places:
                 room = (_cluster_slices.SHARED // blocks - _cluster_slices.SYSTEM - fixed) // (32 * slots)  # for rows
                 few = blocks * 2 * 2 * r.bytes < _cluster_slices.FLYING * size
-                for stages in range(3, min(room, 4 if few else 3) + 1) if room >= 3 and _unspilled(r, size, pieces, threads, blocks) else ():
+                # under __launch_bounds__: each of the four schedulers has 512 registers a lane for its warps, allocated in units of eight
+                fits = room >= 3 and 512 // -(-blocks * threads // 128) // 8 * 8 in registers
+                for stages in range(3, min(room, 4 if few else 3) + 1) if fits else ():
                     found.append({**one, "cluster": size, "pieces": pieces, "blocks": blocks, "stages": stages, "threads": threads})
     return found
 
 
 def _fastest(r: Rows, table: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The config with the lowest estimate, for rows of more than 4 KiB with several rows a cluster; None if the table decides. Configs
-    whose ring fills shared memory are the fastest: the reduction of a row's sums over warps and blocks takes as long for a short slice as
-    for a long one."""
+    """The config with the highest estimate, for rows of more than 4 KiB with several rows a cluster; None if the table decides. A ring that
+    fills shared memory is the fastest: the reduction of a row's sums takes as long for a short slice as for a long one."""
     rows = 1 << max(r.count.bit_length() - 1, 0)  # rounded to a power of two, so that a new number of rows seldom compiles a new kernel
     # blocks hide each other's reductions: 0.88 to 0.99
     if not r.count or r.bytes <= 4 * KIB or r.second or (not r.centre and table["cluster"] == 1 and table["blocks"] > 1):
         return None
-    resident = dict(zip((1, 2, 4, 8, 16), map(r.card.resident, (1, 2, 4, 8, 16)), strict=True))
-    best, speed, exact, cycles = None, -1.0, 0.0, costs(r.centre, r.slices.itemsize)
-    known: dict[int, tuple[int, tuple[int, int]]] = {}  # by the clusters that are resident at once: how many there are, and for `rows`
-    for c in _candidates(replace(r, count=0)):
-        room = resident[c["cluster"]] * c["blocks"]
-        if room not in known:
-            known[room] = r.slices.clusters(r.count, room), _launched(r, rows, room)
-        clusters, launched = known[room]
-        if rows >= ROUNDS * clusters and (found := round(of_memory := _share(r, c, rows, launched, cycles), 2)) > speed:
-            best, speed, exact = c, found, of_memory
-    if best is None:
+    known: dict[int, int] = {}  # clusters that are resident at once, by their blocks
+    launched: dict[int, tuple[bool, tuple[int, int]]] = {}  # by their number: whether each has several rows; clusters and runs
+    found = []
+    for c in [*_candidates(replace(r, count=0)), table]:  # the table was timed with one run
+        if (size := c["cluster"]) not in known:
+            known[size] = r.card.resident(size)
+        if (room := known[size] * c["blocks"]) not in launched:
+            several = rows >= ROUNDS * room or rows >= ROUNDS * r.slices.clusters(r.count, room)
+            clusters = room if r.slices.aligned else r.slices.clusters(rows, room)  # of aligned rows: as if there were no end of them
+            launched[room] = several, (clusters, 1 if r.slices.aligned else r.slices.runs(clusters))
+        if c is table or launched[room][0]:
+            found.append((c, launched[room][1]))
+    *shares, of_table = _shares(r, found, rows)
+    if not shares:
         return None
-    launched = _launched(r, rows, resident[table["cluster"]] * table["blocks"])  # the table was timed with one run
-    return dict(best) if launched[1] > 1 or GAIN * exact > _share(r, table, rows, launched, cycles) else None
+    best = max(range(len(shares)), key=list(map(round, shares, repeat(2))).__getitem__)
+    return dict(found[best][0]) if found[-1][1][1] > 1 or GAIN * shares[best] > of_table else None
 
 
 def share_of(p: Problem) -> float:
     """The estimated speed as a fraction of the memory's; 0 if the estimate does not apply: few rows, short rows, and with ds."""
     r = of(p)
-    config = choose(p)
-    fair = r.bytes > 2 * KIB and not r.second and not _refusal(r) and r.count >= ROUNDS * clusters(p, r, config)
-    launched = _launched(r, r.count, r.card.resident(config["cluster"]) * config["blocks"])
-    return _share(r, config, r.count, launched, costs(r.centre, r.slices.itemsize)) if fair else 0.0
+    if r.bytes <= 2 * KIB or r.second or supports(p) or r.count < ROUNDS * (count := clusters(p, r, c := r.choice)):
+        return 0.0
+    launched = (r.card.resident(c["cluster"]) * c["blocks"], 1) if r.slices.aligned else (count, r.slices.runs(count))
+    return _shares(r, [(c, launched)], r.count)[0]
 
 
 def choose(p: Problem, head: Head | None = None) -> dict[str, Any]:
-    r = of(p)
-    table = _complete(r, _cluster_slices.of_table(TABLE, r).config)
-    return _fastest(r, table) or table
+    return dict(of(p).choice)
 
 
+@lru_cache(maxsize=256)
 def _static(threads: int, cluster: int) -> int:
     """Bytes of static shared memory: the parts of warps and blocks."""
     return 128 * -(-(threads // 2 * (2 if cluster == 1 else 1) + 32 * cluster + 32) // 128)
@@ -301,7 +313,7 @@ def launches(p: Problem, c: Mapping[str, Any], head: Head) -> list[Launch]:
     first = Launch(
         instance("norm_backward", element, *config, *flags), (c["cluster"] * count,), args,
         types=("i32", "i32", *types[:-1], "ptr", "ptr", types[-1]), block=(threads,), cluster=(c["cluster"] * c["group"],),
-        shared=_shared(r, c), chained=True,
+        shared=_shared(r, c), pdl=True,
     )
     return [first, *_column_sums(r, count // c["group"], element)]
 
@@ -321,4 +333,4 @@ def _column_sums(r: Rows, count: int, element: str) -> list[Launch]:
     }
     kernel = instance("norm_column_sums", element, together, across, height, deep)
     grid = (-(-columns // (across * together)), r.weight + r.bias)
-    return [Launch(kernel, grid, args, types=("i32", "i32", "ptr", "ptr", "ptr", "ptr"), block=(across, height), chained=True)]
+    return [Launch(kernel, grid, args, types=("i32", "i32", "ptr", "ptr", "ptr", "ptr"), block=(across, height), pdl=True)]

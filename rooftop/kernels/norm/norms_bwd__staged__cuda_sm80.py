@@ -124,5 +124,5 @@ def launches(p: Problem, c: Mapping[str, int], head: Head) -> list[Launch]:
     kernel = f"norm_staged_bwd<{', '.join([DTYPES[p['s'].dtype].cuda, *map(str, numbers), *(str(f).lower() for f in flags)])}>"
     args, types = {**args, **{name: name if name in made else None for name in ("pw", "pb")}}, (*types, "ptr", "ptr")
     count = blocks(p, c)
-    first = Launch(kernel, (count,), args, types=types, block=(BLOCK,), shared=_shared(p, c), chained=p.device.arch >= 90)
+    first = Launch(kernel, (count,), args, types=types, block=(BLOCK,), shared=_shared(p, c), pdl=p.device.arch >= 90)
     return [first, *bwd_rows.column_sums(p, bwd_rows.of(p), count, made, together=True)]

@@ -279,13 +279,13 @@ def launches(p: Problem, config: Config) -> list[Launch]:
         keep = p.get("weight") is not None and config.lanes > 1 and config.columns * p["s"].itemsize < 16 * 32 * config.warps
         more = {"KEEP": keep, "FIRST": bool(sums)}
         args = {**names, "R": rows, "C": columns, **strides, **blocks, **size, **more}
-        found = [Launch(_tile_bwd, (programs(p, config),), args, config.warps, chained=chain)]
+        found = [Launch(_tile_bwd, (programs(p, config),), args, config.warps, pdl=chain)]
     else:
         long = 4096
         args = {"dy": "dy", "s": "s", "w": "weight", "found": "found", "C": columns, "dys": strides["dys"], "ss": strides["ss"], "eps": eps}
         args |= {"rounds": -(-columns // long), "CENTRE": p.op.startswith("layer_norm"), "COLUMNS": long, "CHAINED": chain}
         blocks = {"found": "found", "R": rows, "C": columns, **strides, "blocks": -(-columns // config.columns), "height": config.parts}
         grid = (blocks["blocks"] * programs(p, config),)
-        found = [Launch(_rows_bwd, (rows,), args, 8, chained=chain)]
-        found += [Launch(_slabs_bwd, grid, {**names, **blocks, **size, "FIRST": bool(sums)}, config.warps, chained=chain)]
+        found = [Launch(_rows_bwd, (rows,), args, 8, pdl=chain)]
+        found += [Launch(_slabs_bwd, grid, {**names, **blocks, **size, "FIRST": bool(sums)}, config.warps, pdl=chain)]
     return found + column_sums(sums, programs(p, config), columns, p.device)

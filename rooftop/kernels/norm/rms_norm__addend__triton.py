@@ -102,5 +102,5 @@ def launches(p: Problem, config: Config) -> list[Launch]:
     args = {**names, "C": columns, **steps, "eps": float(p.option("eps")), "COLUMNS": config.columns, "CHAINED": p.device.pdl}
     if config.way == "tile":
         args |= {"R": rows, "MORE": config.more, "LANES": config.lanes, "EARLY": config.early}
-        return [Launch(_tile, (-(-rows // config.lanes),), args, config.warps, chained=p.device.pdl)]
-    return [Launch(_loop, (rows,), {**args, "rounds": -(-columns // config.columns)}, config.warps, chained=p.device.pdl)]
+        return [Launch(_tile, (-(-rows // config.lanes),), args, config.warps, pdl=p.device.pdl)]
+    return [Launch(_loop, (rows,), {**args, "rounds": -(-columns // config.columns)}, config.warps, pdl=p.device.pdl)]

@@ -91,6 +91,6 @@ def launches(p: Problem, c: Mapping[str, Any], head: Head) -> list[Launch]:
     return [
         Launch(
             kernel, (size * clusters,), args, types=("i32", "i32", *types), block=(threads,), shared=_shared(r, pieces, threads, stages),
-            chained=True, cluster=(size,),
+            pdl=True, cluster=(size,),
         )
     ]

@@ -21,7 +21,7 @@ kernel  = "softmax_staged<{T}, {lanes}, {pieces}, {C * bytes(x) % 16 == 0}, {C *
 grid    = ["ceil(R / rows)"]
 block   = [256]
 shared  = "16 * ceil(rows * C * bytes(x) / 16)"
-chained = true
+pdl = true
 */
 #include <math_constants.h>
 

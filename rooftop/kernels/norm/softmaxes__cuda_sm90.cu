@@ -54,7 +54,7 @@ kernel  = """softmax{'_bwd' if op == 'softmax_bwd' or op == 'log_softmax_bwd' el
   {op == 'log_softmax' or op == 'log_softmax_bwd'}>"""
 grid    = ["R * cluster"]
 block   = ["threads"]
-chained = true
+pdl = true
 cluster = ["cluster"]
 shared  = "(128 if op == 'softmax' or op == 'log_softmax' else 256) * ceil(C * bytes(y) / (128 * cluster))"
 */

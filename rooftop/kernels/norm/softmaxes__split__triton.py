@@ -169,6 +169,6 @@ def launches(p: Problem, config: Config) -> list[Launch]:
     more["TILES"] = _split_tiles.folded(shared["tiles"])
     statistics, apply = (_statistics, _apply) if p.op == "softmax" else (_statistics_bwd, _apply_bwd)
     return [
-        Launch(statistics, (programs,), shared, config.warps, chained=chain),
-        Launch(apply, (programs,), {**shared, **more}, config.warps, chained=chain),
+        Launch(statistics, (programs,), shared, config.warps, pdl=chain),
+        Launch(apply, (programs,), {**shared, **more}, config.warps, pdl=chain),
     ]

@@ -335,4 +335,4 @@ def launches(p: Problem, config: Config) -> list[Launch]:
         del args["KIND"]
         programs, kernel = programs * _across(p, config), _spread
         args["across"] = _across(p, config)
-    return [Launch(kernel=kernel, grid=(programs,), args=args, warps=config.warps, chained=p.device.pdl)]
+    return [Launch(kernel=kernel, grid=(programs,), args=args, warps=config.warps, pdl=p.device.pdl)]

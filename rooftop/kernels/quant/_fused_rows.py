@@ -61,4 +61,4 @@ def launched(p: Problem, name: str, x: str, config: Any, before: dict[str, tuple
         config["whole"], *more
     )
     rows = config["threads"] // config["lanes"]
-    return [Launch(kernel, (-(-n // rows),), args, types=types, block=(config["threads"],), chained=p.device.arch >= 90)]
+    return [Launch(kernel, (-(-n // rows),), args, types=types, block=(config["threads"],), pdl=p.device.arch >= 90)]

@@ -17,7 +17,7 @@ kernel  = """adamw_8bit<{T}, {1 if rounding == 'stochastic' else 0}, \
   {1 if aligned(param, 16) and aligned(grad, 16) and aligned(m, 16) and aligned(r, 16) else 0}>"""
 grid    = ["ceil(N / 2048)"]
 block   = [256]
-chained = true
+pdl = true
 */
 #include "pdl.cuh"
 #include "_fused_rows.cuh"

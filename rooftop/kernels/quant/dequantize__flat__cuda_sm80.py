@@ -32,4 +32,4 @@ def launches(p: Problem, config: Any, head: Any) -> list[Launch]:
     )
     kernel = instance("dequantize_flat", *names(p), bool(p.option("dither")), config["pieces"])
     span = 256 * config["pieces"] * (16 // p["x"].itemsize)
-    return [Launch(kernel, (-(-n * length // span),), args, types=types, block=(256,), chained=p.device.arch >= 90)]
+    return [Launch(kernel, (-(-n * length // span),), args, types=types, block=(256,), pdl=p.device.arch >= 90)]

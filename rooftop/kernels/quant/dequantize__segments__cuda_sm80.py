@@ -39,4 +39,4 @@ def launches(p: Problem, config: Any, head: Any) -> list[Launch]:
         config["threads"], config["whole"],
     )
     each = config["threads"] // config["lanes"] * config["units"]
-    return [Launch(kernel, (-(-n // each) * config["chunks"],), args, types=types, block=(config["threads"],), chained=p.device.arch >= 90)]
+    return [Launch(kernel, (-(-n // each) * config["chunks"],), args, types=types, block=(config["threads"],), pdl=p.device.arch >= 90)]

@@ -48,4 +48,4 @@ def launches(p: Problem, config: Any, head: Any) -> list[Launch]:
         across > 1 and columns % vec != 0
     )
     grid = (tiles * -(-tall // config["tall"]), outer)
-    return [Launch(kernel, grid, args, types=types, block=(threads,), chained=p.device.arch >= 90)]
+    return [Launch(kernel, grid, args, types=types, block=(threads,), pdl=p.device.arch >= 90)]

@@ -14,7 +14,7 @@ demands = { spills = 0 }
 kernel  = "hadamard<{T}, {size}, {4 // bytes(x)}>"
 grid    = ["ceil(R * C // 8 / (256 * (4 // bytes(x))))"]
 block   = [256]
-chained = true
+pdl = true
 */
 #include "pdl.cuh"
 #include "_fused_rows.cuh"

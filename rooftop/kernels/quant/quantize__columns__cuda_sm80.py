@@ -76,6 +76,6 @@ def launches(p: Problem, config: Any, head: Any) -> list[Launch]:
     return [
         Launch(
             kernel, (down * groups(wide, strip) * cluster, outer), args, types=types, block=(config["threads"],),
-            cluster=(cluster,) if cluster > 1 else (), shared=share * strip * x.itemsize, chained=p.device.arch >= 90,
+            cluster=(cluster,) if cluster > 1 else (), shared=share * strip * x.itemsize, pdl=p.device.arch >= 90,
         )
     ]

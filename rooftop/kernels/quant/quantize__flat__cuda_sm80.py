@@ -46,4 +46,4 @@ def launches(p: Problem, config: Any, head: Any) -> list[Launch]:
         },
     )
     kernel = instance("quantize_flat", *names(p), rounding(p), bool(p.option("symmetric")), config["pieces"], config["threads"])
-    return [Launch(kernel, (n,), args, types=types, block=(config["threads"],), chained=p.device.arch >= 90)]
+    return [Launch(kernel, (n,), args, types=types, block=(config["threads"],), pdl=p.device.arch >= 90)]

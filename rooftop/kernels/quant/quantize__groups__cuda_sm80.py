@@ -51,6 +51,6 @@ def launches(p: Problem, config: Any, head: Any) -> list[Launch]:
     return [
         Launch(
             kernel, (-(-count // (config["threads"] * config["units"])),), args, types=types, block=(config["threads"],),
-            chained=p.device.arch >= 90
+            pdl=p.device.arch >= 90
         )
     ]

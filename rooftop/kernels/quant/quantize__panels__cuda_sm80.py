@@ -84,6 +84,6 @@ def launches(p: Problem, config: Any, head: Any) -> list[Launch]:
     return [
         Launch(
             kernel, (2 * panels * items,), {**args, **more}, types=(*types, *("ptr",) * 5, *kinds), block=(config["threads"],),
-            chained=p.device.arch >= 90
+            pdl=p.device.arch >= 90
         )
     ]

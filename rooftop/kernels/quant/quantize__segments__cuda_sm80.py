@@ -69,6 +69,6 @@ def launches(p: Problem, config: Any, head: Any) -> list[Launch]:
     return [
         Launch(
             kernel, (-(-n // each) * cluster,), args, types=types, block=(config["threads"],), cluster=(cluster,) if cluster > 1 else (),
-            chained=p.device.arch >= 90,
+            pdl=p.device.arch >= 90,
         )
     ]

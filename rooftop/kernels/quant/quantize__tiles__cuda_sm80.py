@@ -75,4 +75,4 @@ def launches(p: Problem, config: Any, head: Any) -> list[Launch]:
     cluster = config["cluster"]
     grid = (down * groups(wide, config["packs"] * config["vec"]) * cluster, outer)
     shape = (cluster,) if cluster > 1 else ()
-    return [Launch(kernel, grid, args, types=types, block=(config["threads"],), cluster=shape, chained=p.device.arch >= 90)]
+    return [Launch(kernel, grid, args, types=types, block=(config["threads"],), cluster=shape, pdl=p.device.arch >= 90)]

@@ -88,4 +88,4 @@ def launches(p: Problem, config: Config) -> list[Launch]:
         "ROWS": config.rows, "COLUMNS": config.columns, "ROUND": ROUNDINGS.index(str(p.option("rounding"))),
         "MIDDLE": 128 if p.option("format") == "uint8" else 0, "CHAINED": p.device.pdl,
     }
-    return [Launch(kernel=_quantize, grid=(-(-n // config.rows),), args=args, warps=config.warps, chained=p.device.pdl)]
+    return [Launch(kernel=_quantize, grid=(-(-n // config.rows),), args=args, warps=config.warps, pdl=p.device.pdl)]

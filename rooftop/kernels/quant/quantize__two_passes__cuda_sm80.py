@@ -78,7 +78,7 @@ def launches(p: Problem, config: Any, head: Any) -> list[Launch]:
         )
         found.append(
             Launch(
-                kernel, grid, {**args, **extra}, types=(*types, "ptr", "ptr", "ptr", *kinds), block=(threads,), chained=p.device.arch >= 90
+                kernel, grid, {**args, **extra}, types=(*types, "ptr", "ptr", "ptr", *kinds), block=(threads,), pdl=p.device.arch >= 90
             )
         )
     return found

@@ -45,4 +45,4 @@ def launches(p: Problem, config: Any, head: Any) -> list[Launch]:
     )
     kernel = instance("quantize_both", *names(p), rounding(p), config["vec"], int(p.option("group")), config["threads"])
     grid, shared = (groups(c, TILE), groups(r, TILE)), TILE * (TILE * x.itemsize + 16 + TILE * element(p).bits // 8 + 16)
-    return [Launch(kernel, grid, args, types=types, block=(config["threads"],), shared=shared, chained=p.device.arch >= 90)]
+    return [Launch(kernel, grid, args, types=types, block=(config["threads"],), shared=shared, pdl=p.device.arch >= 90)]

@@ -36,7 +36,7 @@ def scratch(p: Problem, config: Any, head: Any) -> dict[str, Meta]:
 
 
 def launches(p: Problem, config: Any, head: Any) -> list[Launch]:
-    x, (pieces, across), chained = p["x"], _pieces(p), p.device.arch >= 90
+    x, (pieces, across), pdl = p["x"], _pieces(p), p.device.arch >= 90
     args, types = typed_arguments(
         p,
         {
@@ -46,7 +46,7 @@ def launches(p: Problem, config: Any, head: Any) -> list[Launch]:
     )
     kernel = instance("largest_of_pieces", DTYPES[x.dtype].cuda, config["whole"])
     first = Launch(
-        kernel, (config["blocks"],), {**args, "parts": "parts"}, types=(*types, "ptr"), block=(256,), chained=chained
+        kernel, (config["blocks"],), {**args, "parts": "parts"}, types=(*types, "ptr"), block=(256,), pdl=pdl
     )
     args = {"count": config["blocks"], "largest": float(p.option("largest")), "parts": "parts", "scale": "scale"}
-    return [first, Launch("largest_of_all", (1,), args, types=("i32", "f32", "ptr", "ptr"), block=(256,), chained=chained)]
+    return [first, Launch("largest_of_all", (1,), args, types=("i32", "f32", "ptr", "ptr"), block=(256,), pdl=pdl)]

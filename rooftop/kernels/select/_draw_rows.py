@@ -23,5 +23,5 @@ def rows_launch(p: Problem, only: int) -> Launch:
     kernel = f"draws::sample_rows<{DTYPES[x.dtype].cuda}, {str(only == 0).lower()}>"
     return Launch(
         kernel, (rows,), **typed(args, value_first=True),
-        block=(THREADS,), shared=CAPACITY * 8, chained=p.device.arch >= 90,
+        block=(THREADS,), shared=CAPACITY * 8, pdl=p.device.arch >= 90,
     )

@@ -54,6 +54,6 @@ def launches(
     return [
         Launch(
             f"held_select<{DTYPES[p['x'].dtype].cuda}>", (rows * cluster,), **typed(args, value_first=True),
-            block=(THREADS,), cluster=(cluster,), shared=16 * each, chained=True,
+            block=(THREADS,), cluster=(cluster,), shared=16 * each, pdl=True,
         )
     ]

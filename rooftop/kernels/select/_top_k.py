@@ -168,7 +168,7 @@ def results(p: Problem, first: int, count: int, values: str | None, indices: str
 def launch(p: Problem, kernel: str, grid: int, block: int, args: Arguments, shared: int = 0) -> Launch:
     values, types = zip(*args.values(), strict=True)
     return Launch(
-        kernel, (grid,), dict(zip(args, values, strict=True)), types=types, block=(block,), shared=shared, chained=p.device.arch >= 90
+        kernel, (grid,), dict(zip(args, values, strict=True)), types=types, block=(block,), shared=shared, pdl=p.device.arch >= 90
     )
 
 

@@ -77,6 +77,6 @@ def launches(p: Problem, config: Mapping[str, Any], head: Head) -> list[Launch]:
     }
     clusters = Launch(
         f"sample_clusters<{DTYPES[x.dtype].cuda}, {cluster}, {threads}>", (rows * cluster,), **typed(args, value_first=True),
-        block=(threads,), cluster=(cluster,), shared=16 * packs, chained=True,
+        block=(threads,), cluster=(cluster,), shared=16 * packs, pdl=True,
     )
     return [_draw_rows.rows_launch(p, apart), clusters] if apart else [clusters]

@@ -53,6 +53,6 @@ def launches(p: Problem, config: Mapping[str, Any], head: Head) -> list[Launch]:
     return [
         Launch(
             f"sample_stream<{DTYPES[x.dtype].cuda}>", (rows,), **typed(args, value_first=True), block=(THREADS,),
-            shared=8 * config["capacity"], chained=p.device.arch >= 90,
+            shared=8 * config["capacity"], pdl=p.device.arch >= 90,
         )
     ]

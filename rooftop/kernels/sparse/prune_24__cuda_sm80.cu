@@ -23,7 +23,7 @@ demands = { spills = 0 }
 kernel  = "prune<{T}, {algorithm == 'optimal'}>"
 grid    = ["2 * C", "2 * V"]
 block   = [256]
-chained = true
+pdl = true
 */
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>

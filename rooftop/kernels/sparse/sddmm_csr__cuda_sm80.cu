@@ -19,7 +19,7 @@ lanes = 32
 kernel  = "sampled<{T}, {wide}, {lanes}>"
 grid    = ["ceil(nnz / 256)"]
 block   = [256]
-chained = true
+pdl = true
 */
 #include "pdl.cuh"
 #include "_csr_rows.cuh"

@@ -75,7 +75,7 @@ def launches(p: Problem, config: Any, head: Any) -> list[Launch]:
     whole_a = kept % 8 == 0 and values.align >= 16
     whole_b = (k if near else n) % 8 == 0 and b.align >= 16 and bs % 8 == 0
     form = 0 if bias is None else 1 if bias.shape[1] == 1 and bias.shape[0] == m else 2
-    wide, stages, split, chained = config["wide"], config["stages"], config["split"], p.device.arch >= 90
+    wide, stages, split, pdl = config["wide"], config["stages"], config["split"], p.device.arch >= 90
     act, kind, pairs = ACTIVATIONS.index(str(p.option("activation"))), DTYPES[b.dtype].cuda, (m if turned else n) % 8 == 0
     finish: dict[str, Any] = {
         "alpha": float(p.option("alpha")), "bias": "bias" if bias else None, "bias_step": 0 if bias is None else bias.strides[form - 1],
@@ -91,7 +91,7 @@ def launches(p: Problem, config: Any, head: Any) -> list[Launch]:
     made = [
         Launch(
             kernel, (-(-stripes // 8), split), args, types=("i32",) * 6 + ("ptr", "ptr", "i32", "ptr", "i64", *types, "ptr"), block=(256,),
-            shared=max(stages * (STAGE + 512 * wide), 8 * wide * wide * 4), chained=chained,
+            shared=max(stages * (STAGE + 512 * wide), 8 * wide * wide * 4), pdl=pdl,
         )
     ]
     if split > 1:
@@ -99,7 +99,7 @@ def launches(p: Problem, config: Any, head: Any) -> list[Launch]:
         made.append(
             Launch(
                 instance("add_parts", kind, turned, act, form), (-(-m // 256), n), args, types=("i32", "i32", "i32", "ptr", *types),
-                block=(256,), chained=chained,
+                block=(256,), pdl=pdl,
             )
         )
     return made

@@ -81,7 +81,7 @@ def launches(p: Problem, config: Any, head: Any) -> list[Launch]:
     nnz, pieces = p["values"].numel, _pieces(p, config)
     form = 0 if bias is None else 1 if bias.shape[1] == 1 and bias.shape[0] == m else 2
     step = 0 if bias is None else bias.strides[form - 1]
-    act, chained = ACTIVATIONS.index(str(p.option("activation"))), p.device.arch >= 90
+    act, pdl = ACTIVATIONS.index(str(p.option("activation"))), p.device.arch >= 90
     wide, lanes, deep = config["wide"], config["lanes"], config["deep"]
     cut, tile = -(-pieces // 8), lanes * wide * config["pieces"]
     grid = (cut + -(-m // (256 // (lanes * deep))), -(-n // tile))
@@ -95,10 +95,10 @@ def launches(p: Problem, config: Any, head: Any) -> list[Launch]:
     }
     types = ("i32",) * 6 + ("ptr",) * 4 + ("i64", "ptr", "i64", "f32", "ptr", "ptr", "ptr")
     kernel = instance("rows_split", kind, config["sums"], wide, config["pieces"], lanes, deep, config["unroll"], act, form)
-    made = [Launch(kernel, grid, args, types=types, block=(256,), chained=chained)]
+    made = [Launch(kernel, grid, args, types=types, block=(256,), pdl=pdl)]
     if pieces:
         args = {"N": n, "nnz": nnz, "pieces": pieces, "most": config["most"], "offsets": "offsets", **after}
         types = ("i32",) * 4 + ("ptr", "ptr", "i64", "f32", "ptr", "ptr", "ptr")
         kernel = instance("join_rows", kind, config["sums"], act, form)
-        made.append(Launch(kernel, (-(-pieces // 32), min(8, -(-n // 32))), args, types=types, block=(256,), chained=chained))
+        made.append(Launch(kernel, (-(-pieces // 32), min(8, -(-n // 32))), args, types=types, block=(256,), pdl=pdl))
     return made

@@ -53,7 +53,7 @@ def launches(p: Problem, config: Any, head: Any) -> list[Launch]:
     m, n = p["out"].shape
     b, bias, nnz, blocks = p["b"], p.get("bias"), p["values"].numel, _blocks(p, config)
     form = 0 if bias is None else 1 if bias.shape[1] == 1 and bias.shape[0] == m else 2
-    kind, act, chained = DTYPES[b.dtype].cuda, ACTIVATIONS.index(str(p.option("activation"))), p.device.arch >= 90
+    kind, act, pdl = DTYPES[b.dtype].cuda, ACTIVATIONS.index(str(p.option("activation"))), p.device.arch >= 90
     after = {
         "bias": "bias" if bias else None, "bias_step": 0 if bias is None else bias.strides[form - 1], "alpha": float(p.option("alpha")),
         "out": "out", "carry": "carry", "head": "head", "rows": "rows",
@@ -63,11 +63,11 @@ def launches(p: Problem, config: Any, head: Any) -> list[Launch]:
         "b": "b", "bs": b.strides[0] if b.shape[0] > 1 else n, **after,
     }
     types = ("i32",) * 5 + ("ptr",) * 4 + ("i64", "ptr", "i64", "f32", "ptr", "ptr", "ptr", "ptr")
-    made = [Launch(instance("merged", kind, config["rows"], act, form), (blocks, n), args, types=types, block=(256,), chained=chained)]
+    made = [Launch(instance("merged", kind, config["rows"], act, form), (blocks, n), args, types=types, block=(256,), pdl=pdl)]
     if blocks > 1:
         args = {"N": n, "nnz": nnz, "each": config["each"], "blocks": blocks, "offsets": "offsets", **after}
         types = ("i32",) * 4 + ("ptr", "ptr", "i64", "f32", "ptr", "ptr", "ptr", "ptr")
         made.append(
-            Launch(instance("join_blocks", kind, act, form), (-(-blocks // 8), n), args, types=types, block=(256,), chained=chained)
+            Launch(instance("join_blocks", kind, act, form), (-(-blocks // 8), n), args, types=types, block=(256,), pdl=pdl)
         )
     return made

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from rooftop.core.spec import TARGETS, Case, Device
-from rooftop.lab.candidates import Asked, Subject
+from rooftop.lab.candidates import Memo, Subject
 from rooftop.lab.records import identity
 from rooftop.lab.records.identity import Identity
 from rooftop.lab.records.record import Record
@@ -30,7 +30,7 @@ class Proofs:
     def __init__(self, records: Iterable[Record], answers: Mapping[Any, tuple[str | None, str]] | None = None) -> None:
         self._answers = answers or {}
         self._passed: dict[tuple[str, str, str], set[tuple[Identity, str, Device]]] = {}
-        self._asked = Asked()
+        self._asked = Memo()
         for r in records:
             if r.kind == "check" and r.error.ok:
                 self._passed.setdefault((r.op, r.subject, r.case), set()).add((identity.of_record(r), r.machine, device_of(r)))

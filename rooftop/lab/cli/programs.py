@@ -23,7 +23,7 @@ ASSUMED = (8, 64, 128)  # numbers for the arguments of a program that says how m
 RANGE = re.compile(r"\b(\d{1,2})\s*(?:-|–|~|to|\.\.+)\s*(\d{1,2})\b")  # of the numbers of kernels that an argument chooses from
 USAGE = re.compile(r"^\s*usage:?\s+\S+((?:[ \t]+(?:[<\[(][^<>\[\]()\n]+[>\])]|\w+)){1,4})[ \t]*$", re.I | re.M)
 # what it calls its arguments
-FLAG = re.compile(r"^[ \t]*(?:usage:?[ \t]+)?(?:\S+\.cu|\./\S+)[ \t]+(--[a-z][\w-]*)", re.I | re.M)  # the first choice that its usage names
+FLAG = re.compile(r"^[ \t]*(?:usage:?[ \t]+)?(?:\S+\.c\w+|\./\S+)[ \t]+(--[a-z][\w-]*)(=int)?", re.I | re.M)  # the first choice that its usage names
 MAIN = re.compile(r"\bmain\s*\(\s*(?:const\s+)?int\s+\w+\s*,\s*(?:const\s+)?char\s*(?:const\s*)?\*\s*(?:const\s*)?\*?\s*(\w+)")
 LISTED = 60  # launches that are shown
 RACES = ("shared-race", "warp-race", "missing-wait")  # that no assumed size or value makes
@@ -117,10 +117,10 @@ def _simulated(
     wanted = [] if given_words is not None else _wanted(checked or counted, source)  # type: ignore[arg-type]
     own = "__global__" in source.whole
     if given_words is None and not (checked or counted).launches and (flag := FLAG.search((checked or counted).report.printed)):  # type: ignore[union-attr]
-        others = ran([flag[1]])
+        others = ran([choice := flag[1] + ("=1" if flag[2] else "")])
         if any(r is not None and r.launches for r in others):
-            (checked, counted), words, wanted = others, [flag[1]], []
-            assumed, source = f"--args '{flag[1]}', as its usage has it", replace(source, guessed="its arguments are assumed")
+            (checked, counted), words, wanted = others, [choice], []
+            assumed, source = f"--args '{choice}', as its usage has it", replace(source, guessed="its arguments are assumed")
     equal = [[n] * len(wanted) for n in ASSUMED]
     rising = [[ASSUMED[0] * (i + 1) for i in range(len(wanted))]] if len(wanted) > 1 else []
     chosen = RANGE.search((checked or counted).report.printed) if len(wanted) == 1 else None  # type: ignore[union-attr]
@@ -144,20 +144,24 @@ def _simulated(
                 break
     if wanted and not begun:
         source = replace(source, guessed="it was given no arguments")
-    if source.rounder[0] and (wrong := _faults((checked, counted))) and given_words is None:
-        rounder = replace(source, added=source.rounder[0])
-        others = ran(words, rounder)
-        if not _faults(others) and any(r is not None and r.launches for r in others):
-            refused = f"{assumed}, has faults: {wrong[0]}".replace("\n", " ")
-            (checked, counted), source, assumed = others, rounder, source.rounder[1]
-        elif any(f.kind in RACES for f in wrong) and {(f.kind, f.file, f.line) for f in wrong} <= {
+    for caller, said in source.others if given_words is None else ():
+        known: Run = checked or counted  # type: ignore[assignment]
+        if not (wrong := _faults((checked, counted))) or known.cut or known.over:
+            break
+        called = replace(source, added=caller)
+        others = ran(words, called)
+        left = _faults(others)
+        if any(r is not None and r.launches for r in others) and (not left or (source.device and len(_where(left)) < len(_where(wrong)))):
+            refused = refused or f"{assumed}, has faults: {wrong[0]}".replace("\n", " ")
+            (checked, counted), source, assumed = others, called, said
+        elif not source.device and any(f.kind in RACES for f in wrong) and {(f.kind, f.file, f.line) for f in wrong} <= {
             (f.kind, f.file, f.line) for f in _faults(others)
         }:
             source = replace(source, guessed="")  # of the kernel: no size or value changes in which order threads run
     for again in range(1, schedules if checked is not None else 1):
         other = program.run(source, words, mode="check", **{**given, "seed": seed + again})
-        known = {(f.kind, f.file, f.line) for f in checked.report.findings}  # type: ignore[union-attr]
-        new = tuple(f for f in other.report.findings if (f.kind, f.file, f.line) not in known)
+        found = {(f.kind, f.file, f.line) for f in checked.report.findings}  # type: ignore[union-attr]
+        new = tuple(f for f in other.report.findings if (f.kind, f.file, f.line) not in found)
         checked = replace(checked, report=replace(checked.report, findings=(*checked.report.findings, *new)))  # type: ignore[union-attr, type-var]
     first = checked or counted
     assert first is not None
@@ -185,7 +189,7 @@ def _simulated(
     if assumed:
         echo(f"called as assumed ({TRUE.get(source.guessed, '--arg gives')} others): {assumed}")
     if refused:
-        echo(f"the same with sizes that its tiles may not divide, {refused}")
+        echo(f"the same {'with other sizes or blocks' if source.device else 'with sizes that its tiles may not divide'}, {refused}")
     _show(first, source, report, remarks, why, checked is not None)
     return code, why if "__global__" in source.whole and not first.launches else ""
 
@@ -194,6 +198,10 @@ def _faults(runs: Sequence[Run | None]) -> list[Any]:
     """What is wrong in the first of these, the checked one."""
     first = next((r for r in runs if r is not None), None)
     return [f for f in first.report.faults if f.kind != "leak"] if first is not None else []
+
+
+def _where(wrong: Sequence[Any]) -> set[Any]:
+    return {(f.file, f.line, f.kind) for f in wrong}
 
 
 def _show(first: Run, source: Source, report: Any, remarks: Sequence[Any], why: str, checked: bool) -> None:

@@ -95,7 +95,7 @@ def simulate(what: Own, args: str | None, seed: int, budget: float, as_json: boo
     from rooftop.lab.inspect import triton_file
     from rooftop.lab.interpret.host import Watch
 
-    watch = Watch(seconds=budget, total=12 * budget)
+    watch = Watch(seconds=budget, total=6 * budget)
     ran = triton_file.launches(what.path, what.name, what.given, shlex.split(args or ""), watch, seed)
     code = _code(ran)
     faults = sum(f.kind in ("fault", "launch", "host") for f in ran.findings)
@@ -106,11 +106,11 @@ def simulate(what: Own, args: str | None, seed: int, budget: float, as_json: boo
         else ""
     )
     if as_json:
-        echo(json.dumps({"subject": str(what.path), "launches": [x.to_json() for x in ran.launches], "unfinished": cut,
+        echo(json.dumps({"subject": str(what.path), "launches": [x.to_json() for x in ran.launches], "unfinished": cut, "assumed": ran.assumed,
                          "findings": [{"kind": f.kind, "text": f.text} for f in ran.findings]}, indent=2))
         return code
     _show(ran)
-    if watch.total < 12 * budget:
+    if watch.total < 6 * budget:
         echo(f"in {watch.total:.0f} s of its host code it launched nothing, so its functions were called with tensors of ours (--budget gives it longer)")
     if cut:
         echo(cut)
@@ -122,7 +122,12 @@ def simulate(what: Own, args: str | None, seed: int, budget: float, as_json: boo
     return code
 
 
+ASSUMED = "its kernels alone were launched, as is assumed from their code (--arg gives others):"
+
+
 def _show(ran: Ran) -> None:
+    if ran.assumed and ran.launches:
+        echo(ASSUMED)
     for x in ran.launches[:SHOWN]:
         echo(str(x))
     if len(ran.launches) > SHOWN:
@@ -147,6 +152,8 @@ def inspect(what: Own, archs: Sequence[str], kind: str, as_json: bool) -> int:
     if not ran.launches:
         _nothing(what, ran.findings)
         return _code(ran)
+    if ran.assumed:
+        echo(ASSUMED, err=True)
     devices = [inspector.device_of(int(a) if a.isdigit() else a) for a in archs]
     if kind:
         for x in ran.launches:

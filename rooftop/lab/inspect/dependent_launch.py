@@ -1,4 +1,4 @@
-"""Programmatic dependent launch (`Launch.chained`): whether a kernel may start before the preceding one has completed; what its machine
+"""Programmatic dependent launch (`Launch.pdl`): whether a kernel may start before the preceding one has completed; what its machine
 code does before it waits."""
 
 from __future__ import annotations
@@ -49,13 +49,13 @@ def before_wait(code: Sequence[Instruction], labels: Mapping[str, int], targets:
     return tuple(sorted(found))
 
 
-def faults(kernel: str, before: Sequence[str] | None, chained: bool) -> list[str]:
-    """Why a kernel does not fit programmatic dependent launch (`chained`), or an ordinary one, as sentences; none where it does. `before`:
+def faults(kernel: str, before: Sequence[str] | None, pdl: bool) -> list[str]:
+    """Why a kernel does not fit programmatic dependent launch (`pdl`), or an ordinary one, as sentences; none where it does. `before`:
     what `before_wait` found in it. Without a wait, or before it, it races with the preceding kernel, and nothing would tell."""
-    if not chained:
+    if not pdl:
         return [] if before is None else [
-            f"{kernel} waits for the preceding kernel and is not chained (programmatic dependent launch): the wait is useless"
+            f"{kernel} waits for the preceding kernel and is not launched with pdl (programmatic dependent launch): the wait is useless"
         ]
     if before is None:
-        return [f"{kernel} is chained and never waits for the preceding kernel (griddepcontrol.wait)"]
-    return [f"{kernel} is chained and waits for the preceding kernel only after {', '.join(before)}"] if before else []
+        return [f"{kernel} is launched with pdl and never waits for the preceding kernel (griddepcontrol.wait)"]
+    return [f"{kernel} is launched with pdl and waits for the preceding kernel only after {', '.join(before)}"] if before else []

@@ -16,7 +16,7 @@ from rooftop.core import child, disk_cache, settings
 from rooftop.core.cubins import AbsentCompiler
 from rooftop.core.implementation import Implementation
 from rooftop.core.spec import TARGETS, Case, Device, Launch, Meta, Problem
-from rooftop.lab.candidates import Asked, Subject
+from rooftop.lab.candidates import Memo, Subject
 from rooftop.lab.inspect import binary, dependent_launch
 from rooftop.lab.inspect.occupancy import Occupancy, occupancy
 
@@ -49,9 +49,9 @@ def facts_of(subject: Subject, case: Case, target: int | str) -> Facts:
     return found
 
 
-def kept(subject: Subject, case: Case, target: int | str, asked: Asked | None = None) -> Facts | None:
+def kept(subject: Subject, case: Case, target: int | str, memo: Memo | None = None) -> Facts | None:
     """Facts that were found before, of the same code by the same tools; None where there are none."""
-    return kept_at(key_of(subject, case, target, asked), target)
+    return kept_at(key_of(subject, case, target, memo), target)
 
 
 def kept_at(key: str, target: int | str) -> Facts | None:
@@ -63,7 +63,7 @@ def kept_at(key: str, target: int | str) -> Facts | None:
     return found if whole and all(isinstance(k, dict) and k.keys() >= KEYS for k in found.get("kernels", [])) else None
 
 
-def key_of(subject: Subject, case: Case, target: int | str, asked: Asked | None = None) -> str:
+def key_of(subject: Subject, case: Case, target: int | str, memo: Memo | None = None) -> str:
     """Hash of all that the facts follow from."""
     device = device_of(target)
     assert subject.implementation is not None
@@ -71,7 +71,7 @@ def key_of(subject: Subject, case: Case, target: int | str, asked: Asked | None 
     path = subject.implementation.path
     # of a user's file also what the kernel does not use, which may be what does not compile
     own = "" if path.is_relative_to(settings.PACKAGE) else path.read_text(encoding="utf-8", errors="replace")
-    parts = (tools(), str(device), subject.name, case.id, subject.digest(case, device, asked), demands, own)
+    parts = (tools(), str(device), subject.name, case.id, subject.digest(case, device, memo), demands, own)
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
 
@@ -135,7 +135,7 @@ def kernel_facts(implementation: Implementation, problem: Problem, launch: Launc
         "occupancy": {"percent": limit.percent, "limiter": limit.limiter, "blocks": limit.blocks, "refused": limit.refused},
         "counts": found.counts, "instructions": found.instructions, "loop": found.loop.counts if found.loop else {},
         "opcodes": dict(found.opcodes), "unmet": [
-            *binary.unmet(found, demands), *dependent_launch.faults(found.kernel, found.before_wait, launch.chained),
+            *binary.unmet(found, demands), *dependent_launch.faults(found.kernel, found.before_wait, launch.pdl),
             *([limit.refused] if limit.refused else []), *_check_cooperative(implementation, launch, made.blocks, limit, device),
         ],
     }
@@ -176,7 +176,7 @@ def cached_facts(cubin: bytes, symbol: str) -> binary.Facts:
     return found
 
 
-def inspect_case(subject: Subject, name: str | None, target: int | str, asked: Asked | None = None) -> Case:
+def inspect_case(subject: Subject, name: str | None, target: int | str, memo: Memo | None = None) -> Case:
     """The case to inspect: the one named, else a ladder's headline, the first bench case or the first of all, whichever the subject
     supports."""
     if name:
@@ -187,7 +187,7 @@ def inspect_case(subject: Subject, name: str | None, target: int | str, asked: A
 
         ladder = registry.ladder(subject.rung.ladder)
         found = [c for c in subject.op.cases if c.name == ladder.headline and c.dtype == ladder.dtypes[0]] + found
-    return next((c for c in found if subject.supports(c, device_of(target), asked) is None), found[0])
+    return next((c for c in found if subject.supports(c, device_of(target), memo) is None), found[0])
 
 
 def many(

@@ -14,7 +14,7 @@ from typing import Any
 from rooftop.core import registry
 from rooftop.core.spec import TARGETS, Case, Device
 from rooftop.lab import candidates
-from rooftop.lab.candidates import Asked, Subject
+from rooftop.lab.candidates import Memo, Subject
 
 # As `TARGETS` takes them, and as the page calls them. The figures of a cell are those of the first card of the architecture.
 COLUMNS = {"80": "sm_80", "86": "sm_86", "89": "sm_89", "90": "sm_90a", "100": "sm_100a", "103": "sm_103a", "120": "sm_120a",
@@ -52,10 +52,10 @@ def subjects() -> list[Subject]:
     return [s for _, s in sorted(found.items()) if s.implementation is not None and s.implementation.backend in BACKENDS]
 
 
-def case_of(subject: Subject, device: Device, asked: Asked | None = None) -> Case | None:
+def case_of(subject: Subject, device: Device, memo: Memo | None = None) -> Case | None:
     """The case that is compiled: the first that the kernel takes there and that launches something, timed ones and those of 16-bit floats
     before others. None: it takes none."""
-    known = asked or Asked()
+    known = memo or Memo()
     listed = sorted(
         (c for c in subject.op.cases if "huge" not in c.tags), key=lambda c: ("bench" not in c.tags, c.dtype not in ("bf16", "f16"))
     )
@@ -64,14 +64,14 @@ def case_of(subject: Subject, device: Device, asked: Asked | None = None) -> Cas
     )
 
 
-def digest_of(subject: Subject, target: str, asked: Asked | None = None) -> tuple[str, Case | None, str]:
+def digest_of(subject: Subject, target: str, memo: Memo | None = None) -> tuple[str, Case | None, str]:
     """What a cell follows from: the kernel's identity (rooftop.lab.records.identity) for the case and the target, "" if it runs on no
     such card; the case; why there is none, "" if there is."""
     device, implementation = TARGETS[target], subject.implementation
     assert implementation is not None
     if reason := implementation.foreign(device):
         return "", None, reason
-    known = asked or Asked()
+    known = memo or Memo()
     case = case_of(subject, device, known)
     if case is None:
         reasons = Counter(reason for c in subject.op.cases if "huge" not in c.tags and (reason := subject.supports(c, device, known)))

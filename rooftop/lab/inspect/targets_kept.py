@@ -18,7 +18,7 @@ from rooftop.core import whole_file
 from rooftop.core.child import ChildError, ChildTimeout, Process
 from rooftop.core.digests import digest
 from rooftop.core.spec import TARGETS, Case
-from rooftop.lab.candidates import Asked, Subject
+from rooftop.lab.candidates import Memo, Subject
 from rooftop.lab.inspect import targets as cells
 
 PATH = Path(__file__).with_name("targets.json")
@@ -89,10 +89,10 @@ def write(found: Kept, path: Path | None = None) -> None:
 
 def table(subjects: Sequence[Subject], targets: Iterable[str], found: Kept) -> Iterator[Cell]:
     """The cells of these kernels for these targets, with the digests of the tree: `Cell.current` tells what must be compiled anew."""
-    asked = Asked()
+    memo = Memo()
     for target in targets:
         for subject in subjects:
-            key, case, refused = cells.digest_of(subject, target, asked)
+            key, case, refused = cells.digest_of(subject, target, memo)
             yield Cell(subject, target, case, digest(key)[:8] if key else "", refused, found.get(f"{subject.name} {target}"))
 
 

@@ -13,11 +13,12 @@ from rooftop.core import child, triton_compat
 from rooftop.core.spec import Device
 from rooftop.lab.inspect.inspector import Facts, cached_facts
 from rooftop.lab.inspect.occupancy import occupancy
-from rooftop.lab.interpret import host, wrappers
+from rooftop.lab.interpret import alone, host, wrappers
 from rooftop.lab.interpret.host import Finding, Launched, Watch
 
 FILES = 3  # beside a file that are looked at for what launches its kernels
 EACH = 8  # kinds of launches of one kernel that are compiled: of an autotuned one, configs
+AS_NUMBER = "pointer"  # in what Triton says of a tensor that a kernel takes for a number
 OF_16_BITS = "must be same dtype"  # what Triton says of a product of the tensors and of what a kernel has made 16-bit itself
 
 
@@ -45,6 +46,8 @@ def launches(path: Path, word: str, given: Mapping[str, Any], args: Sequence[str
         by_inner = _called(path, names, inner, given, watch, seed)
         found = by_inner if by_inner.launches else found
     own = tuple(f for f in ran.findings if f.kind == "host" and "SystemExit" not in f.text)
+    if not found.launches and not own and (launch := alone.launched(names) if not word else {word: kernels[word]}):
+        return _alone(path, names, launch, given, watch, seed, found.findings if functions else absent)
     if not found.launches and (own or not found.findings):  # what it says of itself tells more than what was tried with it
         return replace(ran, findings=own or ran.findings)
     found = replace(found, findings=(*absent, *found.findings)) if absent and found.launches else found
@@ -64,6 +67,36 @@ def _beside(path: Path, ran: host.Ran, given: Mapping[str, Any], watch: Watch, s
             return made
         findings += made.findings
     return host.Ran(watch, tuple(findings) or ran.findings, ran.names)
+
+
+def _alone(
+    path: Path, names: Mapping[str, Any], kernels: Mapping[str, Any], given: Mapping[str, Any], watch: Watch, seed: int,
+    why: tuple[Finding, ...]
+) -> host.Ran:
+    """Each kernel launched as is assumed from its code. What is found is no fault, since it may come of that. `why`: what its functions
+    refused."""
+    findings = list(why)
+    for word, kernel in kernels.items():
+        before, found = dict(watch.launches), list[Finding]()
+        for even in (False, True):
+            with host.standing_in(watch):
+                try:
+                    grid, values = alone.launch(kernel, given, seed, even)
+                except ValueError as error:
+                    found = [Finding("refused", f"not launched, as nothing says what to give for {error}: --arg")]
+                    break
+                watch.launches = dict(before)
+                raised = host.guarded(path, lambda: kernel[grid](**values), watch)  # noqa: B023
+            if even and found and not raised:
+                found = [replace(found[0], text=f"{found[0].text}\nwith sizes that its blocks divide there is none")]
+            found = found or [Finding("refused", f"its launch is assumed, and what is found may come of that (--arg): {f}") for f in raised]
+            new = [x for k, x in watch.launches.items() if k not in before]
+            if not found and watch.run and not any(x.stored or x.loaded for x in new):
+                found = [Finding("refused", f"{word}: as its launch is assumed it reads and writes nothing")]
+            if not found or any(f.kind == "not-simulated" for f in raised):
+                break
+        findings += found
+    return host.Ran(watch, tuple(findings), names, assumed=True)
 
 
 def _only(ran: host.Ran, kernel: Any, word: str, path: Path) -> host.Ran:
@@ -94,6 +127,7 @@ def _called(path: Path, names: Any, functions: dict[str, Any], given: Mapping[st
                 refused.append(Finding("refused", str(error)))
                 continue
             narrower = ["bfloat16", "float16"]  # types to go on to
+            as_tensors: list[Finding] = []  # what is wrong where each parameter that may be a number is a tensor
             while calls:
                 values = calls.pop(0)
                 before = {k: replace(x) for k, x in watch.launches.items()}
@@ -102,12 +136,20 @@ def _called(path: Path, names: Any, functions: dict[str, Any], given: Mapping[st
                 if narrower and any(OF_16_BITS in str(f) for f in failed):
                     calls, watch.launches = list(made(dtype=narrower.pop())), before
                     continue
+                if any(AS_NUMBER in str(f) for f in failed):
+                    numbers = [n for n in wrappers.unsure(function) if hasattr(values[n], "data_ptr") and n not in given]
+                    if numbers and not as_tensors:
+                        as_tensors, calls = failed, [{**values, n: 2} for n in numbers]
+                    if as_tensors:
+                        watch.launches = before
+                        continue
                 if all(f.kind != "host" and not (f.outside and not given) for f in failed):
                     findings += failed
                     break
                 watch.launches = before
                 passed += failed
             else:  # what came furthest into the file says most
+                findings += as_tensors
                 refused += sorted(passed, key=lambda f: (f.outside, f.line))[-1:]
     if not watch.launches:
         findings += [Finding("refused", f"not called: {f}; --arg NAME=f32:48x40 gives its arguments") for f in refused]

@@ -21,10 +21,12 @@ from typing import Any
 from rooftop.core import child
 from rooftop.lab.interpret import imports, interpreter
 from rooftop.lab.interpret.memory import StaticAssert
+from rooftop.lab.interpret.repeats import Repeats
 
 OPTIONS = (
     "num_warps", "num_stages", "num_ctas", "maxnreg", "enable_fp_fusion", "launch_pdl", "launch_cooperative_grid", "ir_override", "debug"
 )
+_ARGUMENTS = re.compile(r"\bsys\.argv\b|\bargparse\b|\bclick\.|\bfire\.Fire\b")  # what reads the words of a command line
 WIDTH = 400  # characters of a launch's arguments that are shown
 
 
@@ -39,7 +41,8 @@ class Over(BaseException):
 @dataclass
 class Launched:
     """One kind of launch. `values`: the arguments by name as the first of the kind had them; `options`: num_warps and the like; `config`:
-    of an autotuned kernel. `programs`: how many of `whole` ran; bytes are those of the lanes."""
+    of an autotuned kernel. `programs`: how many of `whole` ran; bytes are those of the lanes. `repeated`: how many of the `times` found
+    memory as one before, and were left out."""
 
     kernel: Any
     grid: tuple[int, ...]
@@ -47,6 +50,7 @@ class Launched:
     options: dict[str, Any]
     config: str = ""
     times: int = 0
+    repeated: int = 0
     programs: int = 0
     loaded: int = 0
     stored: int = 0
@@ -63,19 +67,25 @@ class Launched:
             total *= n
         return total
 
+    @property
+    def cut(self) -> bool:
+        """Whether not every program of it ran."""
+        return self.programs != self.whole * (self.times - self.repeated)
+
     def __str__(self) -> str:
         given = ", ".join(f"{n}={shown(v)}" for n, v in self.values.items())
         given = given if len(given) <= WIDTH else given[: WIDTH - 3] + "..."
         said = f"{self.name}[{'x'.join(map(str, self.grid))}]({given})"
         said += f", config {self.config}" if self.config else ""
         said += f", {self.times} times" if self.times > 1 else ""
-        ran = "" if self.programs == self.whole * self.times else f"{self.programs} of {self.whole * self.times} programs ran, "
+        said += f", {self.repeated} of them the same again and left out" if self.repeated else ""
+        ran = f"{self.programs} of {self.whole * (self.times - self.repeated)} programs ran, " if self.cut else ""
         return f"{said}: {ran}{_bytes(self.loaded)} loaded, {_bytes(self.stored)} stored by lanes" if self.programs else f"{said}: not run"
 
     def to_json(self) -> dict[str, Any]:
         return {"kernel": self.name, "grid": list(self.grid), "arguments": {n: shown(v) for n, v in self.values.items()},
-                "options": self.options, "config": self.config, "times": self.times, "programs": self.programs, "loaded": self.loaded,
-                "stored": self.stored}
+                "options": self.options, "config": self.config, "times": self.times, "repeated": self.repeated, "programs": self.programs,
+                "loaded": self.loaded, "stored": self.stored}
 
 
 def shown(value: Any) -> str:
@@ -114,6 +124,7 @@ class Watch:
     _began: float = 0.0
     _told: float = 0.0
     _tried: set[Any] = field(default_factory=set)
+    _repeats: Repeats = field(default_factory=Repeats)
 
     def called(self) -> None:
         """Before each function of torch: ends the file when its time is over."""
@@ -133,7 +144,7 @@ class Watch:
     @property
     def cut(self) -> bool:
         """Whether a launch has not run whole, so that what it computed says nothing."""
-        return self.over or any(x.programs != x.whole * x.times for x in self.launches.values()) or not self.run
+        return self.over or any(x.cut for x in self.launches.values()) or not self.run
 
     def launched(self, kernel: Any, args: tuple[Any, ...], kwargs: dict[str, Any], grid: Any, warmup: bool) -> Any:
         """In place of the launch of a `@triton.jit` function."""
@@ -174,6 +185,10 @@ class Watch:
             found.times += 1
             if not self.run or self.spent >= self.total:
                 return
+            before = self._repeats.before(key, values)
+            if before is not None and before.again():
+                found.repeated += 1
+                return
             began = time.thread_time()
             try:
                 plain = {n: getattr(v, "value", v) if type(v).__name__ == "constexpr" else v for n, v in values.items()}
@@ -187,6 +202,8 @@ class Watch:
             found.programs += done.programs
             found.loaded += done.loaded
             found.stored += done.stored
+            if before is not None and done.programs == found.whole:
+                before.left()
 
     def tuned(self, tuner: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """In place of the launch of an autotuned function."""
@@ -294,11 +311,12 @@ class Finding:
 
 @dataclass(frozen=True)
 class Ran:
-    """A file that has run, or as far as it came. `module`: its names."""
+    """A file that has run, or as far as it came. `assumed`: its kernels alone were launched, with arguments of ours."""
 
     watch: Watch
     findings: tuple[Finding, ...]
     names: Mapping[str, Any]
+    assumed: bool = False
 
     @property
     def launches(self) -> list[Launched]:
@@ -376,14 +394,25 @@ def finding(path: Path, error: BaseException, watch: Watch) -> Finding | None:
         return None
     if watch.cut and watch.launches and not isinstance(error, HostError):
         return None
+    if isinstance(error, SystemExit) and not watch.launches and len(sys.argv) == 1 and _ARGUMENTS.search(path.read_text(errors="replace")):
+        return Finding("refused", f"{place(path, error)}: it ends the process ({error.code}) before any launch: --args 'WORD WORD' gives it arguments")
     ends = "it ends the process: " if isinstance(error, SystemExit) else ""
     where, said = place(path, error), " ".join(str(error).split())[:400]
     line = re.match(r":(\d+)", where.removeprefix(str(path)))
     own = [f for f in traceback.extract_tb(error.__traceback__) if f.filename == str(path)]
     if own and not isinstance(error, SystemExit) and re.match(r"from\b|import\b", (own[-1].line or "").lstrip()):  # of a module that may want more than is here
         return Finding("absent", f"{path}:{own[-1].lineno}: {(own[-1].line or '').strip()}: {type(error).__name__}: {said}")
+    if isinstance(error, AssertionError) and any(map(_tf32, watch.launches.values())):
+        said += "; tl.dot multiplies float32 in tf32 on this card, with 10 bits: input_precision=\"ieee\" is exact"
     kind, named = ("launch", "") if isinstance(error, HostError) else ("host", f"{ends}{type(error).__name__}: ")
     return Finding(kind, f"{where}: {named}{said}", int(line[1]) if line else 0)
+
+
+def _tf32(launched: Launched) -> bool:
+    """Whether a kernel may multiply float32 with fewer bits."""
+    source = str(launched.kernel.raw_src if hasattr(launched.kernel, "raw_src") else "")
+    exact = "ieee" in source or "allow_tf32=False" in source
+    return "tl.dot(" in source and not exact and any(str(getattr(v, "dtype", "")) == "torch.float32" for v in launched.values.values())
 
 
 def place(path: Path, error: BaseException) -> str:

@@ -104,6 +104,7 @@ def run(
         called = {p.name: session.argument(p, values[p.name], p.name in readonly) for p in kernel.params}
         session.builder.grid_dim = (nx, ny, nz)
         until, done = time.thread_time() + seconds, 0
+        session.memory.until = until + seconds
         for z, y, x in itertools.product(range(nz), range(ny), range(nx)):
             if time.thread_time() > until:
                 break

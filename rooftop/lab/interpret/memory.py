@@ -7,6 +7,7 @@ tensor's own memory: nothing is copied, aliases stay aliases, and a wrong access
 from __future__ import annotations
 
 import ctypes
+import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -104,6 +105,7 @@ class Memory:
         self.reachable: list[Region] = []
         self.loaded = 0
         self.stored = 0
+        self.until = float("inf")  # seconds of this thread's time, after which an atomic is taken for one that waits
 
     def add(self, name: str, tensor: torch.Tensor, readonly: bool) -> int:
         """A new region for ``tensor``; returns the address that the kernel gets for it."""
@@ -122,6 +124,8 @@ class Memory:
             self.loaded += addresses.size * size
         if action != "load":
             self.stored += addresses.size * size
+        if action == "atomic" and time.thread_time() > self.until:
+            raise NotSimulated("not simulated: a program that waits for another by an atomic, as it seems: it took too long")
         if addresses.size == 0:
             return
         keys = (addresses + np.uint64(1 << (SPACING_BITS - 1))) >> np.uint64(SPACING_BITS)

@@ -18,11 +18,13 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from rooftop.core.spec import TARGETS
+from rooftop.lab.interpret import repeats
 
 CUDA = re.compile(r"cuda(:\d+)?")
 CARD = TARGETS[90]
 DRAWING = ("matplotlib", "matplotlib.pyplot", "seaborn")  # benchmarks import them; what they draw are times
 MEMORY = 80 << 30  # bytes that it says it has
+EMPTY = ("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided")  # functions of torch that leave memory as it was
 
 
 class Devices(TorchFunctionMode):  # type: ignore[misc]
@@ -73,6 +75,9 @@ class Devices(TorchFunctionMode):  # type: ignore[misc]
         where = named[0] == "cuda" if named else any(self.on_gpu(t) for t in given)
         for t in _tensors((made,)):
             self._note(t, where)
+        if name in EMPTY and made.nbytes <= repeats.MOST:  # the same each time, and nothing that a kernel could do with
+            real = made.is_floating_point() or made.is_complex()
+            made.fill_(float("nan") if real else 1 if made.dtype == torch.bool else torch.iinfo(made.dtype).max)
         return made
 
     def _moved(self, tensor: Any, gpu: bool, copy: Callable[[], Any]) -> Any:

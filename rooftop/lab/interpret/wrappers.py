@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import prod
 from typing import Any
 
+from rooftop.lab.interpret import shapes
+
 EXTENTS = {1: (1000,), 2: (48, 40), 3: (48, 40, 56), 4: (12, 20, 16, 24)}  # of whole numbers that are sizes, by how many there are
 SMALL = re.compile(r"kernel|radius|window|stride|pad|^k$|iter|steps|head|class|group|dim|axis|rank", re.I)  # names of whole numbers that are none
 MOST = 1 << 20  # elements of a tensor of assumed size
@@ -17,12 +19,12 @@ USUAL = (  # values of numbers by the names that they go by
     (re.compile(r"eps(?:ilon)?"), 1e-5), (re.compile(r"(?:is_)?causal|inplace|training"), False), (re.compile(r"dim|axis"), -1),
     (re.compile(r"top_?k|(?:n|num)_?(?:experts_per_token|groups?)"), 2), (re.compile(r"(?:n|num)_?heads?|heads"), 4),
     (re.compile(
-        r"(?:temperature|alpha|beta|gamma|(?:\w+_)?scale|factor|(?:negative_)?slope|momentum|lr|learning_rate|weight_decay)(?:_\w+)?"
+        r"(?:p|drop(?:out)?|prob(?:ability)?|temperature|alpha|beta|gamma|(?:\w+_)?scale|factor|(?:negative_)?slope|momentum|lr|learning_rate|weight_decay)(?:_\w+)?"
     ), 0.5),
 )
 ALSO = {"epsilon": "eps", "causal": "is_causal", "softmax_scale": "scale", "sm_scale": "scale"}  # names of torch's for others'
 NUMBERS = re.compile(r"int|float|bool|str|dtype|torch\.dtype", re.I)
-TARGET = re.compile(r"labels?|targets?|ind(?:ex|ices)|idx", re.I)  # what a parameter is called that holds whole numbers
+TARGET = re.compile(r"(?:\w+_)?(?:labels?|targets?|ind(?:ex|ices)|idx|ids)", re.I)  # what a parameter is called that holds whole numbers
 # Tensors by the letters of their sizes: of one, two, three and more parameters, likely ones first. Targets of a loss are whole numbers.
 ONE = ("mn",), ("m",), ("bhmd",), ("bmd",)
 TWO = ("mn", "mn"), ("mk", "kn"), ("mn", "n"), ("m", "m"), ("bmk", "bkn"), ("bhmd", "bhmd"), ("mn", "m:i64"), ("mn", "k:kernel"), ("bdm", "hd:taps")
@@ -133,13 +135,19 @@ def calls(
     open_ = [p for p in listed if p.name not in own]
     if number := next((p for p in open_ if _number(p) and not (usual and POINTER.search(p.name))), None):
         raise ValueError(f"{_said(function)} wants the number {number.name}: --arg {number.name}=...")
+    targets = [TARGET.fullmatch(p.name) is not None for p in open_]
     if extents:  # sizes are given apart: as many elements as they say
         numbers = [own[n] for n in extents if isinstance(own[n], int)]
         elements = min(max(prod(numbers), 64), MOST)
-        flat = iter(_tensors(("e",) * len(open_), {"e": elements, **sizes}, dtype, seed))
+        small = min((n for n in numbers if n > 3), default=3)  # below any size
+        flat = iter(_tensors(["e:i64" if one else "e" for one in targets], {**sizes, "e": elements, "n": small}, dtype, seed))
         yield {**{p.name: own[p.name] if p.name in own else next(flat) for p in listed}, **more}
         return
-    targets = [TARGET.fullmatch(p.name) is not None for p in open_]
+    own_shapes = [shapes.said(function, [p.name for p in open_], last) for last in (False, True)] if usual and open_ else []
+    for found in [f for i, f in enumerate(own_shapes) if f is not None and f not in own_shapes[:i]]:
+        family: Sequence[str] = [f"{letters}:i64" if one else letters for letters, one in zip(found[0], targets, strict=True)]
+        made = iter(_tensors(family, {"n": 3, **found[1]}, dtype, seed))
+        yield {**{p.name: own[p.name] if p.name in own else next(made) for p in listed}, **more}
     for family in sorted(families(len(open_)), key=lambda f: [letters.endswith(":i64") for letters in f] != targets if any(targets) else 0):
         made = iter(_tensors(family, sizes, dtype, seed))
         yield {**{p.name: own[p.name] if p.name in own else next(made) for p in listed}, **more}
@@ -147,6 +155,11 @@ def calls(
 
 def _number(p: inspect.Parameter) -> bool:
     return p.annotation is not p.empty and NUMBERS.fullmatch(_said(p.annotation)) is not None
+
+
+def unsure(function: Callable[..., Any]) -> list[str]:
+    """Parameters behind the first of which nothing says whether they are tensors."""
+    return [p.name for p in parameters(function)[1:] if p.annotation is p.empty]
 
 
 def _extents(listed: Sequence[inspect.Parameter]) -> dict[str, Any]:

@@ -61,7 +61,7 @@ def judge(
         made = Verdict(submission.path.name, submission.digest, forms.SHOWN[submission.form], task.name, "not judged")
         say(f"{made.form}: called at hidden shapes and seeds")
         with settings.within(simt_seconds=SECONDS, step_seconds=SECONDS):
-            verdict = _judged(Asked(submission, task, device, dtype, records, place, made, say))
+            verdict = _judged(Request(submission, task, device, dtype, records, place, made, say))
     finally:
         task.close()
     from rooftop.lab.records.software import versions
@@ -103,7 +103,7 @@ def _op_of_head(submission: Submission) -> str:
 
 
 @dataclass(frozen=True)
-class Asked:
+class Request:
     """What `judge` was asked, and the verdict so far. `device`: the card that is here, or empty."""
 
     submission: Submission
@@ -120,31 +120,31 @@ class Asked:
         return replace(made, kind=outcome.kind, said=outcome.said, trials=outcome.trials)
 
 
-def _judged(asked: Asked) -> Verdict:
-    form, task = asked.submission.form, asked.task
-    if form == "module" or (form == "head" and (not isinstance(task, OpTask) or own_op.is_program(asked.place or asked.submission.path))):
-        return _apart(asked)
+def _judged(request: Request) -> Verdict:
+    form, task = request.submission.form, request.task
+    if form == "module" or (form == "head" and (not isinstance(task, OpTask) or own_op.is_program(request.place or request.submission.path))):
+        return _apart(request)
     if form == "head":
-        return _head(asked)
+        return _head(request)
     if form == "solve":
-        return _solve(asked)
+        return _solve(request)
     if form == "load_inline":
-        return asked.says(cuda.of_inline(asked.submission, task), place="simulator", isolation=SIMULATED)
-    return _python(asked)
+        return request.says(cuda.of_inline(request.submission, task), place="simulator", isolation=SIMULATED)
+    return _python(request)
 
 
 # -- each form -------------------------------------------------------------------------------------------------------
 
 
-def _apart(asked: Asked) -> Verdict:
+def _apart(request: Request) -> Verdict:
     """What only the package's own call runs: a kernel module, a head with functions in a .py beside it, or one that a function judges. As
     `rooftop check`."""
-    path, task = asked.submission.path, asked.task
-    if asked.submission.form == "module" and not isinstance(task, OpTask):
+    path, task = request.submission.path, request.task
+    if request.submission.form == "module" and not isinstance(task, OpTask):
         raise SubmissionError(f"{path}: a kernel module is judged by --op")
     reference = task.word if isinstance(task, tasks.ReferenceTask) else None
     own = apart.Own(str(path), Choice("cpu", secrets.randbits(31), huge=False, quick=True), reference)
-    simulated = asked.submission.form == "head" and not own_op.is_program(path)
+    simulated = request.submission.form == "head" and not own_op.is_program(path)
     where = {"place": "simulator", "isolation": SIMULATED} if simulated else {"place": "cpu", "isolation": BESIDE}
     trials, said = 0, "no case of it runs here"
     try:
@@ -152,43 +152,43 @@ def _apart(asked: Asked) -> Verdict:
             trials += result.status != "skipped"
             said = result.message if result.status == "skipped" else said
             if result.status not in ("ok", "skipped"):
-                return asked.says(
+                return request.says(
                     Outcome(cuda.kind_of(result.status, result.message), f"{result.case}: {result.message}", trials=trials), **where
                 )
     finally:
         own.end()
-    return asked.says(Outcome("right" if trials else "not judged", "" if trials else said, trials=trials), **where)
+    return request.says(Outcome("right" if trials else "not judged", "" if trials else said, trials=trials), **where)
 
 
-def _head(asked: Asked) -> Verdict:
-    task = asked.task
+def _head(request: Request) -> Verdict:
+    task = request.task
     assert isinstance(task, OpTask)
     try:
-        outcome, subject = cuda.of_head(asked.submission, task, asked.dtype, asked.place, "gpu" if asked.device else "cpu")
+        outcome, subject = cuda.of_head(request.submission, task, request.dtype, request.place, "gpu" if request.device else "cpu")
     except (CompileError, SimulatedCrash) as error:
-        return asked.says(Outcome("broken", " ".join(str(error).split())[:400]))
-    made = asked.says(outcome, place="simulator", isolation=SIMULATED)
+        return request.says(Outcome("broken", " ".join(str(error).split())[:400]))
+    made = request.says(outcome, place="simulator", isolation=SIMULATED)
     if not made.right:
         return made
-    if asked.device:
-        return _on_card(asked, made, lambda c: subject.supports(c, device_of(0)) is None, lambda c: timed().of_head(made, subject, c))
-    for kind in (asked.dtype,) if asked.dtype else ("f32", "bf16", "f16"):
+    if request.device:
+        return _on_card(request, made, lambda c: subject.supports(c, device_of(0)) is None, lambda c: timed().of_head(made, subject, c))
+    for kind in (request.dtype,) if request.dtype else ("f32", "bf16", "f16"):
         scale = score.by_counts(task.name, kind, "cuda")
         if scale is not None and subject.implementation and subject.supports(scale[1], subject.implementation.stand_in(90)) is None:
-            asked.say("right; counted beside the ladder's rungs")
-            return _by_counts(asked, made, *counts.of_subject(subject, scale[1]), *scale)
+            request.say("right; counted beside the ladder's rungs")
+            return _by_counts(request, made, *counts.of_subject(subject, scale[1]), *scale)
     return _noted(made, f"no score: no ladder of {task.name} has counts at a case that it takes")
 
 
-def _solve(asked: Asked) -> Verdict:
-    task = asked.task
-    outcome, solve, rule = cuda.of_solve(asked.submission, task)
-    made = asked.says(outcome, place="simulator", isolation=SIMULATED)
+def _solve(request: Request) -> Verdict:
+    task = request.task
+    outcome, solve, rule = cuda.of_solve(request.submission, task)
+    made = request.says(outcome, place="simulator", isolation=SIMULATED)
     if not made.right or not isinstance(task, OpTask):
         return made
-    if asked.device:
+    if request.device:
         return _on_card(
-            asked, made, lambda c: cuda.fits(solve, task.op, c), lambda c: timed().of_solve(made, solve, task, rule, c)
+            request, made, lambda c: cuda.fits(solve, task.op, c), lambda c: timed().of_solve(made, solve, task, rule, c)
         )
     scale = score.by_counts(task.name, solve.dtypes[0], "cuda")
     if scale is None:
@@ -197,34 +197,34 @@ def _solve(asked: Asked) -> Verdict:
     numbers = sizes.numbers_by(solve.numbers, call, rule)
     if numbers is None or not cuda.fits(solve, task.op, scale[1]):
         return _noted(made, f"no score: the ladder is counted at {scale[1].id}, which this solve does not take")
-    asked.say("right; counted beside the ladder's rungs")
+    request.say("right; counted beside the ladder's rungs")
     report = cuda.counted(solve, call, numbers)
-    return _by_counts(asked, made, counts.of_report(report), report, *scale)
+    return _by_counts(request, made, counts.of_report(report), report, *scale)
 
 
-def _python(asked: Asked) -> Verdict:
-    submission, task, kind = asked.submission, asked.task, asked.dtype or "f32"
+def _python(request: Request) -> Verdict:
+    submission, task, kind = request.submission, request.task, request.dtype or "f32"
     where = "interpreter" if submission.language == "triton" else "cpu"
     if submission.language in ("gluon", "cutile"):
-        return asked.says(
+        return request.says(
             Outcome("not judged", f"{submission.language} functions run on a GPU alone; as kernel modules rooftop bench times them")
         )
     scale = None
-    if isinstance(task, OpTask) and submission.language == "triton" and not asked.device:
+    if isinstance(task, OpTask) and submission.language == "triton" and not request.device:
         scale = score.by_counts(task.name, kind, "triton") or score.by_counts(task.name, kind, "cuda")
     counting = task.group(scale[1], ("a",))[0] if scale and isinstance(task, OpTask) else None
-    outcome, isolation = python.run(submission, task, dtype=asked.dtype, counting=counting)
-    made = asked.says(outcome, place=where, isolation=isolation)
+    outcome, isolation = python.run(submission, task, dtype=request.dtype, counting=counting)
+    made = request.says(outcome, place=where, isolation=isolation)
     if not made.right:
         return made
-    if asked.device and isinstance(task, OpTask):
-        tensors = {len(c.tensors) for g in task.groups(asked.dtype, 1) for c in g}
-        return _on_card(asked, made, lambda c: len(list(c.tensors())) in tensors, lambda c: timed().of_python(made, submission, task, c))
+    if request.device and isinstance(task, OpTask):
+        tensors = {len(c.tensors) for g in task.groups(request.dtype, 1) for c in g}
+        return _on_card(request, made, lambda c: len(list(c.tensors())) in tensors, lambda c: timed().of_python(made, submission, task, c))
     if scale is None or not outcome.launches:
         return _noted(
             made, "no score: there is no ladder with counts of it" if outcome.launches else "no score: it launches no kernel to count"
         )
-    return _by_counts(asked, _noted(made, "counted by the bytes of its lanes"), counts.of_bytes(outcome.loaded, outcome.stored), None, *scale)
+    return _by_counts(request, _noted(made, "counted by the bytes of its lanes"), counts.of_bytes(outcome.loaded, outcome.stored), None, *scale)
 
 
 def _noted(made: Verdict, note: str) -> Verdict:
@@ -234,11 +234,11 @@ def _noted(made: Verdict, note: str) -> Verdict:
 # -- score and place -------------------------------------------------------------------------------------------------
 
 
-def _by_counts(asked: Asked, made: Verdict, found: counts.Counts, report: Report | None, scale: score.Scale, case: Case) -> Verdict:
+def _by_counts(request: Request, made: Verdict, found: counts.Counts, report: Report | None, scale: score.Scale, case: Case) -> Verdict:
     from rooftop.lab.simt import verdict as sentences
 
     said = [str(s) for s in sentences.sentences(report)[:ADVICE]] if report is not None else []
-    lines = counts.by_line(report, asked.place or asked.submission.path) if report is not None else ()
+    lines = counts.by_line(report, request.place or request.submission.path) if report is not None else ()
     return replace(
         made, basis="counts", case=case.id, cost=found.cost, score=scale.score(found.cost), between=scale.between(found.cost),
         lacking=scale.lacking(found.cost), bound=found.bound, advice=tuple(said), lines=lines,
@@ -252,16 +252,16 @@ def timed() -> Any:
     return found
 
 
-def _on_card(asked: Asked, made: Verdict, takes: Callable[[Case], bool], run: Callable[[Case], Timed]) -> Verdict:
+def _on_card(request: Request, made: Verdict, takes: Callable[[Case], bool], run: Callable[[Case], Timed]) -> Verdict:
     """Timed at the case of the op's scale on this card, where the submission takes it."""
-    task, records = asked.task, asked.records
+    task, records = request.task, request.records
     assert isinstance(task, OpTask)
     if records is None:
         records = store.read(settings.load().results)
-    case = timed().case_of(task, asked.device, records, takes, asked.dtype)
+    case = timed().case_of(task, request.device, records, takes, request.dtype)
     if case is None:
         return _noted(made, f"no time: no bench case of {task.name} fits what it takes")
-    asked.say(f"right; timed on {asked.device}")
+    request.say(f"right; timed on {request.device}")
     found = run(case)
     return by_time(found.verdict, task, records, found.checks)
 

@@ -49,13 +49,13 @@ def material(name: str, records: Sequence[Record], *, compiled: bool = False, do
     from rooftop.lab.report import data, known, ladder_cases, rung_counts
 
     ladder = registry.ladder(name)
-    subjects, answers, asked = candidates.rungs(ladder), known.load(), candidates.Asked()
+    subjects, answers, memo = candidates.rungs(ladder), known.load(), candidates.Memo()
     binaries = [
         (s, ARCH) for s in subjects if s.implementation is not None and s.implementation.platform == "gpu" and not s.implementation.builds()
     ]
-    facts = known.facts(binaries, asked, answers)
+    facts = known.facts(binaries, memo, answers)
     missing = (
-        [(s, inspector.inspect_case(s, None, arch, asked), arch) for s, arch in binaries if (s.name, arch) not in facts] if compiled else []
+        [(s, inspector.inspect_case(s, None, arch, memo), arch) for s, arch in binaries if (s.name, arch) not in facts] if compiled else []
     )
     facts |= inspector.many(missing, lambda job, found: done(job[0].name))
     headline = ladder_cases.headline_of(ladder, registry.op(ladder.op))

@@ -44,9 +44,9 @@ class Made(Protocol):
 
 
 @dataclasses.dataclass(frozen=True)
-class Asked:
-    """What every subject of an op is asked of a case: the problem as kernels see it on a card, and the contract's digest. Each is worked
-    out once, so one of these lasts no longer than the tree stays as it is."""
+class Memo:
+    """A cache of what every subject of an op needs of a case: the problem as kernels see it on a card, and the contract's digest. It lasts
+    no longer than the tree stays as it is."""
 
     _problems: dict[tuple[str, str, Device], Problem] = dataclasses.field(default_factory=dict)
     _digests: dict[tuple[str, str], str] = dataclasses.field(default_factory=dict)
@@ -95,23 +95,23 @@ def joined(found: Sequence[Identity]) -> Identity:
     return Identity(digest(*(one.digest for one in found)), digest(*(one.source for one in found))[:DIGITS])
 
 
-def of(subject: Made, cases: Sequence[Case], device: Device, asked: Asked | None = None) -> Identity:
-    """Of a subject at these cases on a card. `asked`: what was worked out for others; grows."""
-    known = asked or Asked()
+def of(subject: Made, cases: Sequence[Case], device: Device, memo: Memo | None = None) -> Identity:
+    """Of a subject at these cases on a card. `memo`: what was worked out for others; grows."""
+    known = memo or Memo()
     return joined([_of_case(subject, case, device, known) for case in cases])
 
 
-def facts(subject: Made, cases: Sequence[Case], device: Device, asked: Asked | None = None) -> dict[str, str]:
+def facts(subject: Made, cases: Sequence[Case], device: Device, memo: Memo | None = None) -> dict[str, str]:
     """What a new record holds of it, machine code among it."""
-    found = of(subject, cases, device, asked).facts
-    code = machine(subject, cases, device, asked)
+    found = of(subject, cases, device, memo).facts
+    code = machine(subject, cases, device, memo)
     return found if code is None else {**found, "machine": code}
 
 
-def fresh(record: Mapping[str, Any], subject: Made, cases: Sequence[Case], device: Device, asked: Asked | None = None) -> bool:
+def fresh(record: Mapping[str, Any], subject: Made, cases: Sequence[Case], device: Device, memo: Memo | None = None) -> bool:
     """Whether a record is of the tree."""
-    now = of(subject, cases, device, asked)
-    return now.made(record) or is_same_code(record, now, lambda: machine(subject, cases, device, asked))
+    now = of(subject, cases, device, memo)
+    return now.made(record) or is_same_code(record, now, lambda: machine(subject, cases, device, memo))
 
 
 def is_same_code(record: Mapping[str, Any], now: Identity, compiled: Callable[[], str | None]) -> bool:
@@ -119,11 +119,11 @@ def is_same_code(record: Mapping[str, Any], now: Identity, compiled: Callable[[]
     return bool(record.get("machine")) and now.digest == record.get("digest") and compiled() == record["machine"]
 
 
-def _of_case(subject: Made, case: Case, device: Device, asked: Asked) -> Identity:
-    contract = asked.digest(subject.op, case)
+def _of_case(subject: Made, case: Case, device: Device, memo: Memo) -> Identity:
+    contract = memo.digest(subject.op, case)
     if subject.implementation is None:
         return Identity(digest(contract, subject.name))
-    problem = asked.problem(subject.op, case, as_recorded(device, subject.implementation))
+    problem = memo.problem(subject.op, case, as_recorded(device, subject.implementation))
     try:
         config, steps = _prepared(subject.implementation, problem)
     except UnsupportedError as error:
@@ -172,13 +172,16 @@ def _arguments(step: Step) -> list[Any]:
     return [int(v) if isinstance(v, bool) else _plain(v) for v in values]  # a kernel takes False as 0
 
 
+OLD = {"pdl": "chained"}  # names of fields of a launch as digests of records have them
+
+
 def _fields(value: Any) -> dict[str, Any]:
     """The fields of a dataclass that are not at their defaults."""
     found = {}
     for field in dataclasses.fields(value):
         default = field.default_factory() if field.default_factory is not dataclasses.MISSING else field.default
         if (one := getattr(value, field.name)) != default:
-            found[field.name] = _plain(one) if field.name not in ("kernel", "args") else None
+            found[OLD.get(field.name, field.name)] = _plain(one) if field.name not in ("kernel", "args") else None
     return found
 
 
@@ -205,14 +208,14 @@ def _plain(value: Any) -> Any:
 # -- machine code ------------------------------------------------------------------------------------------------------
 
 
-def machine(subject: Made, cases: Sequence[Case], device: Device, asked: Asked | None = None) -> str | None:
+def machine(subject: Made, cases: Sequence[Case], device: Device, memo: Memo | None = None) -> str | None:
     """Hash of the machine code of a subject at these cases; compiles what is not in the cache. None where there is none, or it cannot be
     compiled here."""
     from rooftop.core.compile import CompileError, ToolchainError
     from rooftop.core.cubins import AbsentCompiler
     if subject.implementation is None or subject.implementation.backend in ("torch", "pallas"):
         return None
-    known, target, found = asked or Asked(), as_recorded(device, subject.implementation), []
+    known, target, found = memo or Memo(), as_recorded(device, subject.implementation), []
     try:
         for case in cases:
             problem = known.problem(subject.op, case, target)

@@ -13,7 +13,7 @@ from rooftop.core.contract import Contract
 from rooftop.core.digests import strip
 from rooftop.core.implementation import Implementation, UnsupportedError
 from rooftop.core.spec import TARGETS, Case, Launch
-from rooftop.lab.candidates import Asked, Subject
+from rooftop.lab.candidates import Memo, Subject
 
 CARD = TARGETS[90]
 MOST = 3  # launches that are told one by one
@@ -29,7 +29,7 @@ MEANS: Mapping[str, str] = {  # of the hardware -> how it is written in CUDA C++
 CHOSEN = {"TMA", "cp.async", "mbarriers", "wgmma", "mma.sync", "ldmatrix", "warp specialisation"}
 
 
-def lines(ladder: registry.Ladder, op: Contract, shipped: Implementation | None, case: Case, asked: Asked) -> Iterator[str]:
+def lines(ladder: registry.Ladder, op: Contract, shipped: Implementation | None, case: Case, memo: Memo) -> Iterator[str]:
     """`shipped`: what the last rung names, or a call of `case` takes; where plain torch does, None, nothing is said. Launches and configs are
     left out of what does not take the case on an H100."""
     own = [r for r in ladder.rungs if r.implementation.path == r.path and (shipped is None or r.path != shipped.path)]
@@ -44,7 +44,7 @@ def lines(ladder: registry.Ladder, op: Contract, shipped: Implementation | None,
     said = [f"{who} uses {', '.join(found)}" for who, found in (("the shipped kernel", _but(used, uses)), (number, _but(uses, used))) if found]
     if said:
         yield f"Of the hardware, only {', and only '.join(said)}."
-    before, after = (_launched(i, op, case, asked) for i in (rung.implementation, shipped))
+    before, after = (_launched(i, op, case, memo) for i in (rung.implementation, shipped))
     if before and after and before[0] and after[0]:
         same = f"both launch {after[0]}" if before[0] == after[0] else f"{number} launches {before[0]}; the shipped kernel {after[0]}"
         changed = [f"{k} is {x} instead of {before[1][k]}" for k, x in after[1].items() if before[1].get(k, x) != x]
@@ -53,7 +53,7 @@ def lines(ladder: registry.Ladder, op: Contract, shipped: Implementation | None,
         if told := [*([_some(changed)] if changed else []), *([f"new: {_some(new_ones)}"] if new_ones else [])]:
             yield f"In the config of that launch, {'; '.join(told)}."
     cases = [c for c in op.cases if "bench" in c.tags]
-    taken = [[c for c in cases if Subject(i.name, op, i).supports(c, CARD, asked) is None] for i in (rung.implementation, shipped)]
+    taken = [[c for c in cases if Subject(i.name, op, i).supports(c, CARD, memo) is None] for i in (rung.implementation, shipped)]
     only = [c.id for c in taken[1] if c not in taken[0]]
     if taken[1]:
         apart = f", among them {only[-1]}, which the rung does not" if only else ""
@@ -86,9 +86,9 @@ def _means(files: list[Path]) -> set[str]:
     return {name for name, pattern in MEANS.items() if re.search(pattern, text)}
 
 
-def _launched(implementation: Implementation, op: Contract, case: Case, asked: Asked) -> tuple[str, Mapping[str, object]] | None:
+def _launched(implementation: Implementation, op: Contract, case: Case, memo: Memo) -> tuple[str, Mapping[str, object]] | None:
     """The launches of a case, and its config; None where it is not taken."""
-    problem = asked.problem(op, case, CARD)
+    problem = memo.problem(op, case, CARD)
     try:
         config, _ = implementation.resolve(problem)
         steps = [s for s in implementation.steps(problem, config) if isinstance(s, Launch)]

@@ -18,7 +18,7 @@ from rooftop.core import registry, settings
 from rooftop.core.call import first
 from rooftop.core.contract import Contract
 from rooftop.core.spec import TARGETS, Case, Device
-from rooftop.lab.candidates import Asked
+from rooftop.lab.candidates import Memo
 from rooftop.lab.check.proofs import device_of
 from rooftop.lab.records.record import Record, of_kind
 from rooftop.lab.report import beyond, checks, derivation, language_page, predictions, reference, sweep_page
@@ -294,9 +294,9 @@ class Gatherer(Joined):
         def found() -> str:
             case, last = headline_of(ladder, op), ladder.rungs[-1]
             name = last.head.implementation if last.head else None
-            name = name or self._once(("choice", op.name, case.id, beyond.CARD), lambda: first_choice(op, case, beyond.CARD, self.asked))
+            name = name or self._once(("choice", op.name, case.id, beyond.CARD), lambda: first_choice(op, case, beyond.CARD, self.memo))
             shipped = next((i for i in registry.implementations(op.name, self.house) if i.name == name), None)
-            return "\n".join(beyond.lines(ladder, op, shipped, case, self.asked))
+            return "\n".join(beyond.lines(ladder, op, shipped, case, self.memo))
 
         return tuple((self._once(("beyond", ladder.name), found) or "").splitlines())
 
@@ -318,7 +318,7 @@ class Gatherer(Joined):
         at = devices[0].device if devices else TARGETS[90]
 
         def refused(case: Case) -> str | None:
-            return self._once(("takes", op, rung.name, case.id, at), lambda: subject.supports(case, at, self.asked))
+            return self._once(("takes", op, rung.name, case.id, at), lambda: subject.supports(case, at, self.memo))
 
         unsupported = {case.id: why for case in cases if (why := refused(case))}
         facts = tuple(target_facts(arch, self.facts.get((rung.name, arch))) for arch in targets)
@@ -360,7 +360,7 @@ class Gatherer(Joined):
             rows: list[ScoreRow] = []
             for case in cases:
                 measured = [m for i in implementations if (m := self.measured.get((device.name, name, i.name, case.id))) and m.kernel]
-                taken = self._once(("choice", name, case.id, device.device), partial(first_choice, op, case, device.device, self.asked))
+                taken = self._once(("choice", name, case.id, device.device), partial(first_choice, op, case, device.device, self.memo))
                 measured.sort(key=lambda m: (m.stale is not None, m.subject != taken, m.seconds))
                 peers = [(m.subject.removeprefix("peer:"), m) for m in self._peers.get((device.name, name, case.id), ()) if not m.stale]
                 hosts = sorted(((s, m.clocks["host"].median) for s, m in peers if "host" in m.clocks), key=lambda host: host[1])
@@ -395,9 +395,9 @@ def summarise(rows: Iterable[ScoreRow]) -> Summary:
     return Summary(len(best), len(rows), min(shares, default=None), median(shares) if shares else None, verdicts, ratio, len(speeds))
 
 
-def first_choice(op: Contract, case: Case, device: Device, asked: Asked | None = None) -> str | None:
-    """The implementation that a call of this case takes on this card. `asked`: what was worked out for others; grows."""
-    found, _ = first(op.twin_of or op, (asked or Asked()).problem(op, case, device))
+def first_choice(op: Contract, case: Case, device: Device, memo: Memo | None = None) -> str | None:
+    """The implementation that a call of this case takes on this card. `memo`: what was worked out for others; grows."""
+    found, _ = first(op.twin_of or op, (memo or Memo()).problem(op, case, device))
     return None if found is None else found.name
 
 

@@ -12,7 +12,7 @@ from rooftop.core import registry, settings, whole_file
 from rooftop.core.texts import markdown
 from rooftop.lab.records import store, trials
 from rooftop.lab.records.record import Record, newest, of_kind
-from rooftop.lab.report import codec_peers, language_page, loss_curves, models_page, precision, profiling_page, tables
+from rooftop.lab.report import codec_peers, language_page, loss_curves, low_bits, models_page, precision, profiling_page, tables
 from rooftop.lab.report.data import Digests, SiteData, gather
 from rooftop.lab.report.markup import table
 from rooftop.lab.report.picture import picture
@@ -226,6 +226,10 @@ TABLES: Mapping[tuple[str, str], Callable[[list[Record], SiteData], str]] = {  #
     ("docs/languages.md", "languages"): lambda _, site: language_page.table(site.languages),
     ("docs/sparse.md", "where dense wins"): sparse_table,
     ("docs/sparse.md", "advice"): sparse_auto.table,
+    ("docs/sparse.md", "speed"): low_bits.TABLES["sparse"],
+    ("docs/formats.md", "products"): low_bits.TABLES["products"],
+    ("docs/formats.md", "beside others"): low_bits.TABLES["peers"],
+    ("docs/formats.md", "copies"): low_bits.TABLES["codes"],
     ("docs/invariance.md", "costs"): invariant_costs.table,
     ("docs/targets.md", "targets"): targets,
     ("docs/trust.md", "trials"): trials.table,

@@ -11,7 +11,7 @@ from rooftop.core import registry
 from rooftop.core.contract import Contract
 from rooftop.core.devices import lookup
 from rooftop.core.spec import TARGETS, Case, Device, Work
-from rooftop.lab.candidates import Asked, Subject
+from rooftop.lab.candidates import Memo, Subject
 from rooftop.lab.check.proofs import device_of
 from rooftop.lab.records import identity
 from rooftop.lab.records.identity import Identity
@@ -142,7 +142,7 @@ class Joined:
     records: list[Record]
     house: registry.House = registry.HOUSE
     digests: Digests = field(default_factory=dict)
-    asked: Asked = field(default_factory=Asked)
+    memo: Memo = field(default_factory=Memo)
     _why: dict[Any, tuple[str | None, str]] = field(default_factory=dict)  # of `digests`, what was asked of this one
     _subjects: dict[tuple[str, str], Subject | None] = field(default_factory=dict)
     _cases: dict[str, Mapping[str, Case]] = field(default_factory=dict)  # op -> its cases by id
@@ -158,7 +158,7 @@ class Joined:
     def sweep_is_current(self, record: Record) -> bool:
         """Whether a sweep is of the kernels as they are."""
         key = ("sweep", record.op, record.run, record.at, record.card)
-        return self._once(key, lambda: None if swept.is_current(record, self.asked) else CHANGED) is None
+        return self._once(key, lambda: None if swept.is_current(record, self.memo) else CHANGED) is None
 
     @cached_property
     def _op_names(self) -> list[str]:
@@ -220,19 +220,19 @@ class Joined:
         return None if identity.is_same_code(record, now, compiled) else CHANGED
 
     def _machine(self, subject: Subject, cases: Sequence[Case], device: Device, key: tuple[Any, ...]) -> str | None:
-        return self._once(("machine", *key), lambda: identity.machine(subject, cases, device, self.asked))
+        return self._once(("machine", *key), lambda: identity.machine(subject, cases, device, self.memo))
 
     def _of_the_tree(self, subject: Subject, cases: Sequence[Case], device: Device, record: Record) -> tuple[str | None, str]:
         """Why the subject does not take these cases, and its identity at them. One that is as it was when it ran takes them, and is not
         asked."""
         try:
-            found = identity.of(subject, cases, device, self.asked)
+            found = identity.of(subject, cases, device, self.memo)
         except Exception:  # a kernel may fail in any way to choose for what it does not take; the question below says so, or it fails again
             found = Identity("")
         if found.digest and found.made(record):
             return None, found.key
-        why = next((why for c in cases if (why := subject.supports(c, device, self.asked))), None)
-        return why, "" if why else (found if found.digest else identity.of(subject, cases, device, self.asked)).key
+        why = next((why for c in cases if (why := subject.supports(c, device, self.memo))), None)
+        return why, "" if why else (found if found.digest else identity.of(subject, cases, device, self.memo)).key
 
     def renew(self, record: Record) -> Record:
         """A record that has the hash of its machine code and another text, settled: proven, it gets the hash of the text as it is, else it

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from rooftop.core import disk_cache, settings
 
 if TYPE_CHECKING:
-    from rooftop.lab.candidates import Asked, Subject
+    from rooftop.lab.candidates import Memo, Subject
 
 # what the answers follow from
 FOLDERS = ("core", "formats", "ranks", "ops", "kernels", "ladders", "tuned", "sparse", "quant", "codecs", "comm", "lab/report")
@@ -78,7 +78,7 @@ def load() -> Known:
     return known
 
 
-def facts(wanted: Sequence[tuple[Subject, int]], asked: Asked, answers: Digests) -> dict[tuple[str, int], Any]:
+def facts(wanted: Sequence[tuple[Subject, int]], memo: Memo, answers: Digests) -> dict[tuple[str, int], Any]:
     """Of these subjects and architectures the facts of binaries that were found before, by name and architecture. `answers` grows."""
     from rooftop.lab.inspect import inspector
 
@@ -86,8 +86,8 @@ def facts(wanted: Sequence[tuple[Subject, int]], asked: Asked, answers: Digests)
     for s, arch in wanted:
         at = ("facts", s.name, arch)
         if at not in answers:
-            case = inspector.inspect_case(s, None, arch, asked)
-            answers[at] = case.id, inspector.key_of(s, case, arch, asked)
+            case = inspector.inspect_case(s, None, arch, memo)
+            answers[at] = case.id, inspector.key_of(s, case, arch, memo)
         if (kept := inspector.kept_at(answers[at][1], arch)) is not None:
             found[s.name, arch] = kept
     return found

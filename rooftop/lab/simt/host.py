@@ -135,7 +135,16 @@ def _outside(words: Sequence[str]) -> list[str]:
 def _is_function(words: Sequence[str]) -> bool:
     """Whether a brace that follows opens a function's body."""
     outside = _outside(words)
+    outside = outside[:-1] if outside[-1:] == ["{"] else outside
+    if ")" in outside and ":" in outside[outside.index(")") :] and (outside[-1].isidentifier() or outside[-1] == ">"):
+        return False  # it opens the value of a member, in a constructor's list
     return ")" in outside and ("operator" in outside or "=" not in outside)
+
+
+def _declares(outside: Sequence[str]) -> bool:
+    """Whether these words outside parentheses declare a function: a type, a name and parameters; a macro has no type before it."""
+    named = outside[: outside.index("(")] if "(" in outside else []
+    return outside[-2:] == [")", ";"] and sum(w.isidentifier() for w in named) > 1 and "=" not in named
 
 
 def body(part: Sequence[Token]) -> int | None:
@@ -162,4 +171,6 @@ def _hosts(part: Sequence[Token], device: Collection[str]) -> bool:
     is_class = any(w in ("struct", "class", "union") for w in outside) and "{" in outside
     if outside[:1] in (["using"], ["typedef"], ["concept"]):
         return False
+    if not is_class and _declares(outside):
+        return True  # a function of the host's, whose types may be left out
     return any(_OWN.fullmatch(w) for w in (words if is_class or ")" in outside else outside[:3]))

@@ -31,7 +31,15 @@ def _launch(entry: str, grid: Sequence[int], block: Sequence[int], shared: int, 
     for i, (name, text) in enumerate(given.items()):
         kind, colon, rest = text.partition(":")
         sizes, _, contents = rest.partition(":")
-        if colon and re.fullmatch(r"\w+", kind) and re.fullmatch(r"\d+(x\d+)*", sizes):
+        if colon and re.fullmatch(r"\w+\*", kind) and re.fullmatch(r"\d+x\d+", sizes):  # pointers to arrays of one length
+            own, (many, length) = CTYPES.get(kind[:-1], kind[:-1]), sizes.split("x")
+            lines += [
+                f"    {own} *{name}_all, **{name}; cudaMalloc(&{name}_all, {many} * {length} * sizeof({own}));",
+                f"    cudaMalloc(&{name}, {many} * sizeof({own}*)); simt_made::fill({name}_all, {many} * {length}, {i});",
+                f"    simt_made::rows({name}, {name}_all, {many}, {length});",
+            ]
+            names.append(name)
+        elif colon and re.fullmatch(r"\w+", kind) and re.fullmatch(r"\d+(x\d+)*", sizes):
             passed, name = "." not in name, name.replace(".", "_")  # a struct hands its pointers over
             count = math.prod(map(int, sizes.split("x")))
             vector = VECTOR.fullmatch(kind)
@@ -58,11 +66,16 @@ _SIDE = re.compile(
     r"^[ \t]*(?:#[ \t]*define|(?:static |const |constexpr )+int)[ \t]+(\w*(?:TILE|BLOCK|THREADS|Tile|BM|BS)\w*)[ \t]*=?[ \t]*(\d+)", re.M
 )
 SIDE = 64  # of an array of assumed size, in a kernel of which nothing says how it is launched
+SPARE = 4  # times that size, where a kernel reads past it
+_COARSE = re.compile(r"threadIdx\.([xy])\s*\*\s*(\w+)")  # elements of a thread, beside each other
 
 
-def call_of_kernels(source_text: str, instances: Sequence[tuple[Kernel, str]], own: Mapping[str, str], headers: str = "") -> tuple[str, str]:
+def call_of_kernels(
+    source_text: str, instances: Sequence[tuple[Kernel, str]], own: Mapping[str, str], headers: str = "", spare: int = 1, coarse: bool = False
+) -> tuple[str, str]:
     """C++ with a main() that launches each kernel (its name expression beside it) as is assumed from its code, and what is assumed. `own`:
-    arguments that `--arg` gives, by their names; `headers`: the text that may define structs.
+    arguments that `--arg` gives, by their names; `headers`: the text that may define structs; `spare`: how much longer arrays are than the
+    sizes ask for; `coarse`: blocks are smaller by the elements that each thread takes.
 
     Raises Unknown where none can be launched."""
     lines = source_text.split("\n")
@@ -71,10 +84,16 @@ def call_of_kernels(source_text: str, instances: Sequence[tuple[Kernel, str]], o
     for kernel, entry in instances:
         end = next((n for n in starts if n > kernel.line), len(lines) + 1)
         try:
-            grid, block, shared, given = _assumed(kernel, entry, "\n".join(lines[kernel.line - 1 : end - 1]), source_text, own, headers)
+            body = "\n".join(lines[kernel.line - 1 : end - 1])
+            grid, block, shared, given = _assumed(kernel, entry, body, source_text, own, headers, spare)
         except Unknown as error:
             unknown.append(str(error))
             continue
+        for way, word in _COARSE.findall(body) if coarse else ():
+            number = _value(word, entry, kernel, source_text)
+            i = "xy".index(way)
+            if i < len(block) and 1 < number < block[i]:
+                block[i] = block[i] // number
         launches.append(_launch(entry, grid, block, shared, False, given))
         words = ", ".join(f"{n}={v}" for n, v in given.items())
         more = f", {shared} B shared" if shared else ""
@@ -85,8 +104,22 @@ def call_of_kernels(source_text: str, instances: Sequence[tuple[Kernel, str]], o
     return main_of(launches), "; ".join(said)
 
 
+def _value(word: str, entry: str, kernel: Kernel, source_text: str) -> int:
+    """The number that a word of a kernel's stands for: its own argument, or a constant of the source. 1 where nothing says it."""
+    named = _arguments(entry, kernel, source_text).get(word, word)
+    return ordinary.number(named.strip(" ()"), source_text) or 1
+
+
+def _arguments(entry: str, kernel: Kernel, source_text: str) -> dict[str, str]:
+    """The arguments of a template's instance by the names of its parameters."""
+    head = re.search(rf"template\s*<([^;{{}}]*)>[^;{{}}]*\b{re.escape(kernel.name.rpartition('::')[2])}\s*\(", source_text)
+    if head is None or "<" not in entry:
+        return {}
+    return dict(zip(re.findall(r"\w+(?=\s*(?:=|,|$))", head[1]), entry[entry.index("<") + 1 : -1].split(", "), strict=False))
+
+
 def _assumed(
-    kernel: Kernel, entry: str, body: str, source_text: str, own: Mapping[str, str], headers: str
+    kernel: Kernel, entry: str, body: str, source_text: str, own: Mapping[str, str], headers: str, spare: int
 ) -> tuple[list[int], list[int], int, dict[str, str]]:
     """Grid, block, dynamic shared memory and arguments of a kernel: block and shared memory as a launch in the source has them, else sizes
     that blocks divide, and a thread an element or, where blocks are rows, a row."""
@@ -114,11 +147,8 @@ def _assumed(
         grid = [1]
     given: dict[str, str] = {}
     names = {v: n for n, v in CTYPES.items()} | ARRAYS
-    head = re.search(rf"template\s*<([^;{{}}]*)>[^;{{}}]*\b{re.escape(kernel.name.rpartition('::')[2])}\s*\(", source_text)
-    types = (
-        dict(zip(re.findall(r"\w+(?=\s*(?:=|,|$))", head[1]), entry[entry.index("<") + 1 : -1].split(", "), strict=False))
-        if head and "<" in entry else {}
-    )
+    types = _arguments(entry, kernel, source_text)
+    square = spare * SIDE * SIDE
     for p in parameters:
         kind = re.sub(r"\bconst\b|\b__restrict(?:__)?\b|[*&]|\[\d*\]", "", p.text).strip()
         kind = types.get(kind, kind)
@@ -129,11 +159,13 @@ def _assumed(
         if p.name in own:
             given[p.name] = own[p.name]
         elif p.pointer and p.text.count("*") < 2 and kind in names:
-            given[p.name] = f"{names[kind]}:{max(SIDE * SIDE * (SIDE if len(large) > 2 else 1), 16 * SIDE)}"
+            given[p.name] = f"{names[kind]}:{square * (SIDE if len(large) > 2 else 1)}"
         elif p.pointer and p.text.count("*") < 2 and (VECTOR.fullmatch(kind) or ZEROS.fullmatch(kind) or _numbers_alone(kind, source_text)):
-            given[p.name] = f"{kind}:{SIDE * SIDE}" + ":zeros" * (VECTOR.fullmatch(kind) is None)
+            given[p.name] = f"{kind}:{square}" + ":zeros" * (VECTOR.fullmatch(kind) is None)
         elif p.pointer and p.text.count("*") < 2 and meant and meant <= {*names, *CTYPES.values()}:  # a type that a macro decides
-            given[p.name] = f"{kind}:{SIDE * SIDE}"
+            given[p.name] = f"{kind}:{square}"
+        elif p.pointer and p.text.count("*") == 2 and kind in names:
+            given[p.name] = f"{names[kind]}*:{SIDE}x{square}"
         elif not p.pointer and (vector := VECTOR.fullmatch(kind)):
             given[p.name] = f"{kind}{{{', '.join(['1'] * int(vector[2]))}}}"
         elif p.name in sizes:

@@ -82,7 +82,7 @@ def every_kernel_of(every: Sequence[Token]) -> list[Kernel]:
         if token.kind == "symbol" and token.text in "{};":
             if token.text == "{":
                 words = [t.text for t in tokens[start:i]]
-                scopes.append(words[-1] if words[:1] == ["namespace"] and len(words) > 1 else "")
+                scopes.append("".join(words[1:]) if words[:1] == ["namespace"] else "")
             elif token.text == "}" and scopes:
                 scopes.pop()
             start = i + 1
@@ -136,20 +136,20 @@ def stated(kernel: Kernel, text: str) -> tuple[list[int], int | None]:
     base = re.escape(kernel.name.rpartition("::")[2])
     launch = re.search(rf"\b{base}\s*(?:<[^;{{}}]*?>)?\s*<<<(.*?)>>>", text, re.S)
     parts = [p.strip() for p in re.split(r",(?![^(]*\))", launch[1])] if launch else []
-    return _extents(parts[1], text) if len(parts) > 1 else [], _number(parts[2], text) if len(parts) > 2 else None
+    return _extents(parts[1], text) if len(parts) > 1 else [], number(parts[2], text) if len(parts) > 2 else None
 
 
 def _extents(expression: str, text: str) -> list[int]:
     declared = re.search(rf"\bdim3\s+{re.escape(expression)}\s*[({{=]([^;]*)", text) if expression.isidentifier() else None
     inside = declared[1] if declared else expression
-    numbers = [_number(n.strip(" (){}"), text) for n in re.sub(r"\bdim3\b", "", inside).split(",")]
+    numbers = [number(n.strip(" (){}"), text) for n in re.sub(r"\bdim3\b", "", inside).split(",")]
     return [n for n in numbers if n is not None] if all(numbers) else []
 
 
-def _number(word: str, text: str) -> int | None:
+def number(word: str, text: str) -> int | None:
     """A product of numbers, constants of the text and sizes of types."""
     if "*" in word:
-        factors = [_number(part.strip(), text) for part in word.split("*")]
+        factors = [number(part.strip(), text) for part in word.split("*")]
         return prod(n for n in factors if n is not None) if None not in factors else None
     if word.isdigit():
         return int(word)

@@ -128,8 +128,8 @@ def source_of(path: Path, folders: Sequence[Path] = (), given: Sequence[str] = (
             code, assumed = program_caller.call_of_arrays(functions, texts, text)
             known = all(p.name in texts for f in functions for p in f.parameters)
             others = program_caller.round_sizes(functions, texts)
-            other_sizes = ("", "") if known else program_caller.call_of_arrays(functions, others, text)
-            return replace(source, added=code, guessed="" if known else "its inputs are assumed", rounder=other_sizes), assumed
+            other_sizes = () if known else (program_caller.call_of_arrays(functions, others, text),)
+            return replace(source, added=code, guessed="" if known else "its inputs are assumed", others=other_sizes), assumed
         if other is not None:
             return other, ""
         if _instances(_code(source)):
@@ -155,8 +155,12 @@ def _kernels_of(source: Source, given: Mapping[str, str]) -> tuple[Source, str]:
     from rooftop.lab.simt import kernel_caller
 
     text = _code(source)
-    code, assumed = kernel_caller.call_of_kernels(text, _instances(text), given, source.whole)
-    return replace(source, added=code, device=True, guessed="its launches are assumed"), assumed
+    each = [
+        kernel_caller.call_of_kernels(text, _instances(text), given, source.whole, spare, coarse)
+        for spare, coarse in ((1, False), (kernel_caller.SPARE, False), (kernel_caller.SPARE, True))
+    ]
+    (code, assumed), *others = dict.fromkeys(each)
+    return replace(source, added=code, device=True, guessed="its launches are assumed", others=tuple(others)), assumed
 
 
 def kernels_alone(path: Path, folders: Sequence[Path] = (), given: Sequence[str] = ()) -> tuple[Source, str]:
@@ -176,7 +180,8 @@ def kernels_alone(path: Path, folders: Sequence[Path] = (), given: Sequence[str]
             if not names or not again or not _instances(_code(source)):
                 raise
     named = "; ".join(list(dict.fromkeys(gone))[:NAMED]) + (f" and {len(gone) - NAMED} more" if len(gone) > NAMED else "")
-    return made, assumed + (f"; left out, as it does not compile: {named}" if gone else "")
+    left = f"; left out, as it does not compile: {named}" if gone else ""
+    return replace(made, others=tuple((code, said + left) for code, said in made.others)), assumed + left
 
 
 def _instances(text: str) -> list[tuple[Any, str]]:

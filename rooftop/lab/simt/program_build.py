@@ -61,7 +61,7 @@ class Source:
     added: str = ""  # C++ behind it: a main() of ours
     device: bool = False  # without its host code
     guessed: str = ""  # what of it is assumed, so that a fault may come of that
-    rounder: tuple[str, str] = ("", "")  # in place of `added` and what is said of it: the same with sizes that tiles divide
+    others: tuple[tuple[str, str], ...] = ()  # in place of `added` and what is said of it, where those have faults
     units: tuple[str, ...] = ()  # other files of the program's, compiled behind it
 
     @property
@@ -103,7 +103,7 @@ def read(path: Path, folders: Sequence[Path] = (), text: str | None = None) -> S
 
 def _beside(path: Path) -> str:
     """The text of a file that nobody named: what of it is not UTF-8, in a comment say, is no reason to refuse the one that was named."""
-    return whole_file.regular(path, head_text.SOURCE).decode("utf-8", "replace").replace("\r\n", "\n").replace("\r", "\n")
+    return head_text.lines(whole_file.regular(path, head_text.SOURCE).decode("utf-8", "replace"))
 
 
 def has_main(source: Source) -> bool:

@@ -282,6 +282,11 @@ template <class T> void fill(T* p, size_t n, int seed) {      // small whole num
     }
     cudaMemcpy(p, v.data(), n * sizeof(T), cudaMemcpyHostToDevice);
 }
+template <class T> void rows(T** to, T* all, size_t many, size_t length) {
+    std::vector<T*> v;
+    for (size_t i = 0; i < many; ++i) v.push_back(all + i * length);
+    cudaMemcpy(to, v.data(), many * sizeof(T*), cudaMemcpyHostToDevice);
+}
 }
 """
 

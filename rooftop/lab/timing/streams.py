@@ -62,10 +62,10 @@ class Streams:
         """A call that launches ``kernel`` on torch's current stream; string values in ``args`` name tensors."""
         from rooftop.core.spec import Launch
 
-        chained = self._arch >= 90 and not kernel.startswith("fma")  # whose launches are long
+        pdl = self._arch >= 90 and not kernel.startswith("fma")  # whose launches are long
         names = list(tensors)
         prepared = self._module.prepare(
-            Launch(kernel, (blocks,), args, types=tuple(types), block=(THREADS,), chained=chained), names, self._index
+            Launch(kernel, (blocks,), args, types=tuple(types), block=(THREADS,), pdl=pdl), names, self._index
         )
         current, index, kept = self._torch.cuda.current_stream, self._index, dict(tensors)
         addresses = [kept[n].data_ptr() for n in names]

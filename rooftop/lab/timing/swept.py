@@ -32,7 +32,7 @@ from rooftop.lab.records.record import Record
 from rooftop.lab.timing.statistics import median
 
 if TYPE_CHECKING:
-    from rooftop.lab.candidates import Asked, Subject
+    from rooftop.lab.candidates import Memo, Subject
 
 __all__ = ["Measured", "cliffs", "counted", "median", "points", "slower"]
 
@@ -105,13 +105,13 @@ def made_by(record: Record, name: str) -> tuple[Subject, list[Case]] | None:
     return Subject(name, op, registry.implementation(name)), cases
 
 
-def is_current(record: Record, asked: Asked | None = None) -> bool:
+def is_current(record: Record, memo: Memo | None = None) -> bool:
     """Whether the kernels that it timed are those of the tree, as they run at its points."""
     for name, found in record["digests"].items():
         mine = made_by(record, name)
         part = {"digest": found, **{key: record[f"{key}s"][name] for key in ("source", "machine") if name in record.get(f"{key}s", ())}}
         try:
-            if mine is None or not identity.fresh(part, *mine, device_of(record), asked):
+            if mine is None or not identity.fresh(part, *mine, device_of(record), memo):
                 return False
         except ValueError:  # it no longer takes a point
             return False

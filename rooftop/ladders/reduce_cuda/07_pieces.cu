@@ -25,14 +25,14 @@ kernel  = "add"
 grid    = ["blocks"]
 block   = [256]
 args    = ["n: i64 = D", "each: i64", "x: f32[A, B, C, D, E]", "parts: f32[P]"]
-chained = true
+pdl = true
 
 [[launch]]
 kernel  = "fold"
 grid    = [1]
 block   = [1024]
 args    = ["n: i64 = blocks", "parts: f32[P]", "out: f32[A, 1, C, 1, E]"]
-chained = true
+pdl = true
 */
 #include "pdl.cuh"
 

@@ -27,14 +27,14 @@ kernel  = "pieces_of_rows<{T}, {kind}>"
 grid    = ["A * C * pieces"]
 block   = [256]
 args    = ["M: i64 = A * C", "D: i64", "each: i64", "pieces: i64", "C: i64", "x: T[A, B, C, D, E]", "xa: i64 = stride(x, 0)", "xc: i64 = stride(x, 2)", "parts: f32[P, Q, 4]"]
-chained = true
+pdl = true
 
 [[launch]]
 kernel  = "merge_pieces<{T}, {kind}, {team}>"
 grid    = ["ceil(A * C * team / 256)"]
 block   = [256]
 args    = ["M: i64 = A * C", "pieces: i64", "parts: f32[P, Q, 4]", "C: i64", "out: T[A, 1, C, 1, E]", "oa: i64 = stride(out, 0)", "oc: i64 = stride(out, 2)", "count: f32 = D", "freedom: f32 = max(0, D - correction)"]
-chained = true
+pdl = true
 */
 #include "_reduce_rows.cuh"
 

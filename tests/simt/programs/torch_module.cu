@@ -21,7 +21,7 @@ torch::Tensor relu(torch::Tensor x) {
     auto y = torch::empty_like(x);
     const int threads = 256;
     const auto n = x.numel();
-    AT_DISPATCH_FLOATING_TYPES_AND_HALF(x.scalar_type(), "relu", ([&] {
+    AT_DISPATCH_FLOATING_TYPES_AND(at::ScalarType::Half, x.scalar_type(), "relu", ([&] {
         relu_kernel<scalar_t><<<(n + threads - 1) / threads, threads>>>(x.data_ptr<scalar_t>(), y.data_ptr<scalar_t>(), n);
     }));
     return y;

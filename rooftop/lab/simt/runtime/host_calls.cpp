@@ -78,7 +78,12 @@ int simt_own_printf(const char* format, ...) {
     va_end(list);
     return n;
 }
-int simt_own_system(const char* command) { named("runs the command", command, SIMT_PC()); errno = EPERM; return -1; }
+int simt_own_system(const char* command) {
+    if (command && (!strcasecmp(command, "pause") || !strcasecmp(command, "cls"))) return 0;  // of Windows's console: nothing to do
+    named("runs the command", command, SIMT_PC());
+    errno = EPERM;
+    return -1;
+}
 void* simt_own_popen(const char* command, const char*) { named("runs the command", command, SIMT_PC()); errno = EPERM; return nullptr; }
 int simt_own_fork() { named("starts a process", "", SIMT_PC()); errno = EPERM; return -1; }
 int simt_own_socket(int, int, int) { named("opens a socket", "", SIMT_PC()); errno = EPERM; return -1; }

@@ -9,7 +9,7 @@ demands = { has = ["HGMMA", "UTMALDG"], spills = 0 }
 kernel  = "mmt"
 grid    = ["ceil(N / 64)", "ceil(M / 64)"]
 block   = [128]
-chained = true
+pdl = true
 */
 #include <cuda_bf16.h>
 #include "pdl.cuh"

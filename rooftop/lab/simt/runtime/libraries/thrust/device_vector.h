@@ -47,7 +47,7 @@ template <class T> device_ptr<T> device_pointer_cast(T* p) { return device_ptr<T
 template <class T> device_ptr<T> device_pointer_cast(const device_ptr<T>& p) { return p; }
 template <class T> device_ptr<T> device_malloc(size_t n) { T* p; cudaMalloc(&p, n * sizeof(T)); return device_ptr<T>(p); }
 template <class T> void device_free(device_ptr<T> p) { cudaFree(p.p); }
-template <class T> struct host_vector : std::vector<T> { using std::vector<T>::vector; host_vector() = default; template <class V, class = decltype(std::declval<V>().to_host())> host_vector(const V& v) : std::vector<T>(v.to_host()) {} template <class V, class = decltype(std::declval<V>().to_host())> host_vector& operator=(const V& v) { std::vector<T>::operator=(v.to_host()); return *this; } };
+template <class T, class = void> struct host_vector : std::vector<T> { using std::vector<T>::vector; host_vector() = default; template <class V, class = decltype(std::declval<V>().to_host())> host_vector(const V& v) : std::vector<T>(v.to_host()) {} template <class V, class = decltype(std::declval<V>().to_host())> host_vector& operator=(const V& v) { std::vector<T>::operator=(v.to_host()); return *this; } };
 template <class T>
 class device_vector {
     T* p = nullptr;

@@ -443,6 +443,10 @@ namespace pybind11 { using py::arg; typedef SimtModule module_; typedef SimtModu
 #define TORCH_LIBRARY_FRAGMENT(name, m) TORCH_LIBRARY(name, m)
 namespace simt {
 template <class... A> std::string joined(const A&... a) { std::ostringstream o; (o << ... << a); return o.str(); }
+template <c10::ScalarType> struct TypeOf;
+#define SIMT_TYPE(kind, T) template <> struct TypeOf<c10::ScalarType::kind> { typedef T type; };
+SIMT_TYPE(Byte, uint8_t) SIMT_TYPE(Char, int8_t) SIMT_TYPE(Short, int16_t) SIMT_TYPE(Int, int) SIMT_TYPE(Long, int64_t) SIMT_TYPE(Bool, bool)
+SIMT_TYPE(Half, at::Half) SIMT_TYPE(BFloat16, at::BFloat16) SIMT_TYPE(Float, float) SIMT_TYPE(Double, double)
 inline void torch_check(bool holds, const std::string& text) { if (!holds) throw c10::Error(text); }
 }
 #define TORCH_CHECK(cond, ...) if (!(cond)) { simt::torch_check(false, simt::joined("TORCH_CHECK(" #cond ")  ", ##__VA_ARGS__)); }
@@ -460,11 +464,12 @@ inline void torch_check(bool holds, const std::string& text) { if (!holds) throw
 #define SIMT_INTEGERS(...) SIMT_DISPATCHED(Byte, uint8_t, __VA_ARGS__) SIMT_DISPATCHED(Char, int8_t, __VA_ARGS__) SIMT_DISPATCHED(Short, int16_t, __VA_ARGS__) SIMT_DISPATCHED(Int, int, __VA_ARGS__) SIMT_DISPATCHED(Long, int64_t, __VA_ARGS__)
 #define SIMT_HALF(...) SIMT_DISPATCHED(Half, at::Half, __VA_ARGS__)
 #define SIMT_BRAIN(...) SIMT_DISPATCHED(BFloat16, at::BFloat16, __VA_ARGS__)
+#define SIMT_OF(kind, ...) case kind: { using scalar_t = typename simt::TypeOf<kind>::type; return __VA_ARGS__(); }
 #define AT_DISPATCH_FLOATING_TYPES(type, name, ...) SIMT_DISPATCH(type, name, SIMT_FLOATS(__VA_ARGS__))
 #define AT_DISPATCH_FLOATING_TYPES_AND_HALF(type, name, ...) SIMT_DISPATCH(type, name, SIMT_FLOATS(__VA_ARGS__) SIMT_HALF(__VA_ARGS__))
-#define AT_DISPATCH_FLOATING_TYPES_AND(other, type, name, ...) SIMT_DISPATCH(type, name, SIMT_FLOATS(__VA_ARGS__) SIMT_HALF(__VA_ARGS__) SIMT_BRAIN(__VA_ARGS__))
-#define AT_DISPATCH_FLOATING_TYPES_AND2(a, b, type, name, ...) AT_DISPATCH_FLOATING_TYPES_AND(a, type, name, __VA_ARGS__)
+#define AT_DISPATCH_FLOATING_TYPES_AND(a, type, name, ...) SIMT_DISPATCH(type, name, SIMT_FLOATS(__VA_ARGS__) SIMT_OF(a, __VA_ARGS__))
+#define AT_DISPATCH_FLOATING_TYPES_AND2(a, b, type, name, ...) SIMT_DISPATCH(type, name, SIMT_FLOATS(__VA_ARGS__) SIMT_OF(a, __VA_ARGS__) SIMT_OF(b, __VA_ARGS__))
 #define AT_DISPATCH_REDUCED_FLOATING_TYPES(type, name, ...) SIMT_DISPATCH(type, name, SIMT_HALF(__VA_ARGS__) SIMT_BRAIN(__VA_ARGS__))
 #define AT_DISPATCH_ALL_TYPES(type, name, ...) SIMT_DISPATCH(type, name, SIMT_FLOATS(__VA_ARGS__) SIMT_INTEGERS(__VA_ARGS__))
-#define AT_DISPATCH_ALL_TYPES_AND2(a, b, type, name, ...) SIMT_DISPATCH(type, name, SIMT_FLOATS(__VA_ARGS__) SIMT_INTEGERS(__VA_ARGS__) SIMT_HALF(__VA_ARGS__) SIMT_BRAIN(__VA_ARGS__))
+#define AT_DISPATCH_ALL_TYPES_AND2(a, b, type, name, ...) SIMT_DISPATCH(type, name, SIMT_FLOATS(__VA_ARGS__) SIMT_INTEGERS(__VA_ARGS__) SIMT_OF(a, __VA_ARGS__) SIMT_OF(b, __VA_ARGS__))
 #define AT_DISPATCH_INTEGRAL_TYPES(type, name, ...) SIMT_DISPATCH(type, name, SIMT_INTEGERS(__VA_ARGS__))
