@@ -59,12 +59,12 @@ def gradients(z, dp, norm, delta, rows, columns, there, low, high, keys, positio
 @triton.jit(do_not_specialize=["SQ", "SK", "EIGHTHS", "limit", "seed"])
 def to_bias(q, k, v, dout, lse, delta, bias, mask, slopes, key_begin, key_end, lengths, q_scale, k_scale, v_scale, dbias, scale, softcap,
             seed, limit, share, SQ, SK, EIGHTHS, H, GROUP, BATCHES, HEADS, qb, qs, qh, kb, ks, kh, vb, vs, vh, gb, gs, gh, zb, zh, zs, zk,
-            mb, mh, ms, mk, ab, qg, kg, vg, eb, eh, es, ek, D: tl.constexpr, DV: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
+            mb, mh, ms, mk, ab, qg, kg, vg, D: tl.constexpr, DV: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
             SIZE: tl.constexpr, SIZE_V: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr, CAP: tl.constexpr, DROP: tl.constexpr,
             SHORT: tl.constexpr, ONE_ROW: tl.constexpr,
             ONE_COLUMN: tl.constexpr, PADDED=None):  # type: ignore[no-untyped-def]
     """The gradient of a tile of the bias, summed over the BATCHES and HEADS that share it, and over all queries (ONE_ROW) or keys
-    (ONE_COLUMN) if those do. Strides as in the third launch; dbias (e) has all four. PADDED: the rows of delta, if they are more than SQ."""
+    (ONE_COLUMN) if those do. Strides as in the third launch; dbias lies without gaps. PADDED: the rows of delta, if they are more than SQ."""
     tile_m = tl.program_id(0)
     tile_n = tl.program_id(1)
     first_batch = tl.program_id(2) // (H // HEADS)
@@ -151,15 +151,15 @@ def to_bias(q, k, v, dout, lse, delta, bias, mask, slopes, key_begin, key_end, l
             total += ds
     rows = tile_m * BM + tl.arange(0, BM)
     columns = tile_n * BN + tl.arange(0, BN)
-    to = dbias + tl.cast(first_batch, tl.int64) * eb + first_head * eh
+    to = dbias + tl.program_id(2).to(tl.int64) * (1 if ONE_ROW else SQ) * (1 if ONE_COLUMN else SK)
     if ONE_ROW and ONE_COLUMN:
         tl.store(to, tl.sum(tl.sum(total, 1), 0).to(dbias.dtype.element_ty))
     elif ONE_ROW:
-        tl.store(to + columns.to(tl.int64) * ek, tl.sum(total, 0).to(dbias.dtype.element_ty), mask=columns < SK)
+        tl.store(to + columns, tl.sum(total, 0).to(dbias.dtype.element_ty), mask=columns < SK)
     elif ONE_COLUMN:
-        tl.store(to + rows.to(tl.int64) * es, tl.sum(total, 1).to(dbias.dtype.element_ty), mask=rows < SQ)
+        tl.store(to + rows, tl.sum(total, 1).to(dbias.dtype.element_ty), mask=rows < SQ)
     else:
-        at = rows.to(tl.int64)[:, None] * es + columns.to(tl.int64)[None, :] * ek
+        at = rows.to(tl.int64)[:, None] * SK + columns[None, :]
         tl.store(to + at, total.to(dbias.dtype.element_ty), mask=(rows < SQ)[:, None] & (columns < SK)[None, :])
 
 
@@ -201,7 +201,7 @@ def bias_launch(p: Problem, bias: Meta, args: dict[str, Any], bm: int, bn: int) 
     over_batch, over_heads, one_row, one_column = (n == 1 for n in bias.shape)
     tiles = (1 if one_row else -(-queries // bm), 1 if one_column else -(-keys // bn), bias.shape[0] * bias.shape[1])
     given = {
-        "dbias": "dbias", **shared.broadcast(p["dbias"], "e"), "BATCHES": batch if over_batch else 1, "HEADS": heads if over_heads else 1,
+        "dbias": "dbias", "BATCHES": batch if over_batch else 1, "HEADS": heads if over_heads else 1,
         "ONE_ROW": one_row, "ONE_COLUMN": one_column, "BM": bm, "BN": bn,
     }
     return Launch(to_bias, tiles, {**args, **given}, 4, 1)
