@@ -304,9 +304,11 @@ def launches(p: Problem, config: Config) -> list[Launch]:
         shape, strides = _heads_first(p, name)[1]
         return Descriptor(name, block, gl.NVMMASharedLayout.get_default_for(list(block), kind), shape=shape, strides=strides)
 
-    def section(walked: int, together: int) -> int:
-        """Heads, `together` at a time, whose tensors that are read repeatedly fill half of the L2."""
-        return max(1, p.device.l2_bytes // 2 // (walked * (size + size_v) * 2)) * together
+    def section(walked: int, together: int, heads: int) -> int:
+        """Heads, `together` at a time, whose tensors that are read repeatedly fill at most half of the L2. All sections have as many: a short
+        last one would begin with its longest tiles when the others end."""
+        groups, most = heads // together, max(1, p.device.l2_bytes // 2 // (walked * (size + size_v) * 2))
+        return -(-groups // -(-groups // most)) * together
 
     common = {
         "dout": "dout", "out": "out", "dlse": "dlse" if p.get("dlse") else None, "lse": "lse", "norms": "norms", "deltas": "deltas",
@@ -346,13 +348,13 @@ def launches(p: Problem, config: Config) -> list[Launch]:
     to_keys = {
         "q_desc": tiled("q", config.BM), "k_desc": tiled("k", ROWS), "v_desc": tiled("v", ROWS), "g_desc": tiled("dout", config.BM),
         **where, "tiles": key_tiles, "all_heads": batch * virtual, "GROUP": _group(p) // parts,
-        "section": min(section(queries * _group(p) // parts, 1), batch * virtual), **strides, "DV": size_v, "STAGES": config.KEY_STAGES,
+        "section": section(queries * _group(p) // parts, 1, batch * virtual), **strides, "DV": size_v, "STAGES": config.KEY_STAGES,
         "BM": config.BM, "TILES": owned // 64, "PARTS": parts, **({"plan": "plan_k"} if packed else {}), **biased(config.BM, ROWS),
     }
     to_queries = {
         "q_desc": tiled("q", ROWS), "k_desc": tiled("k", config.BN), "v_desc": tiled("v", config.BN), "g_desc": tiled("dout", ROWS),
         "dq": "dq", "tiles": query_tiles, "all_heads": batch * heads, "GROUP": _group(p),
-        "section": min(section(keys, _group(p)), batch * heads),
+        "section": section(keys, _group(p), batch * heads),
         **shared.strides(p, "x", "dq"), "STAGES": config.QUERY_STAGES, "BN": config.BN,
         **({"plan": "plan_q"} if packed else {}), **biased(ROWS, config.BN),
     }
