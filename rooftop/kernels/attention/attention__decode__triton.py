@@ -15,6 +15,7 @@ import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from rooftop.core.spec import Launch, Meta, Problem
+from rooftop.kernels._device import code_pairs
 from rooftop.kernels.attention import _arguments as shared
 from rooftop.kernels.attention._tiles import LOG2E, page_of, scored, seen
 
@@ -22,16 +23,15 @@ TILE = 32 * 1024  # bytes of keys and values loaded in an iteration
 MOST = 16  # queries
 ROWS = 128  # queries times the heads that share a key head
 SPLITS = 256
+FROM_WORDS = tl.constexpr(code_pairs.FROM_WORDS)
 
 
 @triton.jit
 def _coded(at, mask):  # type: ignore[no-untyped-def]
     """(even, odd) columns of an 8-bit tile in float16. It is loaded as words of two columns, which are converted to tensor core operands
-    directly."""
+    directly, two words at a time."""
     words = tl.load(at, mask=mask, other=0)
-    even = (words & 255).to(tl.uint8).to(tl.float8e4nv, bitcast=True)
-    odd = (words >> 8).to(tl.uint8).to(tl.float8e4nv, bitcast=True)
-    return even.to(tl.float16), odd.to(tl.float16)
+    return tl.inline_asm_elementwise(FROM_WORDS, "=r,=r,r", [words], dtype=(tl.float16, tl.float16), is_pure=True, pack=2)
 
 
 @triton.jit(do_not_specialize=["SK", "PAGES"])

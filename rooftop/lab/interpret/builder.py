@@ -35,6 +35,13 @@ def _bits(values: Array) -> Array:
     return np.ascontiguousarray(values).view(UINTS[values.itemsize])
 
 
+class _Results:
+    """Of an operation with several results."""
+
+    def __init__(self, results: list[Any]) -> None:
+        self.get_result = results.__getitem__
+
+
 class Builder:
     """Operations on handles (a NumPy array and a Triton type). Mixed in before Triton's ``InterpreterBuilder``, whose other operations
     only move data and are right as they are. A scalar's array has shape (1,)."""
@@ -229,8 +236,13 @@ class Builder:
             raise OutOfBounds(f"tl.gather wants indices {index.min()} to {index.max()} of axis {axis}, which holds 0 to {extent - 1}")
         return self.handle(np.take_along_axis(source.data, index, axis=axis), source.dtype.scalar)
 
-    def create_inline_asm(self, asm: str, *rest: Any) -> Any:
-        raise NotSimulated(f"not simulated: inline assembly {asm.strip()!r}")
+    def create_inline_asm(self, asm: str, constraints: str, args: Any, types: Any, pure: bool, pack: int) -> Any:
+        """What rooftop's own kernels have and say what it does; no other."""
+        from rooftop.kernels._device import code_pairs
+
+        if asm != code_pairs.FROM_WORDS:
+            raise NotSimulated(f"not simulated: inline assembly {asm.strip()!r}")
+        return _Results([self.handle(x, to.scalar) for x, to in zip(code_pairs.from_words(args[0].data), types, strict=True)])
 
     def create_assert(self, condition: Any, message: str) -> None:
         if not condition.data.all():
