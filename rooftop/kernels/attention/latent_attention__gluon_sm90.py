@@ -30,7 +30,7 @@ from rooftop.kernels.attention._latent_coded_sm90 import load_codes
 from rooftop.kernels.attention._packed_sm90 import clear_rows
 
 # Of a cache of 8 bits, four warps need registers that the groups have otherwise: each keeps what it reads once in local memory.
-DEMANDS = {"has": ["HGMMA"], "spills": 96}
+DEMANDS = {"has": ["HGMMA"], "spills": 112}
 LOG2E = gl.constexpr(1.4426950408889634)
 ROWS, TOKENS = 64, 64  # of a block, and of a tile
 
