@@ -13,15 +13,6 @@ def _length(p: Problem) -> float:
     return p["q"].shape[1] / (max(1, p["cu_seqlens_q"].shape[0] - 1) if _arguments.packed(p) else 1)
 
 
-def _unproven(p: Problem) -> bool:
-    """Whether a call combines what the Hopper kernels have been checked with on a GPU each alone: sequences of several lengths, a bias, and
-    what else changes scores or the width of a tile."""
-    several, bias = _arguments.packed(p) or p.get("cache_lengths") is not None, p.get("bias") is not None
-    others = float(p.option("softcap")) != 0 or p.get("alibi_slopes") is not None or p.get("sinks") is not None
-    wide = max(p["q"].shape[3], p["v"].shape[3]) > 128
-    return (several and (bias or others or wide or float(p.option("dropout_p")) != 0)) or (bias and others)
-
-
 def attention(p: Problem, named: str = "") -> Chosen | str:
     """A block of the Gluon kernel takes 128 queries of a sequence: with 64 and fewer, half of it would be idle; at 32 columns a head there
     is little to overlap. With few queries the decoding kernel splits the keys, where others have one program for each tile of queries of a
@@ -31,8 +22,7 @@ def attention(p: Problem, named: str = "") -> Chosen | str:
     if p.device.arch >= 90 and _length(p) > 64 and max(q.shape[3], v.shape[3]) > 32:
         if q.itemsize == 1:
             order.append(("attention__eight__gluon_sm90", "both products in 8 bits, wgmma and TMA, warps specialised"))
-        if not _arguments.packed(p) or (p.get("sinks") is None and p.get("alibi_slopes") is None):  # no GPU has checked these of packed sequences
-            order.append(("attention__gluon_sm90", "blocks of 128 queries, wgmma and TMA, warps specialised"))
+        order.append(("attention__gluon_sm90", "blocks of 128 queries, wgmma and TMA, warps specialised"))
     order += [
         ("attention__triton", "any layout and size"), ("attention__gluon_sm90", "the only kernel that takes it"),
         ("attention__splits__triton", "the kernel of rooftop.invariant()"),
@@ -41,12 +31,11 @@ def attention(p: Problem, named: str = "") -> Chosen | str:
 
 
 def attention_bwd(p: Problem, named: str = "") -> Chosen | str:
-    """A block of the Gluon kernel has 128 queries or keys: with fewer than 64 most of it would be idle. What no GPU has checked yet is left to
-    the portable kernel."""
+    """A block of the Gluon kernel has 128 queries or keys: with fewer than 64 most of it would be idle."""
     kernels = (
         "attention_bwd__gluon_sm90", "blocks of 128 queries or keys, wgmma and TMA"
     ), ("attention_bwd__triton", "any layout and size")
-    return in_order(p, named, kernels if p.device.arch >= 90 and _length(p) >= 64 and not _unproven(p) else kernels[::-1])
+    return in_order(p, named, kernels if p.device.arch >= 90 and _length(p) >= 64 else kernels[::-1])
 
 
 def latent_attention(p: Problem, named: str = "") -> Chosen | str:
