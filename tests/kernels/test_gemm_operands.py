@@ -89,7 +89,7 @@ def test_operands_that_tma_does_not_read_are_copied_where_that_pays(a: Meta, b: 
 
 
 @pytest.mark.parametrize(("a", "b", "why"), [
-    (Meta((256, 64), "bf16"), Meta((64, 256), "bf16"), "column of b must be neighbours"),
+    (Meta((256, 64), "bf16"), Meta((64, 256), "bf16", (512, 2)), "rows or columns of b must be neighbours"),
     (Meta((256, 65), "bf16"), Meta((65, 256), "bf16", (1, 65)), "TMA does not copy"),
     (Meta((256, 64), "bf16"), Meta((64, 100), "bf16", (1, 64)), "TMA"),
     (Meta((2, 256, 64), "bf16"), Meta((2, 64, 256), "bf16"), "3 dimensions"),
@@ -100,14 +100,24 @@ def test_what_two_blocks_of_a_cluster_do_not_take(a: Meta, b: Meta, why: str) ->
     assert why in (subject.implementation.supports(product(a, b)) or "")
 
 
-@pytest.mark.parametrize(("m", "n", "clusters"), [(4096, 4096, 66), (300, 520, 6), (1, 8, 1)])
-def test_clusters_share_out_pairs_of_tiles(m: int, n: int, clusters: int) -> None:
+@pytest.mark.parametrize(("m", "n"), [(4096, 4096), (300, 520), (1, 8)])
+@pytest.mark.parametrize("near", [1, 2], ids=["along K", "along N"])
+def test_clusters_cover_the_result(m: int, n: int, near: int) -> None:
     [subject] = candidates.find(["matmul__multicast__cuda_sm90"])
-    kernel, problem = subject.implementation, product(Meta((m, 64), "bf16"), Meta((64, n), "bf16", (1, 64)))
+    b = Meta((64, n), "bf16", (1, 64)) if near == 1 else Meta((64, n), "bf16")
+    kernel, problem = subject.implementation, product(Meta((m, 64), "bf16"), b)
     assert kernel is not None and kernel.supports(problem) is None
-    [launch] = kernel.launches(problem, kernel.choose(problem))
-    assert launch.cluster == (2,) and launch.grid == (2 * min(clusters, problem.device.resident(2)),)
-    assert launch.shared <= problem.device.shared_per_block - 1024
+    found = kernel.configs(problem)
+    assert kernel.choose(problem) == found[0]
+    for config in found:
+        [launch] = kernel.launches(problem, config)
+        tall, across, blocks = launch.args["tall"], launch.args["across"], config["CM"] * config["CN"]
+        assert tall * config["CM"] * 128 >= m and across * config["CN"] * config["BN"] >= n
+        assert (tall - 1) * config["CM"] * 128 < m and (across - 1) * config["CN"] * config["BN"] < n
+        assert launch.cluster == (blocks,) and launch.grid == (blocks * min(tall * across, problem.device.resident(blocks)),)
+        assert launch.shared <= problem.device.shared_per_block - 1024
+        share = config["BN"] // config["CM"] if near == 1 else 64
+        assert launch.args["b_map"].box == (share, 64) and share % 8 == 0
 
 
 @triton.jit

@@ -30,6 +30,7 @@ from rooftop.kernels.loss._linear_plan import (
     entropy_of,
     evenly,
     gathered,
+    in_one_chunk,
     in_tiles,
     in_waves,
     matrix,
@@ -92,7 +93,7 @@ def choose(p: Problem) -> Config:
         return Config(0, 0 if most >= columns else in_waves(columns, most, rows, p.device.sms))
     each = stride + width  # elements of a row: its logits and its x
     if weight is not None and weight.dtype == p["x"].dtype:
-        if 10 * rows * each <= 21 * columns * width or rows * each * 2 <= SPARE:
+        if rows * each * 2 <= in_one_chunk(columns * width * 2):
             return Config(0, 0)
         inside, aside = min(columns * width // stride, max(columns * width // 11, SPARE // 2) // width), SPARE // (each * 2)
         chunk = evenly(rows, max(64, in_tiles(max(inside, aside))))
