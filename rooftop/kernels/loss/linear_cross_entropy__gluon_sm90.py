@@ -176,7 +176,7 @@ def _by_tokens(p: Problem, config: Config) -> list[Step]:
     }
     same |= {
         "divisor": "divisor", "zs": stride, "columns": columns, "SMOOTH": p.option("label_smoothing") != 0, "CAP": cap_of(p),
-        "COLUMNS": piece
+        "COLUMNS": piece, "RAGGED": columns % 16 != 0
     }
     found: list[Step] = []
     for first in range(0, rows, each):

@@ -158,7 +158,7 @@ def _by_tokens(p: Problem, config: Config) -> list[Step]:
     same = {**numbers(p), "z": memory, "bias": bias_of(p), "target": "target", "state": "state", "losses": "losses", "divisor": "divisor"}
     same |= {
         "zo": 0, "zs": stride, "columns": columns, "SMOOTH": p.option("label_smoothing") != 0, "CAP": cap_of(p), "COLUMNS": piece,
-        "STAGES": config.stages
+        "RAGGED": columns % 16 != 0, "STAGES": config.stages
     }
     found: list[Step] = []
     for first in range(0, rows, each):
