@@ -4,6 +4,7 @@ user; and how much there is to read for a kernel."""
 from __future__ import annotations
 
 import ast
+import re
 import tomllib
 from collections.abc import Callable, Mapping
 from functools import cache
@@ -170,6 +171,30 @@ def test_heads_of_shipped_kernels_are_metadata() -> None:
         for op in helpers.ops_of(text) or ("",):
             head = head_text.parse(text, path, op=op)
             assert not (head.let or head.choices or head.configs) and len(head.launches) < 2 and not any(x.when for x in head.launches), path
+
+
+# Numbers that a kernel names and what launches it names again; all others are passed as arguments or template arguments.
+TWICE = {
+    ("norm/_row_groups.py", "norm/_ring.cuh"): {"MAIL_ROWS", "GROUP_MOST"},
+    ("quant/quantize_both__cuda_sm80.py", "quant/quantize_both__cuda_sm80.cu"): {"TILE"},
+    ("select/_threshold_rows.py", "select/_threshold_rows.cuh"): {"LISTS"},
+    ("sparse/scaled_spmm_24__cuda_sm90.py", "sparse/scaled_spmm_24__cuda_sm90.cu"): {"WIDE"},
+}
+
+
+def equal_numbers(host: str, device: str) -> set[str]:
+    """Names that both texts give the same whole number."""
+    ours = set(re.findall(r"^([A-Z][A-Z_]*) = (\d+)(?= *(?:#|$))", host, re.M))
+    theirs = set(re.findall(r"^constexpr (?:int|unsigned) ([A-Z][A-Z_]*) = (\d+);", device, re.M))
+    return {name for name, _ in ours & theirs}
+
+
+def test_a_number_of_host_and_device_stands_once_or_is_the_same() -> None:
+    pairs = {(p, p.with_suffix(s)) for p in helpers.KERNELS.glob("[!_]*/*.py") for s in (".cu", ".cuh") if p.with_suffix(s).is_file()}
+    pairs |= {(helpers.KERNELS / host, helpers.KERNELS / device) for host, device in TWICE}
+    texts = {(f"{a.parent.name}/{a.name}", f"{b.parent.name}/{b.name}"): [f.read_text(encoding="utf-8") for f in (a, b)] for a, b in pairs}
+    assert {pair: found for pair, (a, b) in texts.items() if (found := equal_numbers(a, b))} == TWICE
+    assert equal_numbers("A = 8  # rows\nB = 7\n", "constexpr int A = 8;\nconstexpr unsigned B = 9;\n") == {"A"}
 
 
 FAULTS: Mapping[str, tuple[Callable[[], None], dict[str, str]]] = {
