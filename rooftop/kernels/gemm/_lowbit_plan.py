@@ -121,7 +121,8 @@ def ranked(p: Problem) -> tuple[tuple[float, Config], ...]:
         side, tiles = (sms * bn * bm) ** 0.5, -(-m // bm) * -(-n // bn)
         past = tiles % sms if tiles > sms else 0  # tiles past the last full wave
         # scales of groups of 32, and zero points, do not fit the registers
-        crowded = bn == 256 and grouping(p)[0] == 32 and (bm == 128 or groups == 4 or p.get("zero") is not None)
+        wide = bn == 256 and (bm == 128 or groups == 4)
+        crowded = grouping(p)[0] == 32 and (wide or (bn > 128 and p.get("zero") is not None))
         if stages < 2 or crowded:
             continue
         for split in SPLITS:
