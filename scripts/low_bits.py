@@ -43,14 +43,14 @@ PEERS = (1, 16, 64, 128, 256, 1024, 4096)  # M beside other libraries
 class Timed:
     """Rows of one op, timed as a sweep times points, and kept in a file."""
 
-    def __init__(self, path: Path, seed: int, seconds: float, formats: Iterable[str]) -> None:
+    def __init__(self, path: Path, seed: int, seconds: float, formats: Iterable[str], rows: Iterable[int] = PEERS) -> None:
         import torch
 
         from rooftop.core.implementation import device_of
 
         self.device, self.path, self.ends = device_of(torch.cuda.current_device()), path, time.monotonic() + seconds
         self.found: dict[str, Any] = {"device": self.device.name, "torch": torch.__version__, "seed": seed, "rows": []}
-        self.formats = tuple(formats)
+        self.formats, self.rows = tuple(formats), tuple(rows)
         self.base: sweep.Sweep | None = None
 
     def runs(
@@ -124,15 +124,15 @@ def products(t: Timed, seed: int, by: tuple[str | None, ...] = ("torch",), point
             t.keep({"format": WEIGHTS[sizes.pop("format") - 1][0], **sizes, **found})
 
 
-def beside_peers(formats: Iterable[str]) -> list[dict[str, int]]:
-    return [{"format": f + 1, "M": m, "N": 8192, "K": 8192} for f, (name, _) in enumerate(WEIGHTS) if name in formats for m in PEERS]
+def beside_peers(formats: Iterable[str], rows: Iterable[int] = PEERS) -> list[dict[str, int]]:
+    return [{"format": f + 1, "M": m, "N": 8192, "K": 8192} for f, (name, _) in enumerate(WEIGHTS) if name in formats for m in rows]
 
 
 def peers(t: Timed, seed: int) -> None:
     from rooftop.lab.records.software import versions
 
     t.found["versions"] = {n: v for n, v in versions().items() if n in ("humming-kernels", "gemlite")}
-    products(t, seed, ("torch", "humming", "gemlite"), beside_peers(t.formats))
+    products(t, seed, ("torch", "humming", "gemlite"), beside_peers(t.formats, t.rows))
 
 
 def warm(peer: str, at: int) -> None:
@@ -239,6 +239,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--seconds", type=float, default=120.0)
     parser.add_argument("--formats", nargs="+", default=[name for name, _ in WEIGHTS], help="of products beside other libraries")
+    parser.add_argument("--rows", nargs="+", type=int, default=PEERS, help="the same's M")
     parser.add_argument("--warm", help="PEER:POINT")
     given = parser.parse_args()
     if given.warm:
@@ -247,7 +248,7 @@ def main() -> None:
         print(f"{given.warm} {time.monotonic() - began:.1f} s")
         return
     given.out.mkdir(parents=True, exist_ok=True)
-    timed = Timed(given.out / f"low_bits_{given.section}.json", given.seed, given.seconds, given.formats)
+    timed = Timed(given.out / f"low_bits_{given.section}.json", given.seed, given.seconds, given.formats, given.rows)
     SECTIONS[given.section](timed, given.seed)
     print(low_bits.SECTIONS[given.section](timed.found["rows"]) if timed.found["rows"] else "nothing was timed")
 
