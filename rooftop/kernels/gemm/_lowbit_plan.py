@@ -96,8 +96,8 @@ def _stage(bn: int, bm: int, bits: int) -> int:
 
 
 def _step(bn: int, bm: int, format: str) -> float:
-    """Predicted cycles of 128 columns of a tile: the longer of the products and the unpacking, and the more of the shorter the closer the two
-    are; or TMA's loads. Fitted on an H200 to int4 and int8, 128 to 2048 rows."""
+    """Predicted cycles of 128 columns of a tile: the longer of the products and the unpacking, and the more of the shorter the closer the
+    two are; or TMA's loads. Fitted on an H200 to int4 and int8, 128 to 2048 rows."""
     products, bits = bn * bm * 128 / FMAS, BITS[format]
     unpack = bn / 16 * 8 * (24 if bits != 6 and format != "e2m1" else 40) / 4
     longer, shorter = sorted((products, WAIT + unpack), reverse=True)
