@@ -115,7 +115,7 @@ def test_what_is_chosen_fits_a_multiprocessor(format: str) -> None:
                 assert tile.STAGES >= 2 and tile.BN * tile.BM <= 256 * 128
                 whole, rest, each, count = pieces(tile, problem)
                 assert whole + rest == -(-m // tile.BM) * -(-n // tile.BN) and each * (count - 1) < -(-k // 128) <= each * count
-                assert count == 1 or (rest * count <= 264 and (whole % 132 == 0 and whole > 0) == tile.TAIL)
+                assert count == 1 or (rest * count <= 132 and (whole % 132 == 0 and whole > 0) == tile.TAIL)
 
 
 def test_tiles_past_the_last_wave_are_split() -> None:

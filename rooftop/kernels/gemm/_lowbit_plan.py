@@ -17,7 +17,7 @@ assert set(FORMATS) == set(BITS)
 CLOCK = 1.7e9
 WAIT = 760  # cycles of a step for the latency of its codes and for its mbarriers
 BESIDE = 0.35  # share of the shorter that is not hidden where products and unpacking take equally long
-PARTS = 7e12  # bytes a second at which pieces are written and read, in the L2
+PARTS = 4e12  # bytes a second at which pieces are written and read, mostly in the L2
 SPLITS = (1, 2, 3, 4, 6, 8)
 TILES = (  # BN, BM (one power of two, or two: 160 is 128 and 32), GROUPS
     (128, 256, 2), (128, 192, 2), (128, 160, 2), (256, 128, 2), (192, 128, 3), (128, 128, 2),
@@ -125,8 +125,7 @@ def ranked(p: Problem) -> tuple[tuple[float, Config], ...]:
             if split > 1 and (-(-blocks // each) != split or each < 4):
                 continue
             for tail, split_tiles in ((False, tiles), (True, past)):
-                waves = -(-split_tiles * split // sms)  # of pieces, of which `split` take as long as a tile
-                if (split == 1 and not tail) or (0 < waves <= 2 and waves < split):
+                if (split == 1 and not tail) or (split > 1 and 0 < split_tiles * split <= sms):
                     whole, cut = (tiles, 0) if split == 1 else (tiles - past, past * split) if tail else (0, tiles * split)
                     cycles = -(-whole // sms) * (blocks * step + epilogue) + -(-cut // sms) * (each * step + epilogue)
                     memory = size / min(MEMORY, min(whole + cut, sms) * ONE)

@@ -43,9 +43,9 @@ def launches(p: Problem, config: Any, head: Any) -> list[Launch]:
             "over": ("ptr", 0), "x": ("ptr", 0), "seed": ("i32", "seed"),
         },
     )
-    zero = p.get("zero")
-    single = columns == 1 and config["whole"] and p["scale"].align >= 16 and (zero is None or zero.align >= 16)
-    shared = "WIDE" if across == 1 or columns % vec == 0 else "SINGLE" if single else "NARROW"
-    kernel = instance("dequantize_tiles", *names(p), bool(p.option("dither")), vec, config["tall"], threads, config["whole"], shared)
+    kernel = instance(
+        "dequantize_tiles", *names(p), bool(p.option("dither")), vec, config["tall"], threads, config["whole"],
+        across > 1 and columns % vec != 0
+    )
     grid = (tiles * -(-tall // config["tall"]), outer)
     return [Launch(kernel, grid, args, types=types, block=(threads,), pdl=p.device.arch >= 90)]
