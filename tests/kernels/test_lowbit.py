@@ -138,7 +138,7 @@ def test_pieces_are_added_to_the_tiles_that_they_are_of(bias: bool) -> None:
     scale, rows, plus = torch.rand(n, generator=draw), torch.rand(m, generator=draw), torch.randn(n, generator=draw) if bias else None
     out = torch.full((m, n), torch.nan)
     args = {"parts": parts, "scale": scale, "x_scale": rows, "bias": plus, "out": out, "M": m, "eights": n // 8, "whole": whole, "rest": 9 - whole}
-    more = {"group": group, "BM": bm, "BN": bn, "SPLIT": count, "BLOCK": 1024, "CHAINED": False}
+    more = {"group": group, "BM": bm, "BN": bn, "SPLIT": count, "BLOCK": 1024, "PDL": False}
     interpreter.run(hopper._add_parts, (9 - whole, bm * bn // 1024), {**args, **more})
     for tile, (pn, pm) in enumerate(places):
         at = (slice(pm * bm, min(m, pm * bm + bm)), slice(pn * bn, min(n, pn * bn + bn)))

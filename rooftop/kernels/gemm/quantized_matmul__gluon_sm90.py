@@ -281,10 +281,10 @@ def _product(x_desc, more_desc, codes_desc, high_desc, out_desc, more_out_desc, 
 @triton.jit(do_not_specialize=("M", "eights", "whole", "rest", "group"))
 def _add_parts(
     parts, scale, x_scale, bias, out, M, eights, whole, rest, group, BM: tl.constexpr, BN: tl.constexpr, SPLIT: tl.constexpr,
-    BLOCK: tl.constexpr, CHAINED: tl.constexpr
+    BLOCK: tl.constexpr, PDL: tl.constexpr
 ):  # type: ignore[no-untyped-def]
     """The reduction of split-K, in the order of K; then scales of rows, and the bias. eights: N / 8."""
-    if CHAINED:
+    if PDL:
         gdc_wait()
     N = eights * 8
     pn, pm, _ = gemm_epilogue.place(whole + tl.program_id(0), N, M, group, BN, BM)
@@ -357,7 +357,7 @@ def launches(p: Problem, config: Config) -> list[Launch]:
         shared = {
             "parts": "parts", "scale": "scale" if args["CHANNEL"] else None, "x_scale": args["x_scale"], "bias": bias, "out": "out", "M": m,
             "eights": n // 8, "whole": whole, "rest": rest, "group": config.GROUP, "BM": bm, "BN": bn, "SPLIT": count, "BLOCK": 1024,
-            "CHAINED": p.device.pdl,
+            "PDL": p.device.pdl,
         }
         made.append(Launch(kernel=_add_parts, grid=(rest, bm * bn // 1024), args=shared, warps=4, pdl=p.device.pdl))
     return made
