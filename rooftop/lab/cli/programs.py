@@ -32,7 +32,7 @@ PRINTED = 40  # lines of what the program prints that are shown
 
 UNKNOWN = re.compile(  # in what a compiler says of a library that is not here, or not wholly
     r"is declared neither|has no such header|undefined reference|not simulated"
-    r"|(?:class|struct) .(?:at|torch|c10|py|pybind11|thrust|cub|cuda|cooperative_groups|nvcuda)::[^\n]* has no member named"
+    r"|(?:class|struct) (?:at|torch|c10|py|pybind11|thrust|cub|cuda|cooperative_groups|nvcuda)::[^\n]* has no member named"
     r"|struct cuda\w+\W{1,3}has no member named"
     r"|is not a member of .(?:at|torch|c10|py|pybind11|thrust|cub|cuda|cooperative_groups|nvcuda)\b"
 )

@@ -119,7 +119,7 @@ def source_of(path: Path, folders: Sequence[Path] = (), given: Sequence[str] = (
     text = source.texts[source.shown]
     text = text if program_text.launches(text) else _code(source)
     try:
-        offered = program_caller.module(source.whole)
+        offered = program_caller.offers(source.whole)
         if (functions := program_caller.torch_functions(text)) or offered:
             code, assumed = program_caller.call_of_torch(functions, offered, texts)
             return replace(source, added=code), assumed

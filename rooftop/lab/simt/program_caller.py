@@ -297,22 +297,17 @@ def main_of(calls: Sequence[str], end: str = "exit(0)") -> str:
     return f"{_FILL}SIMT_MAIN int main() {{\n{body}    {end};\n}}\n"
 
 
-def module(text: str) -> str | None:
-    """The name of the module of Python that a text defines for torch."""
-    found = re.search(r"^[ \t]*(?:PYBIND11_MODULE|TORCH_LIBRARY(?:_IMPL|_FRAGMENT)?)\s*\(\s*(\w+)", text, re.M)
-    if found is None:
-        return None
-    kinds = {"PYBIND11_MODULE": "module", "TORCH_LIBRARY_IMPL": "library_impl"}
-    kind = kinds.get(found[0].partition("(")[0].strip(), "library")
-    return f"simt_{kind}_{'simt_extension' if found[1] == 'TORCH_EXTENSION_NAME' else found[1]}"
+def offers(text: str) -> bool:
+    """Whether a text hands functions to Python, by torch's macros."""
+    return re.search(r"^[ \t]*(?:PYBIND11_MODULE|TORCH_LIBRARY(?:_IMPL|_FRAGMENT)?)\s*\(", text, re.M) is not None
 
 
-def call_of_torch(every: Sequence[Function], offered: str | None, given: Mapping[str, str]) -> tuple[str, str]:
-    """C++ with a main() that calls each function, or all that the module offers, with the first tensors that it takes; and what is
+def call_of_torch(every: Sequence[Function], offered: bool, given: Mapping[str, str]) -> tuple[str, str]:
+    """C++ with a main() that calls each function, or all that the file offers, with the first tensors that it takes; and what is
     assumed."""
     calls = []
     for f in every:
-        if offered is not None and not any(p.name in given for p in f.parameters):
+        if offered and not any(p.name in given for p in f.parameters):
             continue
         args = []
         for i, p in enumerate(f.parameters):
@@ -324,8 +319,8 @@ def call_of_torch(every: Sequence[Function], offered: str | None, given: Mapping
             else:
                 args.append(f"made.template of<std::decay_t<{p.text}>>()")
         calls.append(f'    simt::attempt("{f.name}", [](auto& made) {{ (void)made; {f.name}({", ".join(args)}); }});')
-    if offered is not None and not calls:
-        calls.append(f"    SimtModule m; {offered}(m);")
+    if offered and not calls:
+        calls.append("    SimtOffer::call();")
     code = "SIMT_MAIN int main() {\n    /*simt_shown*/\n" + "\n".join(calls) + "\n    return 0;\n}\n"
     return code, "each function with tensors of the first type and shape that it takes" if not given else "as given"
 

@@ -151,6 +151,7 @@ public:
     Device device() const { return {}; }
     int get_device() const { return 0; }
     bool is_cuda() const { return true; }
+    bool is_cpu() const { return false; }
     bool is_contiguous() const {
         int64_t n = 1;
         for (size_t i = shape_.size(); i-- > 0; n *= shape_[i])
@@ -437,9 +438,20 @@ namespace pybind11 { using py::arg; typedef SimtModule module_; typedef SimtModu
 #define TORCH_EXTENSION_NAME simt_extension
 #define SIMT_JOINED(a, b) a##b
 #define SIMT_JOIN(a, b) SIMT_JOINED(a, b)
-#define PYBIND11_MODULE(name, m) static __attribute__((unused)) void SIMT_JOIN(simt_module_, name)(SimtModule& m)
-#define TORCH_LIBRARY(name, m) static __attribute__((unused)) void SIMT_JOIN(simt_library_, name)(SimtModule& m)
-#define TORCH_LIBRARY_IMPL(name, key, m) static __attribute__((unused)) void SIMT_JOIN(simt_library_impl_, name)(SimtModule& m)
+struct SimtOffer {       // what a file hands to Python: a list, since there are several fragments of a name, and some are in namespaces
+    void (*const fill)(SimtModule&);
+    SimtOffer* const before;
+    static inline SimtOffer* last = nullptr;
+    SimtOffer(void (*f)(SimtModule&)) : fill(f), before(last) { last = this; }
+    static void call() { SimtModule m; for (SimtOffer* o = last; o; o = o->before) o->fill(m); }
+};
+#define SIMT_OFFERED(own, m) \
+    static __attribute__((unused)) void own(SimtModule& m); \
+    static SimtOffer SIMT_JOIN(own, _listed)(own); \
+    static __attribute__((unused)) void own(SimtModule& m)
+#define PYBIND11_MODULE(name, m) SIMT_OFFERED(SIMT_JOIN(simt_module_, __LINE__), m)
+#define TORCH_LIBRARY(name, m) SIMT_OFFERED(SIMT_JOIN(simt_module_, __LINE__), m)
+#define TORCH_LIBRARY_IMPL(name, key, m) TORCH_LIBRARY(name, m)
 #define TORCH_LIBRARY_FRAGMENT(name, m) TORCH_LIBRARY(name, m)
 namespace simt {
 template <class... A> std::string joined(const A&... a) { std::ostringstream o; (o << ... << a); return o.str(); }
