@@ -22,7 +22,7 @@ from rooftop.lab.interpret import repeats
 
 CUDA = re.compile(r"cuda(:\d+)?")
 CARD = TARGETS[90]
-DRAWING = ("matplotlib", "matplotlib.pyplot", "seaborn")  # benchmarks import them; what they draw are times
+DRAWING = ("matplotlib", "matplotlib.pyplot", "seaborn", "tabulate", "prettytable", "termcolor", "colorama")  # what they show are results and times
 MEMORY = 80 << 30  # bytes that it says it has
 EMPTY = ("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided")  # functions of torch that leave memory as it was
 
@@ -155,7 +155,7 @@ class _Nothing:
 
 
 class _Drawing(ModuleType):
-    """A package that draws, where it is not installed."""
+    """A package that shows what there is, where it is not installed."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name)

@@ -38,6 +38,8 @@ SIZES = (  # odd ones first: what a file's own checks refuse is told from what i
     {"m": 128, "n": 256, "k": 64, "b": 1, "h": 2, "d": 16},
 )
 
+LARGER = {**SIZES[-1], "d": 64}  # where smaller ones are wrong: a block may be larger than they are
+
 
 def kernels(names: Mapping[str, Any]) -> dict[str, Any]:
     """The `@triton.jit` functions among a file's names, those within `@triton.autotune` and `@triton.heuristics` too."""
@@ -143,7 +145,7 @@ def calls(
         flat = iter(_tensors(["e:i64" if one else "e" for one in targets], {**sizes, "e": elements, "n": small}, dtype, seed))
         yield {**{p.name: own[p.name] if p.name in own else next(flat) for p in listed}, **more}
         return
-    own_shapes = [shapes.said(function, [p.name for p in open_], last) for last in (False, True)] if usual and open_ else []
+    own_shapes = [shapes.said(function, [p.name for p in open_], last, sizes is LARGER) for last in (False, True)] if usual and open_ else []
     for found in [f for i, f in enumerate(own_shapes) if f is not None and f not in own_shapes[:i]]:
         family: Sequence[str] = [f"{letters}:i64" if one else letters for letters, one in zip(found[0], targets, strict=True)]
         made = iter(_tensors(family, {"n": 3, **found[1]}, dtype, seed))
@@ -188,6 +190,8 @@ def agreed(function: Callable[..., Any], reference: Callable[..., Any]) -> tuple
 
 
 def _usual(p: inspect.Parameter) -> list[Any]:
+    if whole := re.fullmatch(r"(?:typing\.)?tuple\[((?:int(?:, ?)?)+)\]", _said(p.annotation) if isinstance(p.annotation, str) else str(p.annotation), re.I):
+        return [(16,) * whole[1].count("int")]  # of blocks, as a rule
     if not _number(p) and not (p.annotation is p.empty and p.name in ("causal", "is_causal", "sm_scale", "softmax_scale")):
         return []
     return [value for name, value in USUAL if name.fullmatch(p.name)]

@@ -11,12 +11,12 @@ from rooftop.lab.simt.ordinary import Kernel, Parameter
 from rooftop.lab.simt.program_caller import REAL, SMALL, WHOLE, Unknown, main_of, shown
 
 FLOATS = {"f32": "float", "f64": "double", "f16": "__half", "bf16": "__nv_bfloat16"}
-ARRAYS = {"half": "f16", "nv_bfloat16": "bf16", "int": "i32", "unsigned int": "u32", "unsigned": "u32", "char": "i8", "unsigned char": "u8", "long long": "i64",
-          "size_t": "u64", "short": "i16", "uint": "u32"}
+ARRAYS = {"half": "f16", "nv_bfloat16": "bf16", "int": "i32", "unsigned int": "u32", "unsigned": "u32", "char": "i8", "unsigned char": "u8", "signed char": "i8", "size_t": "u64",
+          "unsigned long": "u64", "long": "i64", "short": "i16", "unsigned short": "u16", "uint": "u32"}
 VECTOR = re.compile(r"(float|double|u?int|u?short|u?char|half|__half|__nv_bfloat16)([1-4])")  # CUDA's types of several numbers
 ZEROS = re.compile(r"curandState\w*|cu\w*Complex")  # of its libraries: zeros stand for them
 DYNAMIC = 48 << 10  # bytes of dynamic shared memory where nothing says them: what a launch may have without asking for more
-CTYPES = {**FLOATS, "bool": "bool", **{f"{s}{b}": f"{'u' if s == 'u' else ''}int{b}_t" for s in "iu" for b in (8, 16, 32, 64)}}
+CTYPES = {**FLOATS, "bool": "bool", "longlong": "long long", "ulonglong": "unsigned long long", **{f"{s}{b}": f"{'u' if s == 'u' else ''}int{b}_t" for s in "iu" for b in (8, 16, 32, 64)}}
 
 
 def call_of_kernel(
@@ -67,6 +67,7 @@ _SIDE = re.compile(
 )
 SIDE = 64  # of an array of assumed size, in a kernel of which nothing says how it is launched
 SPARE = 4  # times that size, where a kernel reads past it
+LONGEST = 1 << 24  # elements of such an array
 _COARSE = re.compile(r"threadIdx\.([xy])\s*\*\s*(\w+)")  # elements of a thread, beside each other
 
 
@@ -148,7 +149,7 @@ def _assumed(
     given: dict[str, str] = {}
     names = {v: n for n, v in CTYPES.items()} | ARRAYS
     types = _arguments(entry, kernel, source_text)
-    square = spare * SIDE * SIDE
+    square = min(spare * SIDE ** max(len(large), 2), LONGEST)
     for p in parameters:
         kind = re.sub(r"\bconst\b|\b__restrict(?:__)?\b|[*&]|\[\d*\]", "", p.text).strip()
         kind = types.get(kind, kind)
@@ -159,13 +160,13 @@ def _assumed(
         if p.name in own:
             given[p.name] = own[p.name]
         elif p.pointer and p.text.count("*") < 2 and kind in names:
-            given[p.name] = f"{names[kind]}:{square * (SIDE if len(large) > 2 else 1)}"
+            given[p.name] = f"{names[kind]}:{square}"
         elif p.pointer and p.text.count("*") < 2 and (VECTOR.fullmatch(kind) or ZEROS.fullmatch(kind) or _numbers_alone(kind, source_text)):
             given[p.name] = f"{kind}:{square}" + ":zeros" * (VECTOR.fullmatch(kind) is None)
         elif p.pointer and p.text.count("*") < 2 and meant and meant <= {*names, *CTYPES.values()}:  # a type that a macro decides
             given[p.name] = f"{kind}:{square}"
         elif p.pointer and p.text.count("*") == 2 and kind in names:
-            given[p.name] = f"{names[kind]}*:{SIDE}x{square}"
+            given[p.name] = f"{names[kind]}*:{SIDE}x{SIDE * SIDE}"
         elif not p.pointer and (vector := VECTOR.fullmatch(kind)):
             given[p.name] = f"{kind}{{{', '.join(['1'] * int(vector[2]))}}}"
         elif p.name in sizes:
