@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from rooftop.lab.simt import ordinary
 from rooftop.lab.simt.ordinary import Kernel, Parameter
-from rooftop.lab.simt.program_caller import REAL, SMALL, WHOLE, Unknown, main_of, shown
+from rooftop.lab.simt.program_caller import LONGEST, REAL, SMALL, WHOLE, Unknown, main_of, shown
 
 FLOATS = {"f32": "float", "f64": "double", "f16": "__half", "bf16": "__nv_bfloat16"}
 ARRAYS = {"half": "f16", "nv_bfloat16": "bf16", "int": "i32", "unsigned int": "u32", "unsigned": "u32", "char": "i8", "unsigned char": "u8", "signed char": "i8", "size_t": "u64",
@@ -67,7 +67,7 @@ _SIDE = re.compile(
 )
 SIDE = 64  # of an array of assumed size, in a kernel of which nothing says how it is launched
 SPARE = 4  # times that size, where a kernel reads past it
-LONGEST = 1 << 24  # elements of such an array
+_TILE = re.compile(r"\bblockIdx\.([xy])\s*\*\s*(\w+)|\b(\w+)\s*\*\s*blockIdx\.([xy])")  # a block's part of the rows or columns
 _COARSE = re.compile(r"threadIdx\.([xy])\s*\*\s*(\w+)")  # elements of a thread, beside each other
 
 
@@ -131,25 +131,29 @@ def _assumed(
     whole = [p.name for p in parameters if not p.pointer and WHOLE.fullmatch(p.text.replace(" ", ""))]
     product = {"m", "n", "k"} <= {n.lower() for n in whole}
     large = [n for n in whole if not SMALL.search(n) or len(whole) == 1 or (product and n.lower() == "k")]
-    sizes = {**dict.fromkeys(whole, 3), **dict.fromkeys(large, SIDE if len(large) > 1 or "threadIdx.y" in body else 16 * SIDE)}
+    short = dict(re.findall(r"\b(\w+)\s*=\s*(blockIdx\.[xy])\s*;", body))
+    placed = re.sub(r"\b\w+\b", lambda word: short.get(word[0], word[0]), body)
+    parts = {a or b: _value(before or after, entry, kernel, source_text) for a, before, after, b in _TILE.findall(placed)}
+    side = max([SIDE, *(n for n in parts.values() if n <= 256)])
+    sizes = {**dict.fromkeys(whole, 3), **dict.fromkeys(large, side if len(large) > 1 or "threadIdx.y" in body else 16 * SIDE)}
     sides = [int(n) for name, n in _SIDE.findall(source_text) if re.search(rf"\b{name}\b", body)]
     bound = re.search(r"__launch_bounds__\s*\(\s*(\d+)", body) or re.search(r"\bcub::Block\w+\s*<[^<>;]*?,\s*(\d+)", body)
     if "threadIdx.y" in body:
-        side = next((n for n in sides if 1 < n <= 32), 16)
-        block = stated if len(stated) > 1 else [side, side]
-        grid = [-(-SIDE // n) for n in block[:2]]
+        square = next((n for n in sides if 1 < n <= 32), 16)
+        block = stated if len(stated) > 1 else [square, square]
+        grid = [-(-side // max(n, parts.get(way, 1))) for way, n in zip("xy", block, strict=False)]
     else:
         block = stated or [next((n for n in ([int(bound[1])] if bound else []) + sides if 32 <= n <= 1024), 256)]
         whole_block = "|".join([r"blockDim\.x", *(re.escape(name) for name, _ in _SIDE.findall(source_text)), r"\d+"])
         elements = re.search(rf"blockIdx\.x\s*\*\s*\(?(?:{whole_block})\b|\b(?:{whole_block})\s*\*\s*blockIdx\.x", body) is not None
-        grid = [-(-(SIDE * SIDE if len(large) > 1 else 16 * SIDE) // block[0]) if elements else SIDE]
-        grid += [SIDE] if "blockIdx.y" in body else []
+        grid = [-(-(SIDE * SIDE if len(large) > 1 else 16 * SIDE) // block[0]) if elements else -(-side // parts.get("x", 1))]
+        grid += [-(-side // parts.get("y", 1))] if "blockIdx.y" in body else []
     if "blockIdx" not in body:  # of one block
         grid = [1]
     given: dict[str, str] = {}
     names = {v: n for n, v in CTYPES.items()} | ARRAYS
     types = _arguments(entry, kernel, source_text)
-    square = min(spare * SIDE ** max(len(large), 2), LONGEST)
+    square = min(spare * side ** max(len(large), 2), LONGEST)
     for p in parameters:
         kind = re.sub(r"\bconst\b|\b__restrict(?:__)?\b|[*&]|\[\d*\]", "", p.text).strip()
         kind = types.get(kind, kind)

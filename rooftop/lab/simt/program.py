@@ -122,13 +122,14 @@ def source_of(path: Path, folders: Sequence[Path] = (), given: Sequence[str] = (
         offered = program_caller.offers(source.whole)
         if (functions := program_caller.torch_functions(text)) or offered:
             code, assumed = program_caller.call_of_torch(functions, offered, texts)
-            return replace(source, added=code), assumed
+            again = () if texts else (program_caller.call_of_torch(functions, offered, texts, larger=True),)
+            return replace(source, added=code, guessed="" if texts else "its inputs are assumed", others=again), assumed
         other = program_build.main_beside(source, folders)
         if (functions := program_caller.of_arrays(text)) and (other is None or functions[0].name == "solve"):
             code, assumed = program_caller.call_of_arrays(functions, texts, text)
             known = all(p.name in texts for f in functions for p in f.parameters)
-            others = program_caller.round_sizes(functions, texts)
-            other_sizes = () if known else (program_caller.call_of_arrays(functions, others, text),)
+            again = program_caller.round_sizes(functions, texts), texts
+            other_sizes = () if known else tuple(program_caller.call_of_arrays(functions, of, text, of is texts) for of in again)
             return replace(source, added=code, guessed="" if known else "its inputs are assumed", others=other_sizes), assumed
         if other is not None:
             return other, ""

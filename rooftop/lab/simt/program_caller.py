@@ -25,6 +25,7 @@ ROUND = 128  # a size that tiles divide
 SQUARE = 100  # the one size of a function whose source indexes rows
 _ROWS = re.compile(r"\[\s*[\w.]+\s*\*\s*\w+\s*\+")  # of a matrix: [row * n + column]
 MOST = 1 << 20  # elements of an array of assumed size
+LONGEST = 1 << 24  # of one that is longer than its sizes say
 TYPES = {
     "f32": "kFloat", "f16": "kHalf", "bf16": "kBFloat16", "i32": "kInt", "f64": "kDouble", "i8": "kChar", "i64": "kLong", "u8": "kByte"
 }
@@ -174,16 +175,16 @@ def round_sizes(every: Sequence[Function], given: Mapping[str, str]) -> dict[str
     return {**{n: str(ROUND) for f in every for n, size in _sizes(f).items() if size > 3}, **given}
 
 
-def call_of_arrays(every: Sequence[Function], given: Mapping[str, str], text: str = "") -> tuple[str, str]:
+def call_of_arrays(every: Sequence[Function], given: Mapping[str, str], text: str = "", long: bool = False) -> tuple[str, str]:
     """C++ with a main() that calls each, and what is assumed. `text`: the source; where it copies from the host itself, arrays are both
-    sides'.
+    sides'. `long`: arrays are a size longer than the sizes together.
 
     Raises Unknown where none can be called."""
     calls: list[tuple[str, str]] = []
     unknown: Unknown | None = None
     for function in every:
         try:
-            calls.append(_call(function, given, text))
+            calls.append(_call(function, given, text, long))
         except Unknown as error:
             unknown = error
     if unknown is not None and not calls:
@@ -191,7 +192,7 @@ def call_of_arrays(every: Sequence[Function], given: Mapping[str, str], text: st
     return main_of([code for code, _ in calls], "return 0"), "; ".join(said for _, said in calls)
 
 
-def _call(function: Function, given: Mapping[str, str], text: str) -> tuple[str, str]:
+def _call(function: Function, given: Mapping[str, str], text: str, long: bool) -> tuple[str, str]:
     allocate = "cudaMallocManaged" if "cudaMemcpyHostToDevice" in text else "cudaMalloc"
     lists = _lists(function)
     sizes = sizes_of(function, given, text)
@@ -202,6 +203,7 @@ def _call(function: Function, given: Mapping[str, str], text: str) -> tuple[str,
     ]
     product = max(math.prod(counted) * (math.prod(DIMS) if lists else 1), 64)
     product = product if any(n in given for n in sizes) else min(product, MOST)
+    product = min(product * max(counted, default=1), LONGEST) if long else product
     lines, names, said, arrays = [], [], [], []
     for i, p in enumerate(function.parameters):
         text = p.text.replace("__restrict__", "").replace("__restrict", "")
@@ -304,9 +306,9 @@ def offers(text: str) -> bool:
     return re.search(r"^[ \t]*(?:PYBIND11_MODULE|TORCH_LIBRARY(?:_IMPL|_FRAGMENT)?)\s*\(", text, re.M) is not None
 
 
-def call_of_torch(every: Sequence[Function], offered: bool, given: Mapping[str, str]) -> tuple[str, str]:
-    """C++ with a main() that calls each function, or all that the file offers, with the first tensors that it takes; and what is
-    assumed."""
+def call_of_torch(every: Sequence[Function], offered: bool, given: Mapping[str, str], larger: bool = False) -> tuple[str, str]:
+    """C++ with a main() that calls each function, or all that the file offers, with the first tensors that it takes, `larger` ones or
+    not; and what is assumed."""
     calls = []
     for f in every:
         if offered and not any(p.name in given for p in f.parameters):
@@ -323,8 +325,8 @@ def call_of_torch(every: Sequence[Function], offered: bool, given: Mapping[str, 
         calls.append(f'    simt::attempt("{f.name}", [](auto& made) {{ (void)made; {f.name}({", ".join(args)}); }});')
     if offered and not calls:
         calls.append("    SimtOffer::call();")
-    code = "SIMT_MAIN int main() {\n    /*simt_shown*/\n" + "\n".join(calls) + "\n    return 0;\n}\n"
-    return code, "each function with tensors of the first type and shape that it takes" if not given else "as given"
+    code = "SIMT_MAIN int main() {\n    /*simt_shown*/\n" + "    simt::larger = true;\n" * larger + "\n".join(calls) + "\n    return 0;\n}\n"
+    return code, f"each function with tensors of the first type and {'larger ' * larger}shape that it takes" if not given else "as given"
 
 
 def _tensor(text: str, seed: int) -> str:

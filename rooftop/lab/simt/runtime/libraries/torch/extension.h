@@ -68,6 +68,7 @@ struct TensorOptions {
     ScalarType kind = ScalarType::Float;
     TensorOptions(ScalarType t = ScalarType::Float) : kind(t) {}
     TensorOptions(Device) {}
+    TensorOptions(DeviceType) {}
     TensorOptions dtype(ScalarType t) const { TensorOptions o = *this; o.kind = t; return o; }
     template <class D> TensorOptions device(D, int = 0) const { return *this; }
     TensorOptions requires_grad(bool) const { return *this; }
@@ -398,9 +399,11 @@ struct Made {
         else return T{};
     }
 };
+inline bool larger = false;         // tensors of shapes that tiles divide
 template <class F> void attempt(const char* name, F call) {
     std::string why;
-    for (const std::vector<int64_t>& shape : std::vector<std::vector<int64_t>>{{128, 128}, {4096}, {2, 64, 64}, {1, 2, 128, 64}})
+    const int64_t side = larger ? 256 : 128;
+    for (const std::vector<int64_t>& shape : std::vector<std::vector<int64_t>>{{side, side}, {32 * side}, {2, larger ? side : 64, 64}, {1, 2, side, 64}})
         for (const at::ScalarType kind : {at::kFloat, at::kHalf, at::kBFloat16, at::kInt, at::kDouble, at::kChar, at::kLong, at::kByte}) {
             simt_fresh();
             const unsigned long long before = simt_launches();
