@@ -106,7 +106,8 @@ def simulate(what: Own, args: str | None, seed: int, budget: float, as_json: boo
         else ""
     )
     if as_json:
-        echo(json.dumps({"subject": str(what.path), "launches": [x.to_json() for x in ran.launches], "unfinished": cut, "assumed": ran.assumed, "notes": ran.notes,
+        echo(json.dumps({"subject": str(what.path), "launches": [x.to_json() for x in ran.launches], "unfinished": cut,
+                         "assumed": ran.assumed, "notes": ran.notes,
                          "findings": [{"kind": f.kind, "text": f.text} for f in ran.findings]}, indent=2))
         return code
     _show(ran)

@@ -19,6 +19,7 @@ from rooftop.lab.interpret.host import Finding, Launched, Watch
 FILES = 3  # beside a file that are looked at for what launches its kernels
 EACH = 8  # kinds of launches of one kernel that are compiled: of an autotuned one, configs
 AS_NUMBER = "pointer"  # in what Triton says of a tensor that a kernel takes for a number
+LANGUAGE = re.compile(r"\n\s+\w*Error\w*: ")  # in what a finding says: Triton refuses the code, as it may for a number that is assumed
 OF_16_BITS = "must be same dtype"  # what Triton says of a product of the tensors and of what a kernel has made 16-bit itself
 
 
@@ -96,7 +97,7 @@ def _alone(
                 break
             first = first or replace(found, kind="refused", text=f"its launch is assumed, and what is found may come of that (--arg): {found}")
         findings += [first] if first is not None else []
-    notes = [f for f in why if f.kind == "refused" and not findings and watch.launches]  # which its kernels make up for
+    notes = [f for f in why if f.kind == "refused" and not f.outside and not findings and watch.launches]  # its kernels make up for these
     return host.Ran(watch, (*(f for f in why if f not in notes), *findings), names, assumed=True, notes=tuple(map(str, notes)))
 
 
@@ -137,7 +138,7 @@ def _called(path: Path, names: Any, functions: dict[str, Any], given: Mapping[st
             watch.launches = smaller
         findings += wrong
     if not watch.launches:
-        findings += [Finding("refused", f"not called: {f}; --arg NAME=f32:48x40 gives its arguments") for f in refused]
+        findings += [Finding("refused", f"not called: {f}; --arg NAME=f32:48x40 gives its arguments", outside=f.outside) for f in refused]
     return host.Ran(watch, tuple(findings), names, notes=tuple(notes))
 
 
@@ -162,11 +163,13 @@ def _first(
             if any(AS_NUMBER in str(f) for f in failed):
                 numbers = [n for n in wrappers.unsure(function) if hasattr(values[n], "data_ptr") and n not in given]
                 if numbers and not as_tensors:
-                    as_tensors, calls = failed, [{**values, n: 2} for n in numbers]
+                    as_tensors, calls = [replace(f, kind="refused") for f in failed], [{**values, n: 2} for n in numbers]
                 if as_tensors:
                     watch.launches = before
                     continue
-            if all(f.kind != "host" and not (f.outside and not given) for f in failed):
+            if not given and not all(hasattr(v, "data_ptr") for v in values.values()):
+                failed = [replace(f, kind="refused") if f.kind == "fault" and LANGUAGE.search(f.text) else f for f in failed]
+            if all(f.kind not in ("host", "refused") and not (f.outside and not given) for f in failed):
                 return failed, []
             watch.launches = before
             passed += failed

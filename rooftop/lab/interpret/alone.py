@@ -1,6 +1,6 @@
 """Arguments and a grid for a Triton kernel that nothing launches, as its code and the names in it suggest.
 
-A parameter from which an address is made is an array, as long as the sizes together, or longer where it is asked to be; one that is called a stride is that of rows without
+A parameter from which an address is made is an array, as long as the sizes together; one that is called a stride is that of rows without
 gaps; the other numbers are sizes, blocks, flags or scalars by their names and by where they stand. All of it is assumed: a fault that is
 found may come of that."""
 
@@ -159,7 +159,9 @@ def launched(names: Mapping[str, Any]) -> dict[str, Any]:
     return {n: names[n] for n, t in texts.items() if t.pointers and n not in inner}
 
 
-def launch(kernel: Any, given: Mapping[str, Any], seed: int, even: bool, long: bool = False) -> tuple[Callable[[Mapping[str, Any]], tuple[int, ...]], dict[str, Any]]:
+def launch(
+    kernel: Any, given: Mapping[str, Any], seed: int, even: bool, long: bool = False
+) -> tuple[Callable[[Mapping[str, Any]], tuple[int, ...]], dict[str, Any]]:
     """A grid and arguments by name, those of tuning and heuristics left out. `even`: sizes that blocks divide; `long`: arrays longer than they
     say. Raises Unknown."""
     import torch

@@ -321,7 +321,8 @@ def call_of_torch(every: Sequence[Function], offered: bool, given: Mapping[str, 
             elif p.name in given:
                 args.append(given[p.name])
             else:
-                args.append(f"made.template of<std::decay_t<{p.text}>>()")
+                one = f"made.template of<std::decay_t<{p.text}>>()"
+                args.append(f"simt::lasting({one})" if "&" in plain and "const" not in plain else one)
         calls.append(f'    simt::attempt("{f.name}", [](auto& made) {{ (void)made; {f.name}({", ".join(args)}); }});')
     if offered and not calls:
         calls.append("    SimtOffer::call();")

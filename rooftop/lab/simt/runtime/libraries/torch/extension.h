@@ -399,6 +399,7 @@ struct Made {
         else return T{};
     }
 };
+template <class T> T& lasting(T&& v) { return v; }     // for a parameter that is a reference
 inline bool larger = false;         // tensors of shapes that tiles divide
 template <class F> void attempt(const char* name, F call) {
     std::string why;
