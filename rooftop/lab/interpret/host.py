@@ -342,6 +342,8 @@ def program(path: Path, args: Sequence[str] = (), watch: Watch | None = None) ->
             with standing_in(watch):
                 made, findings = run_file(path, watch, "__main__", args)
             wanted = [f.module for f in findings if f.module]
+            if wanted and imports.above(path, wanted[0]):
+                continue
             if not wanted or not absent(wanted[0]):
                 return Ran(watch, findings, vars(made))
 

@@ -249,11 +249,17 @@ def gpu(launched: Callable[..., Any], configs: Callable[..., Any], called: Calla
         **{n: Fixed(0) for n in ("memory_allocated", "max_memory_allocated", "memory_reserved", "max_memory_reserved")},
     }
 
+    any_card = {  # torch's words for a card of any maker
+        **cuda, "current_accelerator": lambda *_, **__: torch.device("cuda"),
+        **{n: Fixed(0) for n in ("current_device_index", "current_device_idx")}, **{n: Fixed(None) for n in ("set_device_index", "set_device_idx")},
+    }
+
     def compiled(function: Any = None, **_: Any) -> Any:
         return function if function is not None else compiled
 
     patches = [
         *((torch.cuda, n, v) for n, v in cuda.items()), (torch, "compile", compiled),
+        *((torch.accelerator, n, v) for n, v in any_card.items() if hasattr(torch, "accelerator") and hasattr(torch.accelerator, n)),
         (JITFunction, "run", lambda self, *args, grid, warmup, **kwargs: launched(self, args, kwargs, grid, warmup)),
         (Autotuner, "run", lambda self, *args, **kwargs: configs(self, args, kwargs)),
         (triton.testing, "do_bench", _once), (triton.testing, "do_bench_cudagraph", _once), (triton.testing.Mark, "run", lambda *_, **__: None),

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from rooftop.lab.simt import ordinary
 from rooftop.lab.simt.ordinary import Kernel, Parameter
-from rooftop.lab.simt.program_caller import LONGEST, REAL, SMALL, WHOLE, Unknown, main_of, shown
+from rooftop.lab.simt.program_caller import REAL, SMALL, WHOLE, Unknown, main_of, shown
 
 FLOATS = {"f32": "float", "f64": "double", "f16": "__half", "bf16": "__nv_bfloat16"}
 ARRAYS = {
@@ -72,6 +72,7 @@ _SIDE = re.compile(
 )
 SIDE = 64  # of an array of assumed size, in a kernel of which nothing says how it is launched
 SPARE = 4  # times that size, where a kernel reads past it
+LONGEST = 1 << 24  # elements of an array
 _TILE = re.compile(r"\bblockIdx\.([xy])\s*\*\s*(\w+)|\b(\w+)\s*\*\s*blockIdx\.([xy])")  # a block's part of the rows or columns
 _COARSE = re.compile(r"threadIdx\.([xy])\s*\*\s*(\w+)")  # elements of a thread, beside each other
 
@@ -142,6 +143,7 @@ def _assumed(
     sizes = {**dict.fromkeys(whole, 3), **dict.fromkeys(large, side if len(large) > 1 or "threadIdx.y" in body else 16 * SIDE)}
     sides = [int(n) for name, n in _SIDE.findall(headers or source_text) if re.search(rf"\b{name}\b", body)]
     bound = re.search(r"__launch_bounds__\s*\(\s*(\d+)", body) or re.search(r"\bcub::Block\w+\s*<[^<>;]*?,\s*(\d+)", body)
+    rows = 1  # that blocks are, of a size each
     if "threadIdx.y" in body:
         square = next((n for n in sides if 1 < n <= 32), 16)
         block = stated if len(stated) > 1 else [square, square]
@@ -150,6 +152,7 @@ def _assumed(
         block = stated or [next((n for n in ([int(bound[1])] if bound else []) + sides if 32 <= n <= 1024), 256)]
         whole_block = "|".join([r"blockDim\.x", *(re.escape(name) for name, _ in _SIDE.findall(source_text)), r"\d+"])
         elements = re.search(rf"blockIdx\.x\s*\*\s*\(?(?:{whole_block})\b|\b(?:{whole_block})\s*\*\s*blockIdx\.x", body) is not None
+        rows = SIDE if "blockIdx" in body and not elements else 1
         grid = [-(-(SIDE * SIDE if len(large) > 1 else 16 * SIDE) // block[0]) if elements else -(-side // parts.get("x", 1))]
         grid += [-(-side // parts.get("y", 1))] if "blockIdx.y" in body else []
     if "blockIdx" not in body:  # of one block
@@ -161,7 +164,7 @@ def _assumed(
     given: dict[str, str] = {}
     names = {v: n for n, v in CTYPES.items()} | ARRAYS
     types = _arguments(entry, kernel, source_text)
-    square = min(spare * max(side ** max(len(large), 2), math.prod(grid) * max(sizes.values(), default=1)), LONGEST)
+    square = min(spare * max(side ** max(len(large), 2), rows * max(sizes.values(), default=1)), LONGEST)
     for p in parameters:
         kind = re.sub(r"\bconst\b|\b__restrict(?:__)?\b|[*&]|\[\d*\]", "", p.text).strip()
         kind = types.get(kind, kind)

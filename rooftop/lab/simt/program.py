@@ -128,8 +128,8 @@ def source_of(path: Path, folders: Sequence[Path] = (), given: Sequence[str] = (
         if (functions := program_caller.of_arrays(text)) and (other is None or functions[0].name == "solve"):
             code, assumed = program_caller.call_of_arrays(functions, texts, text)
             known = all(p.name in texts for f in functions for p in f.parameters)
-            again = program_caller.round_sizes(functions, texts), texts
-            other_sizes = () if known else tuple(program_caller.call_of_arrays(functions, of, text, of is texts) for of in again)
+            others = program_caller.round_sizes(functions, texts)
+            other_sizes = () if known else (program_caller.call_of_arrays(functions, others, text),)
             return replace(source, added=code, guessed="" if known else "its inputs are assumed", others=other_sizes), assumed
         if other is not None:
             return other, ""

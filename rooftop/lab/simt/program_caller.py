@@ -25,7 +25,6 @@ ROUND = 128  # a size that tiles divide
 SQUARE = 100  # the one size of a function whose source indexes rows
 _ROWS = re.compile(r"\[\s*[\w.]+\s*\*\s*\w+\s*\+")  # of a matrix: [row * n + column]
 MOST = 1 << 20  # elements of an array of assumed size
-LONGEST = 1 << 24  # of one that is longer than its sizes say
 TYPES = {
     "f32": "kFloat", "f16": "kHalf", "bf16": "kBFloat16", "i32": "kInt", "f64": "kDouble", "i8": "kChar", "i64": "kLong", "u8": "kByte"
 }
@@ -175,16 +174,16 @@ def round_sizes(every: Sequence[Function], given: Mapping[str, str]) -> dict[str
     return {**{n: str(ROUND) for f in every for n, size in _sizes(f).items() if size > 3}, **given}
 
 
-def call_of_arrays(every: Sequence[Function], given: Mapping[str, str], text: str = "", long: bool = False) -> tuple[str, str]:
+def call_of_arrays(every: Sequence[Function], given: Mapping[str, str], text: str = "") -> tuple[str, str]:
     """C++ with a main() that calls each, and what is assumed. `text`: the source; where it copies from the host itself, arrays are both
-    sides'. `long`: arrays are a size longer than the sizes together.
+    sides'.
 
     Raises Unknown where none can be called."""
     calls: list[tuple[str, str]] = []
     unknown: Unknown | None = None
     for function in every:
         try:
-            calls.append(_call(function, given, text, long))
+            calls.append(_call(function, given, text))
         except Unknown as error:
             unknown = error
     if unknown is not None and not calls:
@@ -192,7 +191,7 @@ def call_of_arrays(every: Sequence[Function], given: Mapping[str, str], text: st
     return main_of([code for code, _ in calls], "return 0"), "; ".join(said for _, said in calls)
 
 
-def _call(function: Function, given: Mapping[str, str], text: str, long: bool) -> tuple[str, str]:
+def _call(function: Function, given: Mapping[str, str], text: str) -> tuple[str, str]:
     allocate = "cudaMallocManaged" if "cudaMemcpyHostToDevice" in text else "cudaMalloc"
     lists = _lists(function)
     sizes = sizes_of(function, given, text)
@@ -203,7 +202,6 @@ def _call(function: Function, given: Mapping[str, str], text: str, long: bool) -
     ]
     product = max(math.prod(counted) * (math.prod(DIMS) if lists else 1), 64)
     product = product if any(n in given for n in sizes) else min(product, MOST)
-    product = min(product * max(counted, default=1), LONGEST) if long else product
     lines, names, said, arrays = [], [], [], []
     for i, p in enumerate(function.parameters):
         text = p.text.replace("__restrict__", "").replace("__restrict", "")
