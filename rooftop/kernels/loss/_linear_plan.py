@@ -24,6 +24,12 @@ def padded(columns: int) -> int:
     return -(-columns // 64) * 64
 
 
+def in_one_chunk(weight: int) -> int:
+    """Bytes of the logits of all tokens up to which memory="fast" has one chunk; weight: bytes of dW. It is what several chunks take: dW in
+    float32, which they are summed in, and SPARE."""
+    return 2 * weight + max(weight // 10, SPARE)
+
+
 def in_tiles(extent: int) -> int:
     """The largest multiple of a tile that is at most `extent`; below a tile, of 64."""
     step = TILE if extent >= TILE else 64
