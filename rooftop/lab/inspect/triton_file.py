@@ -84,6 +84,8 @@ def _alone(
             with host.standing_in(watch):
                 try:
                     grid, values = alone.launch(kernel, given, seed, even, long)
+                except host.Over:
+                    break
                 except ValueError as error:
                     first = Finding("refused", f"not launched, as nothing says what to give for {error}: --arg")
                     break
