@@ -133,8 +133,8 @@ def number(x: torch.Tensor, dim):
     numbered[(b * h,)](x, dim, s * d, x.numel(), B=8192)
 """
     found = launched(tmp_path, heads)
-    assert found.findings == () and list(found.launches[0].values["y"].shape)[2:] == [256, 64] and found.launches[0].values["dim"] == -1
-    assert found.notes and "with larger tensors of ours there is no fault" in found.notes[0]
+    assert [f.kind for f in found.findings] == ["refused"] and list(found.launches[0].values["y"].shape)[2:] == [256, 64] and found.launches[0].values["dim"] == -1
+    assert "a race" in found.findings[0].text and "with larger tensors of ours there is none" in found.findings[0].text
 
 
 def test_of_several_ways_to_unpack_a_tensor_the_last_is_tried_too_and_a_tensor_of_which_nothing_is_said_is_as_the_one_before(tmp_path: Path) -> None:

@@ -117,7 +117,7 @@ def _only(ran: host.Ran, kernel: Any, word: str, path: Path) -> host.Ran:
 def _called(path: Path, names: Any, functions: dict[str, Any], given: Mapping[str, Any], watch: Watch, seed: int) -> host.Ran:
     """Each function, with the first arguments that it takes. What its own checks refuse, and tensors that its kernels leave, are passed
     over: they may be none that it is for."""
-    findings, refused, notes = list[Finding](), list[Finding](), list[str]()
+    findings, refused = list[Finding](), list[Finding]()
     for word, function in functions.items():
         own = given if len(functions) == 1 else {}
         before, wrong = {k: replace(x) for k, x in watch.launches.items()}, list[Finding]()
@@ -128,10 +128,10 @@ def _called(path: Path, names: Any, functions: dict[str, Any], given: Mapping[st
                 found, passed = [], []
             except ValueError as error:
                 found, passed = [], [Finding("refused", str(error))]
-            if wrong and not (watch.launches and not found):  # no better with these
+            if wrong and (found or len(watch.launches) == len(before)):  # no better with these
                 break
             if wrong:
-                notes.append(f"with larger tensors of ours there is no fault; with others: {wrong[0]}")
+                found = [Finding("refused", f"{wrong[0]}\nwith larger tensors of ours there is none: --arg gives its own")]
             wrong, refused = found, refused + passed
             if own or not any(f.kind == "fault" for f in found):
                 break
@@ -141,7 +141,7 @@ def _called(path: Path, names: Any, functions: dict[str, Any], given: Mapping[st
         findings += wrong
     if not watch.launches:
         findings += [Finding("refused", f"not called: {f}; --arg NAME=f32:48x40 gives its arguments", outside=f.outside) for f in refused]
-    return host.Ran(watch, tuple(findings), names, notes=tuple(notes))
+    return host.Ran(watch, tuple(findings), names)
 
 
 def _first(
