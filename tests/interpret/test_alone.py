@@ -133,7 +133,8 @@ def number(x: torch.Tensor, dim):
     numbered[(b * h,)](x, dim, s * d, x.numel(), B=8192)
 """
     found = launched(tmp_path, heads)
-    assert [f.kind for f in found.findings] == ["refused"] and list(found.launches[0].values["y"].shape)[2:] == [256, 64] and found.launches[0].values["dim"] == -1
+    (launch,) = found.launches
+    assert [f.kind for f in found.findings] == ["refused"] and list(launch.values["y"].shape)[2:] == [256, 64] and launch.values["dim"] == -1
     assert "a race" in found.findings[0].text and "with larger tensors of ours there is none" in found.findings[0].text
 
 

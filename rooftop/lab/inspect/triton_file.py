@@ -120,15 +120,19 @@ def _called(path: Path, names: Any, functions: dict[str, Any], given: Mapping[st
     findings, refused = list[Finding](), list[Finding]()
     for word, function in functions.items():
         own = given if len(functions) == 1 else {}
-        before, wrong = {k: replace(x) for k, x in watch.launches.items()}, list[Finding]()
+        before, smaller = {k: replace(x) for k, x in watch.launches.items()}, dict[Any, Launched]()
+        wrong = list[Finding]()
         for sizes in (wrappers.SIZES[1], wrappers.LARGER):
             try:
                 found, passed = _first(path, word, function, own, watch, partial(wrappers.calls, function, own, seed, sizes, usual=True))
             except host.Over:
-                found, passed = [], []
+                watch.launches = smaller or watch.launches
+                wrong = [replace(f, kind="refused", text=f"{f}\nthere was no time for larger tensors of ours: --budget, or --arg") for f in wrong]
+                break
             except ValueError as error:
                 found, passed = [], [Finding("refused", str(error))]
             if wrong and (found or len(watch.launches) == len(before)):  # no better with these
+                watch.launches = smaller
                 break
             if wrong:
                 found = [Finding("refused", f"{wrong[0]}\nwith larger tensors of ours there is none: --arg gives its own")]
@@ -136,8 +140,6 @@ def _called(path: Path, names: Any, functions: dict[str, Any], given: Mapping[st
             if own or not any(f.kind == "fault" for f in found):
                 break
             smaller, watch.launches = watch.launches, {k: replace(x) for k, x in before.items()}
-        if wrong and not own and any(f.kind == "fault" for f in wrong):
-            watch.launches = smaller
         findings += wrong
     if not watch.launches:
         findings += [Finding("refused", f"not called: {f}; --arg NAME=f32:48x40 gives its arguments", outside=f.outside) for f in refused]
