@@ -49,10 +49,10 @@ def _some_rows(dout, mask, dx, first, count, column, C, limit, ds, ms, xs, scale
 @triton.jit(do_not_specialize=["R", "height", "rest"])  # these follow the row kernels of a call
 def _slab(dout, mask, dx, to, R, C, rest, blocks, height, ds, ms, xs, scale, seed,
           THRESHOLD: tl.constexpr, SHORT: tl.constexpr, REST: tl.constexpr, BLOCK: tl.constexpr, LANES: tl.constexpr, STAGES: tl.constexpr,
-          CHAINED: tl.constexpr, FIRST: tl.constexpr):  # type: ignore[no-untyped-def]
+          PDL: tl.constexpr, FIRST: tl.constexpr):  # type: ignore[no-untyped-def]
     """BLOCK columns of a slab of `height` rows, LANES at a time; the sums of its columns are written to to[slab, C] if given. REST: after R
     rows comes one of `rest` columns, a slab of its own. FIRST: the first of two launches."""
-    if CHAINED:
+    if PDL:
         gdc_wait()
         if FIRST:
             gdc_launch_dependents()
@@ -184,6 +184,6 @@ def launches(p: Problem, config: Config) -> list[Launch]:
     args = {"dout": "dout", "mask": "mask", "dx": "dx", "to": to, "R": rows, "C": columns, "rest": rest, "blocks": blocks}
     args |= {"height": config.height, **strides, "scale": float(p.option("scale")), "seed": "seed"}
     args |= {"THRESHOLD": threshold(float(p.option("p"))), "SHORT": p["dx"].numel <= 2**32, "REST": rest > 0, "BLOCK": config.block}
-    args |= {"LANES": config.lanes, "STAGES": config.stages, "CHAINED": p.device.pdl, "FIRST": to == "pb"}
+    args |= {"LANES": config.lanes, "STAGES": config.stages, "PDL": p.device.pdl, "FIRST": to == "pb"}
     found = [Launch(_slab, (programs,), args, config.warps, pdl=p.device.pdl)]
     return found + column_sums([("pb", "dbias")], parts, p["dx"].shape[1], p.device) if to == "pb" else found

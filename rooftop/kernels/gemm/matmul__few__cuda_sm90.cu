@@ -18,8 +18,8 @@ STAGES = 4
 SPLIT  = 1
 SWAP   = 0
 */
-#include "_widths.cuh"
 #include "pdl.cuh"
+#include "wgmma.cuh"
 
 constexpr int BK = 64, LINE = 128;  // k of a slice, and its bytes in a line of shared memory
 constexpr int FETCHERS = 8;         // producer warps of an operand at any address
@@ -261,7 +261,7 @@ few(int R, int C, int K, int splits, int stages, const __grid_constant__ typenam
             for (int k = 0; k < BK / 16; ++k) {
                 const unsigned long long p = X & ACROSS ? operand(of_x + k * 16 * LINE, 64 * LINE, 1024) : rows_along_k<128>(of_x) + 2 * k;
                 const unsigned long long q = Y & ACROSS ? operand(of_y + k * 16 * LINE, 64 * LINE, 1024) : rows_along_k<128>(of_y) + 2 * k;
-                product_of_width<T, X / ACROSS, Y / ACROSS>(sum, p, q);
+                product<T, X / ACROSS, Y / ACROSS>(sum, p, q);
             }
             products_commit();
             products_wait<1>();

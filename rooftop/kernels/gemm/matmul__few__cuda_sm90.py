@@ -13,12 +13,14 @@ from functools import lru_cache
 from math import gcd
 from typing import Any
 
+from rooftop.core import tensor_maps
 from rooftop.core.head import Head
-from rooftop.core.spec import DTYPES, Launch, Meta, Problem, instance, typed
+from rooftop.core.spec import DTYPES, Launch, Meta, Problem, TensorMap, instance, typed
 from rooftop.kernels.gemm import _model
-from rooftop.kernels.gemm._operands import ACROSS, ANY, BK, LINE, boxes, lies_across, line_of, mode_of
 from rooftop.ops.matmul import ACTIVATIONS
 
+BK, LINE = 64, 128  # k of a slice, and its bytes
+ANY, ACROSS = 1, 2  # modes of an operand, as in the kernels
 WIDTHS = (8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 192, 256)
 MOST_FETCHED = 128  # of WIDTHS where threads load an operand: they hold two slices in registers
 SPLITS = (1, 2, 4, 8)  # blocks of a cluster; 8 are portable
@@ -69,6 +71,31 @@ class Facts:
     modes: tuple[int, int]
     straddles: tuple[bool, bool]
     resident: tuple[int, ...]
+
+
+def lies_across(name: str, meta: Meta) -> bool:
+    """Whether the operand lies along M or N, not along K."""
+    near, far = (-1, -2) if name == "a" else (-2, -1)
+    return (meta.strides[near] != 1 and meta.shape[near] > 1) or (meta.strides[far] == 1 and meta.shape[far] > 1 and meta.shape[near] == 1)
+
+
+def boxes(name: str, meta: Meta, lines: int) -> TensorMap:
+    """Boxes of `lines` rows by 64 of K, or ACROSS of `lines` of K by 64 rows."""
+    across = lies_across(name, meta)
+    order = (0, 1) if (name == "a") != across else (1, 0)
+    shape, strides = tuple(meta.shape[i] for i in order), (meta.strides[order[0]], 1)
+    if shape[0] == 1:
+        strides = (-(-shape[1] // 8) * 8, 1)
+    return TensorMap(name, (lines, 64), swizzle=128, shape=shape, strides=strides)
+
+
+def mode_of(name: str, meta: Meta) -> int:
+    return ACROSS * lies_across(name, meta) + ANY * (tensor_maps.refused(boxes(name, meta, 64), meta) is not None)
+
+
+def line_of(name: str, meta: Meta) -> int:
+    """Elements from a line to the next: from a row of k to the next where the operand lies across, else along M or N."""
+    return meta.strides[-2 if (name == "a") != lies_across(name, meta) else -1]
 
 
 def _facts(p: Problem) -> Facts:

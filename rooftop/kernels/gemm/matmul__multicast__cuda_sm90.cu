@@ -19,7 +19,7 @@ CN     = 1
 STAGES = 4
 GROUP  = 8
 */
-#include "_widths.cuh"
+#include "wgmma.cuh"
 
 // TMA multicast to two blocks of a cluster: one copy from L2 is written into the shared memory of both. PTX ISA, "cp.async.bulk.tensor",
 // "mapa", "barrier.cluster".
@@ -162,7 +162,7 @@ hgemm(int slices, int tall, int across, int group, const __grid_constant__ CUten
                 for (int k = 0; k < 4; ++k) {  // 16 of K are 32 bytes, or 16 lines
                     const unsigned long long a = A == ACROSS ? operand(of_a + k * 16 * LINE, PIECE, 1024) : rows_along_k<128>(of_a) + 2 * k;
                     const unsigned long long b = B == ACROSS ? operand(of_b + k * 16 * LINE, PIECE, 1024) : rows_along_k<128>(of_b) + 2 * k;
-                    product_of_width<T, A / ACROSS, B / ACROSS>(sum, a, b);
+                    product<T, A / ACROSS, B / ACROSS>(sum, a, b);
                 }
                 products_commit();
                 products_wait<1>();

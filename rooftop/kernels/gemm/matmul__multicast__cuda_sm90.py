@@ -14,7 +14,7 @@ from rooftop.core import tensor_maps
 from rooftop.core.head import Head
 from rooftop.core.spec import DTYPES, Launch, Problem, TensorMap, instance
 from rooftop.kernels.gemm import _model
-from rooftop.kernels.gemm._operands import ACROSS, ANY, BK, LINE, boxes, line_of, mode_of
+from rooftop.kernels.gemm.matmul__few__cuda_sm90 import ACROSS, ANY, BK, LINE, boxes, line_of, mode_of
 
 BM = 128  # rows of a tile
 WIDTHS = (256, 192, 128, 64)  # columns

@@ -123,6 +123,11 @@ def total(p: Problem, losses: str) -> Launch:
     )
 
 
+def ragged(columns: int) -> dict[str, bool]:
+    """For rows of no multiple of 16: `_replace_row` of _linear_rows.py masks the last columns alone."""
+    return {"RAGGED": True} if columns % 16 else {}
+
+
 def row_shape(columns: int, itemsize: int, most: int) -> tuple[int, int]:
     """(columns of a piece, warps) of a program that loops over a row: 16 bytes a thread in a piece, four pieces at a time."""
     side, warps = 16 // itemsize, most

@@ -17,6 +17,14 @@ INF = tl.constexpr(float("inf"))
 
 
 @triton.jit
+def _write(z, at, last, v, WHOLE: tl.constexpr):  # type: ignore[no-untyped-def]
+    if WHOLE:
+        tl.store(z + at, v.to(z.dtype.element_ty))
+    else:
+        tl.store(z + at, v.to(z.dtype.element_ty), at < last)
+
+
+@triton.jit
 def _logits(z, bias, at, last, factor, cap, CAP: tl.constexpr, WHOLE: tl.constexpr):  # type: ignore[no-untyped-def]
     """Logits of one row in float32; -inf past `last`. WHOLE: none are past it."""
     if WHOLE:
@@ -174,16 +182,10 @@ def _replace(  # type: ignore[no-untyped-def]
     b = _slopes(z, bias, at + COLUMNS, last, hit, most, each, evenly, smoothing, g, factor, cap, CAP, WHOLE=WHOLE)
     c = _slopes(z, bias, at + 2 * COLUMNS, last, hit, most, each, evenly, smoothing, g, factor, cap, CAP, WHOLE=WHOLE)
     d = _slopes(z, bias, at + 3 * COLUMNS, last, hit, most, each, evenly, smoothing, g, factor, cap, CAP, WHOLE=WHOLE)
-    if WHOLE:
-        tl.store(z + at, a.to(z.dtype.element_ty))
-        tl.store(z + (at + COLUMNS), b.to(z.dtype.element_ty))
-        tl.store(z + (at + 2 * COLUMNS), c.to(z.dtype.element_ty))
-        tl.store(z + (at + 3 * COLUMNS), d.to(z.dtype.element_ty))
-    else:
-        tl.store(z + at, a.to(z.dtype.element_ty), at < last)
-        tl.store(z + (at + COLUMNS), b.to(z.dtype.element_ty), at + COLUMNS < last)
-        tl.store(z + (at + 2 * COLUMNS), c.to(z.dtype.element_ty), at + 2 * COLUMNS < last)
-        tl.store(z + (at + 3 * COLUMNS), d.to(z.dtype.element_ty), at + 3 * COLUMNS < last)
+    _write(z, at, last, a, WHOLE)
+    _write(z, at + COLUMNS, last, b, WHOLE)
+    _write(z, at + 2 * COLUMNS, last, c, WHOLE)
+    _write(z, at + 3 * COLUMNS, last, d, WHOLE)
 
 
 @triton.jit

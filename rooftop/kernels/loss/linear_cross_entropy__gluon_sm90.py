@@ -36,6 +36,7 @@ from rooftop.kernels.loss._linear_plan import (
     matrix,
     numbers,
     padded,
+    ragged,
     row_shape,
     sizes,
     sorted_out,
@@ -176,7 +177,7 @@ def _by_tokens(p: Problem, config: Config) -> list[Step]:
     }
     same |= {
         "divisor": "divisor", "zs": stride, "columns": columns, "SMOOTH": p.option("label_smoothing") != 0, "CAP": cap_of(p),
-        "COLUMNS": piece, "RAGGED": columns % 16 != 0
+        "COLUMNS": piece, **ragged(columns)
     }
     found: list[Step] = []
     for first in range(0, rows, each):

@@ -43,6 +43,7 @@ from rooftop.kernels.loss._linear_plan import (
     numbers,
     padded,
     product,
+    ragged,
     row_shape,
     sizes,
     sums_of_columns,
@@ -158,7 +159,7 @@ def _by_tokens(p: Problem, config: Config) -> list[Step]:
     same = {**numbers(p), "z": memory, "bias": bias_of(p), "target": "target", "state": "state", "losses": "losses", "divisor": "divisor"}
     same |= {
         "zo": 0, "zs": stride, "columns": columns, "SMOOTH": p.option("label_smoothing") != 0, "CAP": cap_of(p), "COLUMNS": piece,
-        "RAGGED": columns % 16 != 0, "STAGES": config.stages
+        "STAGES": config.stages, **ragged(columns)
     }
     found: list[Step] = []
     for first in range(0, rows, each):
