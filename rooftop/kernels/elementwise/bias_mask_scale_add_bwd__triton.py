@@ -19,7 +19,9 @@ from rooftop.formats.random_bits import threshold
 from rooftop.kernels._device.column_sums import column_sums
 from rooftop.kernels._device.random import kept
 
-LARGE = 1 << 24  # elements, from which the memory limits, not the launches
+# bytes: in flight to a multiprocessor that keep an H200's memory busy; that it moves while a second launch starts and adds the partial rows
+FLYING, SECOND = 40 << 10, 12 << 20
+TILE = 4096  # elements of a program that goes down all rows, 16 a thread
 
 
 @triton.jit
@@ -85,11 +87,16 @@ class Config:
 
 def _fold(p: Problem) -> int:
     """How many rows are seen as one: so many that each starts on a vector of 16 elements, where there are no gaps between rows, and enough
-    elements to make up for a second launch."""
+    elements to make up for a second launch: accesses of single elements take about three times as long."""
     rows, columns = p["dx"].shape
     dense = all(m.strides[0] == columns for _, m in p.tensors if m is not None and len(m.shape) == 2)
     fold = 16 // gcd(16, columns)
-    return fold if dense and rows >= fold and rows * columns >= LARGE else 1
+    return fold if dense and rows >= fold and 2 * rows * columns * (p["dx"].itemsize + _read(p)) >= SECOND else 1
+
+
+def _read(p: Problem) -> int:
+    """Bytes that are read for an element."""
+    return int(p["dout"].itemsize) + (p.get("mask") is not None)
 
 
 def _extents(p: Problem) -> tuple[int, int, int]:
@@ -122,26 +129,50 @@ def _block(columns: int, most: int) -> int:
 
 
 def choose(p: Problem) -> Config:
-    """Measured on an H100. If there is a bias to sum: few columns down all rows, which needs no second launch, if that makes enough
-    programs and rows are few; else slabs, one program a multiprocessor with five rows in flight, or eight if a mask from a seed keeps the
-    arithmetic units busy."""
+    """If there is a bias to sum: columns down all rows, which need no second launch, if that is estimated to take less time; else slabs, as
+    many programs as fill all multiprocessors. A program has `stages` - 1 loads of rows in flight, or eight programs have one each if a mask
+    from a seed keeps the arithmetic units busy."""
     rows, columns, _ = _extents(p)
     wide, tall = (1 << (n - 1).bit_length() for n in (columns, rows))
     if p.get("dbias") is None:
         block = min(1024, wide)
         lanes = max(1, min(2048 // block, tall))
         return Config(block, lanes, lanes, 4)
-    if columns >= 1024 and rows * columns < LARGE:
-        block = 32 if columns >= 4096 else 16
-        lanes = min(4096 // block, max(16, tall))
-        return Config(block, lanes, -(-rows // lanes) * lanes, max(1, min(8, block * lanes // 256)))
+    moved, read, sms = rows * columns * (p["dx"].itemsize + _read(p)), _read(p), p.device.sms
+    down = _down(rows, columns, sms)
+    flying = min(4, -(-columns // down.block) / sms) * max(1, down.stages - 1) * down.block * down.lanes * read
+    short = 1.25 if down.block * p["dx"].itemsize < 128 else 1  # pieces of rows that are no whole lines
+    if _fold(p) == 1 and moved * max(1, FLYING / flying) * short <= moved + SECOND:
+        return down
     made = p.get("mask") is None and float(p.option("p")) > 0
-    tile, programs, stages = (1024, 8, 1) if made else (2048, 1, 6)
+    tile, stages = (1024, 1) if made else (2048, 6)
+    programs = 8 if made else -(-FLYING // ((stages - 1) * tile * read))  # of a multiprocessor
     block = wide if wide < 128 else _block(columns, min(tile, wide))
     lanes = max(1, 32 // block, min(tile // block, tall))  # not fewer elements than threads
-    slabs = max(1, programs * p.device.sms // -(-columns // block))
+    slabs = _slabs(-(-columns // block), -(-rows // lanes), programs, sms)
     height = -(-rows // (slabs * lanes)) * lanes
     return Config(block, lanes, height, max(1, min(8, block * lanes // 256)), stages if height >= 2 * stages * lanes else 1)
+
+
+def _down(rows: int, columns: int, sms: int) -> Config:
+    """All rows of some columns: as many columns as leave two programs for each multiprocessor, and 32 at least, or 16 where even so some
+    have none."""
+    lanes = min(TILE // 32, 1 << (rows - 1).bit_length())
+    block, least = TILE // lanes, 32 if columns >= 32 * sms else 16
+    while block > least and -(-columns // block) < 2 * sms:
+        block //= 2
+    lanes = min(TILE // block, max(lanes, 16))
+    height = -(-rows // lanes) * lanes
+    return Config(block, lanes, height, max(1, min(8, block * lanes // 256)), 3 if height >= 6 * lanes else 1)
+
+
+def _slabs(blocks: int, most: int, programs: int, sms: int) -> int:
+    """The fewest slabs with which the last wave of programs, `programs` a multiprocessor at once, occupies 15 of 16 multiprocessors."""
+    for slabs in range(max(1, programs * sms // blocks), min(most, -(-4 * programs * sms // blocks)) + 1):
+        waves = -(-slabs * blocks // sms)
+        if 16 * slabs * blocks >= 15 * waves * sms:
+            return slabs
+    return max(1, min(most, programs * sms // blocks))
 
 
 def configs(p: Problem) -> list[Config]:
