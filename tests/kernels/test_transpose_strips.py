@@ -1,4 +1,4 @@
-"""Transposes by strips: right wherever rows start, and no two lanes of a warp meet in a bank of shared memory."""
+"""Transposes by strips and by shifted tiles: right wherever rows start, and no two lanes of a warp meet in a bank of shared memory."""
 
 from __future__ import annotations
 
@@ -14,15 +14,16 @@ from rooftop.kernels.movement import transpose__strips__cuda_sm80 as strips
 from rooftop.lab.candidates import Subject
 from rooftop.lab.check import checker
 
-STRIPS = "transpose__strips__cuda_sm80"
+STRIPS, SHIFTED = "transpose__strips__cuda_sm80", "transpose__shifted__cuda_sm80"
 WORDS = {"u8": 1, "bf16": 2, "f32": 4, "i64": 8}
 
 
 @pytest.mark.sampled("kernels", STRIPS)
 @pytest.mark.parametrize("dtype", WORDS)
 @pytest.mark.parametrize("shape", [(70, 131), (261, 64), (2, 67, 130), (40, 33), (129, 36), (63, 40)], ids=str)
-def test_strips(shape: tuple[int, ...], dtype: str) -> None:
-    subject = Subject("strips", registry.op("transpose"), registry.implementation(STRIPS))
+@pytest.mark.parametrize("kernel", [STRIPS, SHIFTED])
+def test_strips(kernel: str, shape: tuple[int, ...], dtype: str) -> None:
+    subject = Subject("transposed", registry.op("transpose"), registry.implementation(kernel))
     found = checker.check(subject, case("c", x=Input(shape, dtype), dim0=len(shape) - 2, dim1=len(shape) - 1), backend="simt", seed=1)
     assert found.status == "ok", found.message
 
