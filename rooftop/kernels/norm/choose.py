@@ -245,6 +245,8 @@ TABLE = (
     Regime(CLUSTERS, (LAYER_BWD,), -1, ANY, "clusters that loop over rows", _fill_clusters, arch=HOPPER),
     Regime(CLUSTERS, (RMS_BWD,), -1, 8 * KIB, "clusters that loop over rows of up to 8 KiB", _fill_clusters, arch=HOPPER, alone=True),
     Regime(CLUSTERS, (RMS_BWD,), 8 * KIB, ANY, "clusters that loop over longer rows", _fill_clusters, arch=HOPPER),
+    Regime(CLUSTERS, BACKWARD, 32 * KIB, ANY, "few long rows: a program a row occupies as many multiprocessors as there are rows (0.12 of a copy "
+           "at 18x208627 bf16)", arch=HOPPER),
     Regime(LONG, BACKWARD, -1, ANY, "2.3 to 2.5 times as fast as Triton at 1048576 columns; 0.53 where clusters hold 500 KiB",
            _no_block_holds),
 )
