@@ -91,7 +91,7 @@ def _fold(p: Problem) -> int:
     rows, columns = p["dx"].shape
     dense = all(m.strides[0] == columns for _, m in p.tensors if m is not None and len(m.shape) == 2)
     fold = 16 // gcd(16, columns)
-    return fold if dense and rows >= fold and 2 * rows * columns * (p["dx"].itemsize + _read(p)) >= SECOND else 1
+    return fold if dense and rows >= fold and rows * columns * (p["dx"].itemsize + _read(p)) >= SECOND else 1
 
 
 def _read(p: Problem) -> int:
@@ -141,7 +141,7 @@ def choose(p: Problem) -> Config:
     moved, read, sms = rows * columns * (p["dx"].itemsize + _read(p)), _read(p), p.device.sms
     down = _down(rows, columns, sms)
     flying = min(4, -(-columns // down.block) / sms) * max(1, down.stages - 1) * down.block * down.lanes * read
-    short = 1.25 if down.block * p["dx"].itemsize < 128 else 1  # pieces of rows that are no whole lines
+    short = 1.25 if down.block * p["dx"].itemsize < 512 else 1  # pieces of rows of a line or two
     if _fold(p) == 1 and moved * max(1, FLYING / flying) * short <= moved + SECOND:
         return down
     made = p.get("mask") is None and float(p.option("p")) > 0

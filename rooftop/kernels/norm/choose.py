@@ -114,8 +114,9 @@ def _groups_are_fast(p: Problem) -> bool:
 
 
 def _one_shift(p: Problem) -> bool:
-    """Whether shifting weight and bias for each of the rows costs less than persistent blocks save, which do it once."""
-    return p["x"].shape[1] <= 8192 and _no_ring(p)
+    """Whether shifting weight and bias for each of the rows costs less than persistent blocks save, which do it once: short rows, or one
+    of a multiprocessor."""
+    return (p["x"].shape[1] <= 8192 and _no_ring(p)) or p["x"].shape[0] <= p.device.sms
 
 
 def _padded(p: Problem) -> bool:
