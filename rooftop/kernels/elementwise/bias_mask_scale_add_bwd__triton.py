@@ -19,9 +19,8 @@ from rooftop.formats.random_bits import threshold
 from rooftop.kernels._device.column_sums import column_sums
 from rooftop.kernels._device.random import kept
 
-# bytes: in flight to a multiprocessor that keep an H200's memory busy; that it moves while a second launch starts and adds the partial rows
-FLYING, SECOND = 40 << 10, 12 << 20
-TILE = 4096  # elements of a program that goes down all rows, 16 a thread
+LARGE = 1 << 24  # elements, from which the memory limits, not the launches
+SECOND = 12 << 20  # bytes that an H200's memory moves while a second launch starts and adds the partial rows
 
 
 @triton.jit
@@ -51,10 +50,10 @@ def _some_rows(dout, mask, dx, first, count, column, C, limit, ds, ms, xs, scale
 @triton.jit(do_not_specialize=["R", "height", "rest"])  # these follow the row kernels of a call
 def _slab(dout, mask, dx, to, R, C, rest, blocks, height, ds, ms, xs, scale, seed,
           THRESHOLD: tl.constexpr, SHORT: tl.constexpr, REST: tl.constexpr, BLOCK: tl.constexpr, LANES: tl.constexpr, STAGES: tl.constexpr,
-          CHAINED: tl.constexpr, FIRST: tl.constexpr):  # type: ignore[no-untyped-def]
+          PDL: tl.constexpr, FIRST: tl.constexpr):  # type: ignore[no-untyped-def]
     """BLOCK columns of a slab of `height` rows, LANES at a time; the sums of its columns are written to to[slab, C] if given. REST: after R
     rows comes one of `rest` columns, a slab of its own. FIRST: the first of two launches."""
-    if CHAINED:
+    if PDL:
         gdc_wait()
         if FIRST:
             gdc_launch_dependents()
@@ -87,16 +86,11 @@ class Config:
 
 def _fold(p: Problem) -> int:
     """How many rows are seen as one: so many that each starts on a vector of 16 elements, where there are no gaps between rows, and enough
-    elements to make up for a second launch: accesses of single elements take about three times as long."""
+    bytes to make up for a second launch: accesses of single elements take three to four times as long (130x61628 bf16: 58 us, folded 16)."""
     rows, columns = p["dx"].shape
     dense = all(m.strides[0] == columns for _, m in p.tensors if m is not None and len(m.shape) == 2)
-    fold = 16 // gcd(16, columns)
-    return fold if dense and rows >= fold and rows * columns * (p["dx"].itemsize + _read(p)) >= SECOND else 1
-
-
-def _read(p: Problem) -> int:
-    """Bytes that are read for an element."""
-    return int(p["dout"].itemsize) + (p.get("mask") is not None)
+    fold, moved = 16 // gcd(16, columns), sum(p[n].nbytes for n in ("dout", "mask", "dx") if p.get(n) is not None)
+    return fold if dense and rows >= fold and moved >= SECOND else 1
 
 
 def _extents(p: Problem) -> tuple[int, int, int]:
@@ -129,50 +123,35 @@ def _block(columns: int, most: int) -> int:
 
 
 def choose(p: Problem) -> Config:
-    """If there is a bias to sum: columns down all rows, which need no second launch, if that is estimated to take less time; else slabs, as
-    many programs as fill all multiprocessors. A program has `stages` - 1 loads of rows in flight, or eight programs have one each if a mask
-    from a seed keeps the arithmetic units busy."""
+    """Measured on an H100. If there is a bias to sum: few columns down all rows, which needs no second launch, if that makes enough
+    programs and rows are few; else slabs, one program a multiprocessor with five rows in flight, or eight if a mask from a seed keeps the
+    arithmetic units busy."""
     rows, columns, _ = _extents(p)
     wide, tall = (1 << (n - 1).bit_length() for n in (columns, rows))
     if p.get("dbias") is None:
         block = min(1024, wide)
         lanes = max(1, min(2048 // block, tall))
         return Config(block, lanes, lanes, 4)
-    moved, read, sms = rows * columns * (p["dx"].itemsize + _read(p)), _read(p), p.device.sms
-    down = _down(rows, columns, sms)
-    flying = min(4, -(-columns // down.block) / sms) * max(1, down.stages - 1) * down.block * down.lanes * read
-    short = 1.25 if down.block * p["dx"].itemsize < 512 else 1  # pieces of rows of a line or two
-    if _fold(p) == 1 and moved * max(1, FLYING / flying) * short <= moved + SECOND:
-        return down
+    if columns >= 1024 and rows * columns < LARGE and _fold(p) == 1:
+        block = 32 if columns >= 4096 else 16
+        lanes = min(4096 // block, max(16, tall))
+        return Config(block, lanes, -(-rows // lanes) * lanes, max(1, min(8, block * lanes // 256)))
     made = p.get("mask") is None and float(p.option("p")) > 0
-    tile, stages = (1024, 1) if made else (2048, 6)
-    programs = 8 if made else -(-FLYING // ((stages - 1) * tile * read))  # of a multiprocessor
+    tile, programs, stages = (1024, 8, 1) if made else (2048, 1, 6)
     block = wide if wide < 128 else _block(columns, min(tile, wide))
     lanes = max(1, 32 // block, min(tile // block, tall))  # not fewer elements than threads
-    slabs = _slabs(-(-columns // block), -(-rows // lanes), programs, sms)
+    slabs = _slabs(-(-columns // block), -(-rows // lanes), programs, p.device.sms)
     height = -(-rows // (slabs * lanes)) * lanes
     return Config(block, lanes, height, max(1, min(8, block * lanes // 256)), stages if height >= 2 * stages * lanes else 1)
 
 
-def _down(rows: int, columns: int, sms: int) -> Config:
-    """All rows of some columns: as many columns as leave two programs for each multiprocessor, and 32 at least, or 16 where even so some
-    have none."""
-    lanes = min(TILE // 32, 1 << (rows - 1).bit_length())
-    block, least = TILE // lanes, 32 if columns >= 32 * sms else 16
-    while block > least and -(-columns // block) < 2 * sms:
-        block //= 2
-    lanes = min(TILE // block, max(lanes, 16))
-    height = -(-rows // lanes) * lanes
-    return Config(block, lanes, height, max(1, min(8, block * lanes // 256)), 3 if height >= 6 * lanes else 1)
-
-
 def _slabs(blocks: int, most: int, programs: int, sms: int) -> int:
-    """The fewest slabs with which the last wave of programs, `programs` a multiprocessor at once, occupies 15 of 16 multiprocessors."""
-    for slabs in range(max(1, programs * sms // blocks), min(most, -(-4 * programs * sms // blocks)) + 1):
-        waves = -(-slabs * blocks // sms)
-        if 16 * slabs * blocks >= 15 * waves * sms:
+    """The fewest slabs with which waves of programs occupy three of four multiprocessors, which saturate the memory; `programs` of one at once."""
+    first = max(1, programs * sms // blocks)
+    for slabs in range(first, min(most, 4 * first) + 1):
+        if 4 * slabs * blocks >= 3 * -(-slabs * blocks // sms) * sms:
             return slabs
-    return max(1, min(most, programs * sms // blocks))
+    return first
 
 
 def configs(p: Problem) -> list[Config]:
@@ -215,6 +194,6 @@ def launches(p: Problem, config: Config) -> list[Launch]:
     args = {"dout": "dout", "mask": "mask", "dx": "dx", "to": to, "R": rows, "C": columns, "rest": rest, "blocks": blocks}
     args |= {"height": config.height, **strides, "scale": float(p.option("scale")), "seed": "seed"}
     args |= {"THRESHOLD": threshold(float(p.option("p"))), "SHORT": p["dx"].numel <= 2**32, "REST": rest > 0, "BLOCK": config.block}
-    args |= {"LANES": config.lanes, "STAGES": config.stages, "CHAINED": p.device.pdl, "FIRST": to == "pb"}
+    args |= {"LANES": config.lanes, "STAGES": config.stages, "PDL": p.device.pdl, "FIRST": to == "pb"}
     found = [Launch(_slab, (programs,), args, config.warps, pdl=p.device.pdl)]
     return found + column_sums([("pb", "dbias")], parts, p["dx"].shape[1], p.device) if to == "pb" else found
