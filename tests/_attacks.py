@@ -19,7 +19,7 @@ from pathlib import Path
 
 from rooftop.core import settings
 from rooftop.core.texts import CONTROL
-from rooftop.lab.ending import Parser, ended
+from rooftop.lab.exit_codes import Parser, ended
 from rooftop.lab.records import trials
 
 FOLDER = Path(__file__).resolve().parent / "attack"

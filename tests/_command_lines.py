@@ -27,7 +27,7 @@ from typing import Any
 
 from rooftop.core import settings
 from rooftop.core.texts import CONTROL
-from rooftop.lab.ending import Parser, ended, positive
+from rooftop.lab.exit_codes import Parser, ended, positive
 from rooftop.lab.records import trials
 
 PATIENCE = 10.0  # seconds: what takes longer has found nothing wrong with its arguments, and is ended

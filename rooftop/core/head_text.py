@@ -90,18 +90,16 @@ def _toml(body: str, first: int, where: str) -> dict[str, Any]:
 
 
 def _of_op(data: dict[str, Any], op: str, where: str) -> dict[str, Any]:
-    """The head of one of the ops that a file lists, of the first one without `op`: what `[of.<op>]` says stands in place of what is said of
-    all."""
-    if "of" not in data:
+    """The head of one of the ops that a file lists, of the first one without `op`. For a backward, what `[bwd]` says stands in place of what
+    is said of all."""
+    if "bwd" not in data:
         return data
-    own, ops = data.pop("of"), data.get("ops")
-    if not isinstance(ops, list) or not isinstance(own, dict) or not all(isinstance(table, dict) for table in own.values()) or set(own) - set(ops):
-        raise HeadError(
-            f"{where}: of holds a table for each op that differs, [of.softmax_bwd], and `ops` lists them; given {', '.join(own)}"
-        )
-    if given := sorted({key for table in own.values() for key in table} & {"op", "ops", "python"}):
-        raise HeadError(f"{where}: [of] sets {given[0]}, which is the same for all ops of a file")
-    return {**data, **own.get(op or ops[0], {})}
+    own, ops = data.pop("bwd"), data.get("ops")
+    if not isinstance(own, dict) or not isinstance(ops, list) or not any(str(x).endswith("_bwd") for x in ops):
+        raise HeadError(f"{where}: bwd is a table of what differs for the backward ops that `ops` lists, such as softmax_bwd")
+    if given := sorted(set(own) & {"op", "ops", "python"}):
+        raise HeadError(f"{where}: [bwd] sets {given[0]}, which is the same for all ops of a file")
+    return {**data, **own} if (op or str(ops[0])).endswith("_bwd") else data
 
 
 def _check_no_cycle(head: Head) -> None:

@@ -27,6 +27,7 @@ from rooftop.core.specialised import PRESENT, Folder, arguments, assigned, copie
 OUTSIDE = ("core", "lab")  # of the package: names of these count by themselves
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
 _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+OLD = {"PDL": "CHAINED"}  # names of parameters as the hashes in records have them
 _SKIPPED = ("ctx", "type_comment", "kind", "type_params", "lineno")
 
 
@@ -93,6 +94,11 @@ class _File:
         self.bound: dict[str, list[ast.stmt]] = {}
         self.imported: dict[str, str] = {}  # name -> dotted name
         tree = ast.parse(path.read_text(encoding="utf-8"))
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Name) and node.id in OLD:
+                node.id = OLD[node.id]
+            elif isinstance(node, ast.arg | ast.keyword) and node.arg in OLD:
+                node.arg = OLD[node.arg]
         for node in tree.body:
             for name in _binds(node):
                 self.bound.setdefault(name, []).append(node)

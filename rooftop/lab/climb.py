@@ -16,7 +16,7 @@ from rooftop.core.implementation import device_of
 from rooftop.core.spec import Case, Device
 from rooftop.core.texts import printable
 from rooftop.lab import ahead, candidates
-from rooftop.lab.check import checker, kept
+from rooftop.lab.check import check_cache, checker
 from rooftop.lab.check.proofs import Proofs
 from rooftop.lab.inspect import binary, inspector
 from rooftop.lab.learn import pages as course_pages
@@ -136,11 +136,11 @@ def _checked(
             assert s.implementation is not None
             place, absent = checker.backend_of(s)
             on = device if device and place == "gpu" else s.implementation.stand_in(90)
-            before = None if absent or s.supports(c, on) else kept.find(s, c, place, on)
+            before = None if absent or s.supports(c, on) else check_cache.find(s, c, place, on)
             unchanged += before is not None
             results.append(before or checker.check(s, c, seed=SEED))
             if before is None:
-                kept.keep(s, c, results[-1], on)
+                check_cache.keep(s, c, results[-1], on)
             advance()
     return results, unchanged
 

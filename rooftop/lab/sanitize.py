@@ -27,7 +27,7 @@ from rooftop.lab import candidates
 from rooftop.lab.ahead import word_of
 from rooftop.lab.candidates import Subject
 from rooftop.lab.check import checker
-from rooftop.lab.ending import NoGpuError
+from rooftop.lab.exit_codes import NoGpuError
 from rooftop.lab.records import identity, store
 
 PLANTED = settings.PACKAGE / "kernels" / "_planted"

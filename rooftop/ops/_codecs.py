@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import inspect
+from collections.abc import Callable, Mapping
 from math import prod
 from typing import TYPE_CHECKING, Any
 
+from rooftop.core.spec import Problem
 from rooftop.formats.container import SYMBOLS, TILES, Header
 from rooftop.formats.elements import ELEMENTS
 
@@ -96,3 +98,25 @@ def same_place(op: str, tensors: Mapping[str, Tensor | None], device: Any) -> No
 
 
 __all__ = ["BITS", "SYMBOLS", "as_array", "chunks_of", "filled", "header", "room", "same_place", "torch_bits"]
+
+
+def canonical(p: Problem) -> Problem | None:
+    return p if all(m is None or m.contiguous for _, m in p.tensors) else None
+
+
+def wrong_decoder(reference: Callable[..., Any], change: str) -> Callable[..., Any]:
+    """One that decodes with another "bound", reports no "damage", or is wrong in the last of the "values"."""
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        given = inspect.signature(reference).bind(*args, **kwargs).arguments
+        if change == "bound" and given["bound"] is not None:
+            given["bound"] = given["bound"] * (1 + 2.0**-20)
+        values, damaged = reference(**given)
+        if change == "damage":
+            damaged = damaged * 0
+        if change == "values":
+            values = values.clone()
+            values.reshape(-1)[-1:] += 1
+        return values, damaged
+
+    return run

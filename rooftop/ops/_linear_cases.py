@@ -32,7 +32,10 @@ HEADS: dict[str, Any] = {  # sizes of a last layer and its loss
     "models": {"hidden": "hidden", "classes": "vocabulary"}, "dtypes": ("bf16",),
 }
 SWEPT = Sizes(lambda dtype, tokens, hidden, classes: _call(tokens, hidden, classes, dtype, inplace=True), **HEADS)
-SHAPES = {"llama-3 head": (8192, 4096, 128256), "small head": (2048, 2048, 32000), "long gemma head": (32768, 4096, 262144)}
+SHAPES = {
+    "llama-3 head": (8192, 4096, 128256), "small head": (2048, 2048, 32000), "gpt-2 head": (4096, 1600, 50257),
+    "long gemma head": (32768, 4096, 262144)
+}
 
 HALVES = (
     "one token", "one class", "bias", "each token's", "small", "ignored", "everything", "everything, small", "rows misaligned",

@@ -4,12 +4,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from rooftop.core.op import Calls, Judging, Op, Tolerance, Values, first_of
-from rooftop.core.spec import Input, Meta, Problem, Work
-from rooftop.core.sweeps import Sizes
+from rooftop.core.spec import Meta, Problem, Work
 from rooftop.ops import _ordering, sort
 
 if TYPE_CHECKING:
@@ -77,26 +76,14 @@ def _indices(wrong: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
-def _faults(x: Tensor, lengths: Tensor | None, descending: bool, nan: str) -> str | None:
-    return _ordering.length_faults(x, lengths)
-
-
-def _public(tensors: Mapping[str, Any], options: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
-    return [tensors["x"]], {"descending": options["descending"], "lengths": tensors["lengths"], "nan": options["nan"]}
-
-
 OP = Op(
     reference,
-    calls=Calls(cpu=cpu, faults=_faults, public=_public),
+    calls=Calls(cpu=cpu, faults=sort.faults, public=sort.public),
     outputs=outputs,
     canonical=_ordering.canonical,
     cases=[c for c in sort.OP.cases if c.dtype in ("f32", "i64") or "edge" not in c.tags or c.name in _ordering.FEW],
     judging=Judging(rows=first_of()),
-    swept=Sizes(
-        lambda dtype, rows, columns: {"x": Input((rows, columns), dtype), "lengths": None, "descending": False, "nan": "largest"},
-        {"rows": (1, 1 << 24), "columns": (16, 1 << 24)}, rows="rows", models={"columns": "vocabulary"}, dtypes=("f32", "bf16"),
-        axis="columns",
-    ),
+    swept=sort.SWEPT,
     work=work,
     tolerance=Tolerance(exact=True),
     values=Values(arrange=_ordering.arrange),

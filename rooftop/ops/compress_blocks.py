@@ -86,10 +86,6 @@ def outputs(x: Meta, element: str, rank: int, **_: Any) -> dict[str, Meta]:
     }
 
 
-def canonical(p: Problem) -> Problem | None:
-    return p if p["x"].contiguous else None
-
-
 def work(p: Problem) -> Work:
     """The values read once; what is written is data: at least a word a chunk and the table."""
     return Work(p["x"].nbytes, 12 * p["table"].shape[0] + 8)
@@ -184,7 +180,7 @@ OP = Op(
     reference,
     calls=Calls(objects=True),
     outputs=outputs,
-    canonical=canonical,
+    canonical=_codecs.canonical,
     cases=_cases(),
     swept=Sizes(_swept, {"planes": (1, 512), "rows": (1024, 8192), "columns": (1024, 8192)}, dtypes=("f32", "f64", "bf16")),
     work=work,

@@ -72,10 +72,6 @@ def outputs(x: Meta, **_: Any) -> dict[str, Meta]:
     }
 
 
-def canonical(p: Problem) -> Problem | None:
-    return p if p["x"].contiguous else None
-
-
 def work(p: Problem) -> Work:
     """The values read once; what is written is data: at least a word a chunk and the table."""
     return Work(p["x"].nbytes, 12 * p["table"].shape[0] + 520)
@@ -130,7 +126,7 @@ OP = Op(
     reference,
     calls=Calls(objects=True),
     outputs=outputs,
-    canonical=canonical,
+    canonical=_codecs.canonical,
     cases=_cases(),
     swept=Sizes(
         lambda dtype, values: _case("", "", values, dtype).inputs, {"values": (1 << 20, 1 << 28)}, dtypes=("bf16", "f32", "f8e4m3"),

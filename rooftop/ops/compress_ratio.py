@@ -83,10 +83,6 @@ def outputs(x: Meta, element: str, rank: int, **_: Any) -> dict[str, Meta]:
     }
 
 
-def canonical(p: Problem) -> Problem | None:
-    return p if p["x"].contiguous else None
-
-
 def work(p: Problem) -> Work:
     """The values read once; what is written is data: at least a word a chunk and the table."""
     return Work(p["x"].nbytes, 12 * p["table"].shape[0] + 8)
@@ -141,7 +137,7 @@ OP = Op(
     reference,
     calls=Calls(objects=True),
     outputs=outputs,
-    canonical=canonical,
+    canonical=_codecs.canonical,
     cases=_cases(),
     swept=Sizes(
         lambda dtype, planes, rows, columns: _case("", "", (1, planes, rows, columns), dtype, rank_of((1, planes, rows, columns))).inputs,

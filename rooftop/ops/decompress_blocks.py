@@ -125,10 +125,6 @@ def outputs(b: int, z: int, y: int, x: int, element: str, rank: int, **_: Any) -
     return {"y": Meta(shape, _codecs.BITS[ELEMENTS[element].bytes]), "damaged": Meta((_codecs.chunks_of(shape, rank),), "i32")}
 
 
-def canonical(p: Problem) -> Problem | None:
-    return p if all(m is None or m.contiguous for _, m in p.tensors) else None
-
-
 def work(p: Problem) -> Work:
     """The values written once; at least a word a chunk read."""
     return Work(4 * p["damaged"].numel + p["starts"].nbytes + p["checks"].nbytes, p["y"].nbytes + p["damaged"].nbytes)
@@ -230,33 +226,19 @@ def _swept(dtype: str, planes: int, rows: int, columns: int) -> dict[str, Any]:
     return dict(_case("", "", shape, dtype, rank_of(shape), True).inputs)
 
 
-def _changed(change: str) -> Any:
-    def run(
-        words: Tensor, starts: Tensor, checks: Tensor, bound: Tensor | None, b: int, z: int, y: int, x: int, element: str, rank: int
-    ) -> Any:
-        if change == "bound" and bound is not None:
-            bound = bound * (1 + 2.0**-20)
-        values, damaged = reference(words, starts, checks, bound, b, z, y, x, element, rank)
-        if change == "damage":
-            damaged = damaged * 0
-        if change == "values":
-            values = values.clone()
-            values.reshape(-1)[-1:] += 1
-        return values, damaged
-
-    return run
-
-
 OP = Op(
     reference,
     calls=Calls(objects=True),
     outputs=outputs,
-    canonical=canonical,
+    canonical=_codecs.canonical,
     cases=_cases(),
     swept=Sizes(_swept, {"planes": (1, 32), "rows": (64, 1024), "columns": (64, 1024)}, dtypes=("f32", "f64", "bf16")),
     work=work,
     timed=Timed(measured_work=measured_work),
     values=Values(arrange=arrange),
     tolerance=Tolerance(exact=True),
-    wrong={"another bound": _changed("bound"), "damage not told": _changed("damage"), "last value wrong": _changed("values")},
+    wrong={
+        "another bound": _codecs.wrong_decoder(reference, "bound"), "damage not told": _codecs.wrong_decoder(reference, "damage"),
+        "last value wrong": _codecs.wrong_decoder(reference, "values"),
+    },
 )

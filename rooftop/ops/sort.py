@@ -151,26 +151,27 @@ def _cases() -> list[Case]:
     return bench + edge + huge
 
 
-def _faults(x: Tensor, lengths: Tensor | None, descending: bool, nan: str) -> str | None:
+def faults(x: Tensor, lengths: Tensor | None, descending: bool, nan: str) -> str | None:
     return _ordering.length_faults(x, lengths)
 
 
-def _public(tensors: Mapping[str, Any], options: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+def public(tensors: Mapping[str, Any], options: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
     return [tensors["x"]], {"descending": options["descending"], "lengths": tensors["lengths"], "nan": options["nan"]}
 
 
+SWEPT = Sizes(
+    lambda dtype, rows, columns: {"x": Input((rows, columns), dtype), "lengths": None, "descending": False, "nan": "largest"},
+    {"rows": (1, 1 << 24), "columns": (16, 1 << 24)}, rows="rows", models={"columns": "vocabulary"}, dtypes=("f32", "bf16"),
+    axis="columns",
+)
 OP = Op(
     reference,
-    calls=Calls(cpu=cpu, faults=_faults, public=_public),
+    calls=Calls(cpu=cpu, faults=faults, public=public),
     outputs=outputs,
     canonical=_ordering.canonical,
     cases=_cases(),
     judging=Judging(rows=first_of()),
-    swept=Sizes(
-        lambda dtype, rows, columns: {"x": Input((rows, columns), dtype), "lengths": None, "descending": False, "nan": "largest"},
-        {"rows": (1, 1 << 24), "columns": (16, 1 << 24)}, rows="rows", models={"columns": "vocabulary"}, dtypes=("f32", "bf16"),
-        axis="columns",
-    ),
+    swept=SWEPT,
     work=work,
     tolerance=Tolerance(exact=True),
     values=Values(arrange=_ordering.arrange),

@@ -201,26 +201,27 @@ def _cases() -> list[Case]:
     return bench + edge + huge
 
 
-def _faults(x: Tensor, lengths: Tensor | None, k: int, largest: bool, nan: str) -> str | None:
+def faults(x: Tensor, lengths: Tensor | None, k: int, largest: bool, nan: str) -> str | None:
     return _ordering.length_faults(x, lengths)
 
 
-def _public(tensors: Mapping[str, Any], options: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+def public(tensors: Mapping[str, Any], options: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
     return [tensors["x"], options["k"]], {"largest": options["largest"], "lengths": tensors["lengths"], "nan": options["nan"]}
 
 
+SWEPT = Sizes(
+    lambda dtype, rows, columns,
+    k: {"x": Input((rows, columns), dtype), "lengths": None, "k": min(k, columns), "largest": True, "nan": "largest"},
+    {"rows": (1, 1 << 26), "columns": (64, 1 << 22), "k": (1, 2048)}, rows="rows", models={"columns": "vocabulary"}, axis="columns",
+)
 OP = Op(
     reference,
-    calls=Calls(cpu=cpu, faults=_faults, public=_public),
+    calls=Calls(cpu=cpu, faults=faults, public=public),
     outputs=outputs,
     canonical=_ordering.canonical,
     cases=_cases(),
     judging=Judging(rows=first_of()),
-    swept=Sizes(
-        lambda dtype, rows, columns,
-        k: {"x": Input((rows, columns), dtype), "lengths": None, "k": min(k, columns), "largest": True, "nan": "largest"},
-        {"rows": (1, 1 << 26), "columns": (64, 1 << 22), "k": (1, 2048)}, rows="rows", models={"columns": "vocabulary"}, axis="columns",
-    ),
+    swept=SWEPT,
     work=work,
     tolerance=Tolerance(exact=True),
     values=Values(arrange=_ordering.arrange),

@@ -4,14 +4,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from rooftop.core import argument_checks
 from rooftop.core.op import Calls, Judging, Op, Tolerance, Values, first_of
 from rooftop.core.spec import Case, Input, Meta, Problem, Work, case
-from rooftop.core.sweeps import Sizes
-from rooftop.ops import _ordering
+from rooftop.ops import _ordering, topk
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -152,26 +151,14 @@ def _cases() -> list[Case]:
     return bench + edge + huge
 
 
-def _faults(x: Tensor, lengths: Tensor | None, k: int, largest: bool, nan: str) -> str | None:
-    return _ordering.length_faults(x, lengths)
-
-
-def _public(tensors: Mapping[str, Any], options: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
-    return [tensors["x"], options["k"]], {"largest": options["largest"], "lengths": tensors["lengths"], "nan": options["nan"]}
-
-
 OP = Op(
     reference,
-    calls=Calls(cpu=cpu, faults=_faults, public=_public),
+    calls=Calls(cpu=cpu, faults=topk.faults, public=topk.public),
     outputs=outputs,
     canonical=_ordering.canonical,
     cases=_cases(),
     judging=Judging(rows=first_of()),
-    swept=Sizes(
-        lambda dtype, rows, columns,
-        k: {"x": Input((rows, columns), dtype), "lengths": None, "k": min(k, columns), "largest": True, "nan": "largest"},
-        {"rows": (1, 1 << 26), "columns": (64, 1 << 22), "k": (1, 2048)}, rows="rows", models={"columns": "vocabulary"}, axis="columns",
-    ),
+    swept=topk.SWEPT,
     work=work,
     tolerance=Tolerance(exact=True),
     values=Values(arrange=_ordering.arrange),

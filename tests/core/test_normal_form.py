@@ -56,6 +56,12 @@ def test_words_and_places_do_not_count(tmp_path: Path, old: str, new: str, known
     assert text != PLAIN and hashed(tmp_path, text, known) == hashed(tmp_path, PLAIN, known)
 
 
+def test_a_parameter_that_has_a_new_name_counts_as_the_old_one(tmp_path: Path) -> None:
+    """In the head of a kernel, where it is read, and where it is passed on."""
+    new = "import triton\n\n@triton.jit\ndef reference(x, PDL: tl.constexpr):\n    if PDL:\n        wait(PDL=PDL)\n"
+    assert hashed(tmp_path, new) == hashed(tmp_path, new.replace("PDL", "CHAINED")) != hashed(tmp_path, new.replace("PDL", "LINKED"))
+
+
 def test_the_order_of_functions_does_not_count(tmp_path: Path) -> None:
     head, half, rest = PLAIN.partition("def half(t):\n    return t * 0.5\n")
     assert hashed(tmp_path, head + rest + half) == hashed(tmp_path, PLAIN)

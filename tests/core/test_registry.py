@@ -113,17 +113,17 @@ def test_a_file_serves_several_ops(tmp_path: Path) -> None:
     assert (kernel.name, kernel.op, kernel.path.name) == ("square_bwd__long__cuda_sm90", "square_bwd", "rows__long__cuda_sm90.cu")
 
 
-def test_a_head_says_what_is_of_one_op_alone(tmp_path: Path) -> None:
+def test_a_head_says_what_is_of_a_backward_alone(tmp_path: Path) -> None:
     h = house(tmp_path)
     for name in ("softmax", "square"):
         (h.ops / f"{name}.py").write_text((registry.HOUSE.ops / f"{name}.py").read_text())
-    of = '\n[of.square_bwd]\nlimit = "of the backward"\n[of.square_bwd.demands]\nspills = 8\n[[launch]]'
+    of = '\n[bwd]\nlimit = "of the backward"\n[bwd.demands]\nspills = 8\n[[launch]]'
     path = h.kernels / "elementwise" / "rows__cuda_sm90.cu"
     path.write_text(SEVERAL.replace("\n[[launch]]", of))
     square, backward = (registry.implementation(f"{op}__cuda_sm90", h).head for op in ("square", "square_bwd"))
     assert square is not None and backward is not None and square.args == backward.args and square.limit != backward.limit
     assert (backward.limit, backward.demands["spills"]) == ("of the backward", 8)
-    for wrong, why in (("[of.cube]", "given cube"), ('[of.square]\nop = "x"', "sets op"), ("[of]\nsquare = 3", "holds a table")):
+    for wrong, why in (("[of]", "unknown key 'of'"), ('[bwd]\nop = "x"', "sets op"), ("[[bwd]]", "bwd is a table")):
         with pytest.raises(HeadError, match=f"rows__cuda_sm90.cu.*{re.escape(why)}"):
             head_text.parse(SEVERAL.replace("\n[[launch]]", f"\n{wrong}\n[[launch]]"), path)
 

@@ -4,6 +4,7 @@ user; and how much there is to read for a kernel."""
 from __future__ import annotations
 
 import ast
+import re
 import tomllib
 from collections.abc import Callable, Mapping
 from functools import cache
@@ -98,21 +99,21 @@ MORE = {
     # a slice of a row in each block of a cluster, three ways for long, short and unaligned rows, in both directions
     "norms__cuda_sm90": (11, 2380), "norms_bwd__cuda_sm90": (9, 1910),
     # the backward in registers, for other residences of the row
-    "norms_bwd__staged__cuda_sm80": (11, 2000), "norms_bwd__long__cuda_sm80": (10, 1770), "norms__staged__cuda_sm80": (9, 1335),
+    "norms_bwd__staged__cuda_sm80": (11, 1910), "norms_bwd__long__cuda_sm80": (10, 1680), "norms__staged__cuda_sm80": (9, 1335),
     # rows that are computed and quantised at once: the arithmetic of nine formats
     "rms_norm_quantize__cuda_sm80": (11, 1550), "softmax_quantize__cuda_sm80": (11, 1460), "hadamard_quantize__cuda_sm80": (11, 1460),
     "swiglu_quantize__cuda_sm80": (11, 1430), "adamw_8bit__cuda_sm80": (8, 1540),
     "quantize__groups__cuda_sm80": (9, 1500), "quantize__panels__cuda_sm80": (9, 1500), "quantize__columns__cuda_sm80": (9, 1480),
     # selection: sorting networks, thresholds and radix passes, between which the device decides
-    "selections__cuda_sm80": (12, 2290), "selections__splitters__cuda_sm80": (10, 2090),
-    "sample__cuda_sm90": (13, 2950), "sample__stream__cuda_sm80": (11, 2760), "sample__cuda_sm80": (9, 1860),
+    "selections__cuda_sm80": (12, 2290), "selections__splitters__cuda_sm80": (10, 1930),
+    "sample__cuda_sm90": (13, 2850), "sample__stream__cuda_sm80": (11, 2500), "sample__cuda_sm80": (9, 1730),
     # chunks of a file, what they are made of, and the coder
     "compress_planes__bytes__cuda_sm80": (9, 1000), "compress_ratio__cuda_sm80": (9, 1080), "decompress_ratio__cuda_sm80": (9, 1230),
     # rows of any alignment among clusters, as the norms' persistent kernels
     "softmax__ring__cuda_sm90": (9, 1380),
     # products that share the kernel of matmul, and are larger contracts
     "matmul__split__gluon_sm90": (8, 2100), "scaled_matmul__gluon_sm90": (8, 1670), "quantized_matmul__gluon_sm90": (8, 1660),
-    "int_matmul__gluon_sm90": (8, 1510), "linear_cross_entropy__gluon_sm90": (11, 2050), "linear_cross_entropy_bwd__gluon_sm90": (11, 2020),
+    "int_matmul__gluon_sm90": (8, 1510), "linear_cross_entropy__gluon_sm90": (11, 2090), "linear_cross_entropy_bwd__gluon_sm90": (11, 2060),
 }
 
 
@@ -149,6 +150,18 @@ def test_too_much_to_read_is_seen(files: int, lines: int, name: str) -> None:
     assert too_much({name: (name, 8, 1500)}) == {}
 
 
+def without_a_kernel(folder: Path) -> list[str]:
+    """The `.cu` files that say how to launch a kernel and hold none."""
+    return [p.stem for p in sorted(folder.glob("[!_]*/[!_]*.cu")) if "__global__" not in p.read_text(encoding="utf-8").partition("*/")[2]]
+
+
+def test_a_kernel_that_one_file_launches_stands_in_it(tmp_path: Path) -> None:
+    assert without_a_kernel(helpers.KERNELS) == ["sample__cuda_sm80"]  # sample__cuda_sm90 launches its kernel too
+    (tmp_path / "norm").mkdir()
+    (tmp_path / "norm" / "a__cuda.cu").write_text('/* rooftop\nkernel = "__global__"\n*/\n#include "_a.cuh"\n')
+    assert without_a_kernel(tmp_path) == ["a__cuda"]
+
+
 def test_heads_of_shipped_kernels_are_metadata() -> None:
     """What chooses or computes is Python: `let`, [[choice]], `configs` and conditional launches are for users' files."""
     from rooftop.core import head_text
@@ -158,6 +171,30 @@ def test_heads_of_shipped_kernels_are_metadata() -> None:
         for op in helpers.ops_of(text) or ("",):
             head = head_text.parse(text, path, op=op)
             assert not (head.let or head.choices or head.configs) and len(head.launches) < 2 and not any(x.when for x in head.launches), path
+
+
+# Numbers that a kernel names and what launches it names again; all others are passed as arguments or template arguments.
+TWICE = {
+    ("norm/_row_groups.py", "norm/_ring.cuh"): {"MAIL_ROWS", "GROUP_MOST"},
+    ("quant/quantize_both__cuda_sm80.py", "quant/quantize_both__cuda_sm80.cu"): {"TILE"},
+    ("select/_threshold_rows.py", "select/_threshold_rows.cuh"): {"LISTS"},
+    ("sparse/scaled_spmm_24__cuda_sm90.py", "sparse/scaled_spmm_24__cuda_sm90.cu"): {"WIDE"},
+}
+
+
+def equal_numbers(host: str, device: str) -> set[str]:
+    """Names that both texts give the same whole number."""
+    ours = set(re.findall(r"^([A-Z][A-Z_]*) = (\d+)(?= *(?:#|$))", host, re.M))
+    theirs = set(re.findall(r"^constexpr (?:int|unsigned) ([A-Z][A-Z_]*) = (\d+);", device, re.M))
+    return {name for name, _ in ours & theirs}
+
+
+def test_a_number_of_host_and_device_stands_once_or_is_the_same() -> None:
+    pairs = {(p, p.with_suffix(s)) for p in helpers.KERNELS.glob("[!_]*/*.py") for s in (".cu", ".cuh") if p.with_suffix(s).is_file()}
+    pairs |= {(helpers.KERNELS / host, helpers.KERNELS / device) for host, device in TWICE}
+    texts = {(f"{a.parent.name}/{a.name}", f"{b.parent.name}/{b.name}"): [f.read_text(encoding="utf-8") for f in (a, b)] for a, b in pairs}
+    assert {pair: found for pair, (a, b) in texts.items() if (found := equal_numbers(a, b))} == TWICE
+    assert equal_numbers("A = 8  # rows\nB = 7\n", "constexpr int A = 8;\nconstexpr unsigned B = 9;\n") == {"A"}
 
 
 FAULTS: Mapping[str, tuple[Callable[[], None], dict[str, str]]] = {

@@ -275,7 +275,7 @@ def test_the_memory_and_the_products_of_both_points(shape: str) -> None:
     forward, backward = prepared(fast), prepared(fast, "linear_cross_entropy_bwd")
     assert multiplications(forward) == 3 * one
     assert products(backward) == []
-    assert own(forward) <= 3.1 * dw + dx
+    assert own(forward) <= max(3.1 * dw, 3 * dw + 256 * MIB) + dx
     assert own(backward) == 0
     forward, backward = prepared(small), prepared(small, "linear_cross_entropy_bwd")
     assert (multiplications(forward), multiplications(backward)) == (one, 3 * one)
@@ -401,3 +401,31 @@ def test_the_reference_is_the_same_in_pieces_of_the_tokens(dtype: torch.dtype, m
 def test_a_case_of_an_option_that_the_op_has_not_is_an_error() -> None:
     with pytest.raises(TypeError, match="linear_cross_entropy has no cap"):
         _call(6, 8, 10, "bf16", cap=30.0)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("columns", [1003, 512, 37])
+def test_a_ragged_row_is_replaced_as_another(dtype: torch.dtype, columns: int) -> None:
+    """Without masks but for the last columns: the same loss and gradient, and nothing is written past the row."""
+    pytest.importorskip("triton")
+    from rooftop.kernels.loss._live_passes import live_rows
+    from rooftop.lab.interpret import interpreter
+
+    g = torch.Generator().manual_seed(columns)
+    logits = torch.randn(3, 1024, generator=g).to(dtype)
+    bias = torch.randn(columns, generator=g)
+    found = []
+    for ragged in (False, True):
+        z, state, losses = logits.clone(), torch.zeros(3, 4), torch.zeros(3)
+        args = {
+            "z": z, "bias": bias, "order": torch.tensor([2, 0], dtype=torch.int32), "live": torch.tensor([2], dtype=torch.int32),
+            "target": torch.tensor([columns - 1, -100, 3]), "state": state, "losses": losses, "divisor": torch.tensor([2.0]), "zs": 1024,
+            "columns": columns, "first": 0, "smoothing": 0.1, "scale": 0.01, "cap": 0.0, "SMOOTH": True, "CAP": 0, "COLUMNS": 64, "STAGES": 1,
+            "RAGGED": ragged
+        }
+        interpreter.run(live_rows, (3,), args)
+        assert torch.equal(z[:, columns:], logits[:, columns:]) and torch.equal(z[2], logits[2])
+        assert not torch.equal(z[0], logits[0])
+        found.append((z, state, losses))
+    for one, other in zip(*found, strict=True):
+        assert torch.equal(one, other)

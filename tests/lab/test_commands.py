@@ -21,7 +21,7 @@ from rooftop.core import registry, settings
 from rooftop.core.texts import CONTROL
 from rooftop.lab import cli, doctor
 from rooftop.lab.cli.app import _narrow
-from rooftop.lab.ending import ended
+from rooftop.lab.exit_codes import ended
 
 
 @pytest.mark.sampled("slow")
@@ -390,7 +390,7 @@ def test_ctrl_c_ends_a_command_wherever_it_comes(task: str, tmp_path: Path) -> N
         "import os, signal\ntry:\n    os.kill(os.getpid(), signal.SIGINT)\n    os.sched_yield()\nexcept BaseException:\n    pass\n", encoding="utf-8"
     )
     (tmp_path / "run.py").write_text(
-        f"import os, signal, sys\nfrom rooftop.lab.ending import ended\n\ndef task():\n    {task}\n\nended(task)\n", encoding="utf-8"
+        f"import os, signal, sys\nfrom rooftop.lab.exit_codes import ended\n\ndef task():\n    {task}\n\nended(task)\n", encoding="utf-8"
     )
     env = {**os.environ, "PYTHONPATH": str(settings.CHECKOUT)}
     done = subprocess.run([sys.executable, "run.py"], cwd=tmp_path, env=env, capture_output=True, text=True, check=False)

@@ -13,7 +13,7 @@ from rooftop.lab import candidates
 from rooftop.lab.cli import app, commands
 from rooftop.lab.counters.diagnose import drive, sizes
 from rooftop.lab.counters.diagnose.sizes import Size
-from rooftop.lab.ending import NoGpuError
+from rooftop.lab.exit_codes import NoGpuError
 from rooftop.lab.inspect import inspector
 from rooftop.lab.records.record import Record
 from rooftop.lab.report import rung_counts

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from rooftop.core import settings
-from rooftop.lab.ending import ended
+from rooftop.lab.exit_codes import ended
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from rooftop.core.compile import CompileError
 from rooftop.lab import simt
 from rooftop.lab.cli import commands
 from rooftop.lab.cli.app import app
-from rooftop.lab.ending import NoGpuError
+from rooftop.lab.exit_codes import NoGpuError
 from rooftop.lab.simt import program
 from rooftop.lab.timing import own_program
 from rooftop.lab.timing.timer import Timer

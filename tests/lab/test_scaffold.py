@@ -82,7 +82,7 @@ def test_a_cu_whose_choice_is_in_python_is_copied_with_it(norms: registry.House,
     paths = scaffold.written("kernel", f"{name}__mine__cuda", norms)
     assert [p.name for p in paths] == [f"{name}__mine__cuda.cu", f"{name}__mine__cuda.py"]
     assert not any(f"{group}__cuda_sm80" in p.read_text(encoding="utf-8").replace(f"(this is {group}__cuda_sm80)", "") for p in paths)
-    assert "[of" not in paths[0].read_text(encoding="utf-8")
+    assert "[bwd" not in paths[0].read_text(encoding="utf-8")
     found = registry.implementation(f"{name}__mine__cuda", norms)
     op = registry.op(name)
     result = checker.check(candidates.Subject(found.name, op, found), next(c for c in contracts.small(op) if not op.idle(op.problem(c))), backend="simt")

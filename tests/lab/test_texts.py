@@ -11,7 +11,7 @@ from _support import command, committed
 
 from rooftop.core import settings
 from rooftop.core.texts import LINE, brief, line, markdown, printable
-from rooftop.lab import ending
+from rooftop.lab import exit_codes
 from rooftop.lab.cli import cased
 from rooftop.lab.cli.app import table
 from rooftop.lab.report import documents
@@ -30,7 +30,7 @@ def test_control_characters_are_written_out() -> None:
 
 
 def test_commands_print_them_so(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    ending.echo(FORGED)
+    exit_codes.echo(FORGED)
     table([{"a": FORGED, "b": 1}], {"a": "name", "b": "count"}, False)
     table([{"a": FORGED + "y" * 90, "b": FORGED}], {"a": "name", "b": "long"}, False)
     for words in (("show", FORGED), ("check", FORGED), ("decompress", "nosuch" + FORGED.replace("\x00", ""))):

@@ -19,7 +19,7 @@ from rooftop.core.spec import Case, Input
 from rooftop.lab import candidates, simt
 from rooftop.lab.report import rung_counts
 from rooftop.lab.simt import build
-from rooftop.lab.simt.whole import keep
+from rooftop.lab.simt.clang_accesses import keep
 
 CLANG = settings.tool_path("clang++")
 here = pytest.mark.skipif(CLANG is None or simt.unavailable() is not None, reason="no clang++ here (apt install clang)")

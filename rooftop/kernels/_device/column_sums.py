@@ -29,11 +29,11 @@ def _add(parts, to, P, C, COLUMNS: tl.constexpr, LANES: tl.constexpr):  # type: 
 
 @triton.jit(do_not_specialize=["P"])  # follows the row kernels of a call
 def _columns(  # type: ignore[no-untyped-def]
-    first, second, to_first, to_second, P, C, COLUMNS: tl.constexpr, LANES: tl.constexpr, CHAINED: tl.constexpr
+    first, second, to_first, to_second, P, C, COLUMNS: tl.constexpr, LANES: tl.constexpr, PDL: tl.constexpr
 ):
     """The sum of P partial rows, LANES of them at a time, always in the same order. If there are two such sums, axis 1 of the grid is which
     of them."""
-    if CHAINED:
+    if PDL:
         gdc_wait()
     if tl.program_id(1) == 0:
         _add(first, to_first, P, C, COLUMNS, LANES)
@@ -50,6 +50,6 @@ def column_sums(sums: list[tuple[str, str]], count: int, columns: int, device: D
     width = max(8, min(64, TILE // lanes))  # 8: a sector of 32 bytes
     parts, to = zip(*(sums if len(sums) == 2 else [*sums, (None, None)]), strict=True)
     args = {"first": parts[0], "second": parts[1], "to_first": to[0], "to_second": to[1], "P": count, "C": columns}
-    args |= {"COLUMNS": width, "LANES": lanes, "CHAINED": device.pdl}
+    args |= {"COLUMNS": width, "LANES": lanes, "PDL": device.pdl}
     grid = (-(-columns // width), len(sums))[: len(sums)]
     return [Launch(_columns, grid, args, max(1, min(8, lanes * width // 1024)), pdl=device.pdl)]

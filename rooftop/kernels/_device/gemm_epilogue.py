@@ -118,13 +118,13 @@ def begin_of(block, blocks, units):  # type: ignore[no-untyped-def]
 def add_pieces(parts, out, ldo, zo, M, N, whole, streamed, slices, blocks, group, alpha, beta, scale_a, scale_b, c, ldc, zc, bias, gate,
                ldg, zg, residual, ldr, zr,
                BM: tl.constexpr, BN: tl.constexpr, ROWS: tl.constexpr, SWAP: tl.constexpr, ACT: tl.constexpr, SHORT: tl.constexpr,
-               RAW: tl.constexpr, SCALES: tl.constexpr, CHAINED: tl.constexpr):  # type: ignore[no-untyped-def]
+               RAW: tl.constexpr, SCALES: tl.constexpr, PDL: tl.constexpr):  # type: ignore[no-untyped-def]
     """The reduction of stream-K: the sum of a tile's parts from several blocks, in the order of K, and the epilogue.
 
     The slices of K of `streamed` tiles were divided among the blocks; block p wrote the part that contains its first slice to parts[2 p]
     and a later one to parts[2 p + 1], each [BM, BN] of float32 (int32). Program (b, r) adds ROWS rows of the tile in which block b + 1
     starts, if that is the first block to start in it."""
-    if CHAINED:
+    if PDL:
         gdc_wait()
     b = tl.program_id(0) + 1
     units = streamed * slices
@@ -158,11 +158,11 @@ def add_pieces(parts, out, ldo, zo, M, N, whole, streamed, slices, blocks, group
 def add_split(parts, out, ldo, zo, M, N, whole, streamed, group, alpha, beta, scale_a, scale_b, c, ldc, zc, bias, gate, ldg, zg, residual,
               ldr, zr, BM: tl.constexpr, BN: tl.constexpr, ROWS: tl.constexpr, SPLIT: tl.constexpr, SWAP: tl.constexpr, ACT: tl.constexpr,
               SHORT: tl.constexpr,
-              RAW: tl.constexpr, SCALES: tl.constexpr, CHAINED: tl.constexpr):  # type: ignore[no-untyped-def]
+              RAW: tl.constexpr, SCALES: tl.constexpr, PDL: tl.constexpr):  # type: ignore[no-untyped-def]
     """The reduction of split-K: the sum of a tile's parts from SPLIT blocks, in the order of K, and the epilogue. Part s of tile t is
     parts[s · streamed + t], [BM, BN] of float32 (int32). Program (t, r) computes ROWS rows; the loads of all parts are in flight
     together."""
-    if CHAINED:
+    if PDL:
         gdc_wait()
     t, row = tl.program_id(0), tl.program_id(1) * ROWS
     pm, pn, z = place(whole + t, M, N, group, BM, BN)

@@ -18,9 +18,9 @@ SPLITS = 128  # parts of a sequence, at most
 
 @triton.jit
 def _join(parts, norms, out, lse, SQ, H, ob, os, oh, V: tl.constexpr, COLUMNS: tl.constexpr, PARTS: tl.constexpr, COUNT: tl.constexpr,
-          CHAINED: tl.constexpr):  # type: ignore[no-untyped-def]
+          PDL: tl.constexpr):  # type: ignore[no-untyped-def]
     """COLUMNS of a row of one head: its parts, weighted by their normalisers. COUNT: the next power of two from PARTS."""
-    if CHAINED:
+    if PDL:
         gdc_wait()
     query = tl.program_id(0) % SQ
     first = tl.program_id(0) // SQ * COLUMNS
@@ -112,5 +112,5 @@ def joined(p: Problem, parts: int) -> list[Launch]:
     batch, queries, heads, _ = p["q"].shape
     count, value = shared.pow2(parts), columns(p)[0]
     wide = min(shared.pow2(value), max(32, 8192 // count))  # 64 numbers a thread
-    more = {**_result(p, parts), "COLUMNS": wide, "COUNT": count, "CHAINED": p.device.pdl}
+    more = {**_result(p, parts), "COLUMNS": wide, "COUNT": count, "PDL": p.device.pdl}
     return [Launch(_join, (queries * -(-value // wide), heads, batch), more, 4, pdl=p.device.pdl)]

@@ -39,11 +39,11 @@ def _part(q, k, v, slopes, sinks, table, lengths, q_scale, k_scale, v_scale, out
           GROUP, qb, qs, qh, kb, ks, kh, vb, vs, vh, ob, os, oh, ab, tb, qg, kg, vg, D: tl.constexpr, DV: tl.constexpr, M: tl.constexpr,
           BN: tl.constexpr, SIZE: tl.constexpr, SIZE_V: tl.constexpr, PAGE: tl.constexpr, PARTS: tl.constexpr, LEFT: tl.constexpr,
           RIGHT: tl.constexpr, CAP: tl.constexpr,
-          EIGHT: tl.constexpr, CHAINED: tl.constexpr):  # type: ignore[no-untyped-def]
+          EIGHT: tl.constexpr, PDL: tl.constexpr):  # type: ignore[no-untyped-def]
     """One part of the keys of one key head and sequence. Writes `out` and `lse` if it is the only part, else parts [B, H, SQ, PARTS, DV]
     and norms [B, H, SQ, PARTS], in base 2. Strides as in the forward. EIGHT: keys and values have 8 bits and are counted in pairs of
     columns, also in strides."""
-    if CHAINED:
+    if PDL:
         gdc_wait()
         gdc_launch_dependents()
     part = tl.program_id(0)
@@ -187,9 +187,9 @@ def _part(q, k, v, slopes, sinks, table, lengths, q_scale, k_scale, v_scale, out
 
 @triton.jit
 def _merge(parts, norms, out, lse, SQ, H, ob, os, oh, DV: tl.constexpr, SIZE_V: tl.constexpr, PARTS: tl.constexpr, COUNT: tl.constexpr,
-           CHAINED: tl.constexpr):  # type: ignore[no-untyped-def]
+           PDL: tl.constexpr):  # type: ignore[no-untyped-def]
     """A row of one head: its parts, weighted by their normalisers. COUNT: the next power of two from PARTS."""
-    if CHAINED:
+    if PDL:
         gdc_wait()
     row = tl.program_id(0)
     head = tl.program_id(1)
@@ -314,7 +314,7 @@ def launches(p: Problem, config: Config) -> list[Launch]:
         return tensor if p.get(tensor) is not None else None
 
     result = {"out": "out", "lse": "lse", "parts": "parts" if several else None, "norms": "norms" if several else None, "SQ": queries,
-              "H": heads, **shared.strides(p, "o", "out"), "DV": v.shape[3], "SIZE_V": wide_v, "PARTS": config.parts, "CHAINED": early}
+              "H": heads, **shared.strides(p, "o", "out"), "DV": v.shape[3], "SIZE_V": wide_v, "PARTS": config.parts, "PDL": early}
     args = {
         "q": "q", "k": "k", "v": "v", "slopes": name("alibi_slopes"), "sinks": name("sinks"), "table": name("page_table"),
         "lengths": name("cache_lengths"), "q_scale": name("q_scale"), "k_scale": name("k_scale"), "v_scale": name("v_scale"),

@@ -25,11 +25,11 @@ FEW, MANY = 16, 64  # rows of a tile
 @triton.jit(do_not_specialize=["SQ", "SK", "PAGES"])
 def _part(q, kv, table, lengths, kv_scale, out, lse, parts, norms, scale, SQ, SK, PAGES, H, GROUP, qb, qs, qh, kb, ks, kh, ob, os, oh, tb, kg,
           V: tl.constexpr, R: tl.constexpr, M: tl.constexpr, BN: tl.constexpr, SIZE_V: tl.constexpr, SIZE_R: tl.constexpr, PAGE: tl.constexpr,
-          PARTS: tl.constexpr, CAUSAL: tl.constexpr, CHAINED: tl.constexpr):  # type: ignore[no-untyped-def]
+          PARTS: tl.constexpr, CAUSAL: tl.constexpr, PDL: tl.constexpr):  # type: ignore[no-untyped-def]
     """Part `program_id(0) % PARTS` of the tokens that tile `program_id(0) // PARTS` of the rows sees: out and lse if there is one part, else
     parts [B, H, SQ, PARTS, V] and norms [B, H, SQ, PARTS], in base 2. V and R: columns of a value, and of a key beyond those. Strides of batch,
     token and head."""
-    if CHAINED:
+    if PDL:
         gdc_wait()
         gdc_launch_dependents()
     part = tl.program_id(0) % PARTS
@@ -192,7 +192,7 @@ def launches(p: Problem, config: Config) -> list[Launch]:
     (value, more), early = _latent.columns(p), p.device.pdl
     args = {
         **_latent.arguments(p, config.parts), "kv": "kv", **shared.strides(p, "k", "kv"), "M": config.M, "BN": config.BN,
-        "SIZE_V": max(16, shared.pow2(value)), "SIZE_R": max(16, shared.pow2(max(more, 1))), "CHAINED": early,
+        "SIZE_V": max(16, shared.pow2(value)), "SIZE_R": max(16, shared.pow2(max(more, 1))), "PDL": early,
     }
     tiles = -(-_latent.rows(p) // config.M)
     grid = (tiles * config.parts, p["kv"].shape[2], p["q"].shape[0])

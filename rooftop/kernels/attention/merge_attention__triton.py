@@ -18,9 +18,9 @@ from rooftop.kernels.attention._tiles import LOG2E
 @triton.jit(do_not_specialize=["S", "ROWS"])
 def _merge(a, lse_a, b, lse_b, out, lse, S, H, ROWS, ab, as_, ah, bb, bs, bh, ob, os, oh, D: tl.constexpr, SIZE: tl.constexpr,
            BLOCK: tl.constexpr,
-           CHAINED: tl.constexpr):  # type: ignore[no-untyped-def]
+           PDL: tl.constexpr):  # type: ignore[no-untyped-def]
     """BLOCK of the ROWS = B · S · H rows, heads first. Strides of batch, token and head for a, b and out."""
-    if CHAINED:
+    if PDL:
         gdc_wait()
     row = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     there = row < ROWS
@@ -83,6 +83,6 @@ def launches(p: Problem, config: Config) -> list[Launch]:
     args = {
         "a": "a", "lse_a": "lse_a", "b": "b", "lse_b": "lse_b", "out": "out", "lse": "lse", "S": tokens, "H": heads, "ROWS": rows,
         **{"as_" if n == "as" else n: v for n, v in strides.items()}, "D": size, "SIZE": max(16, shared.pow2(size)), "BLOCK": config.block,
-        "CHAINED": early,
+        "PDL": early,
     }
     return [Launch(_merge, (-(-rows // config.block),), args, config.warps, pdl=early)]

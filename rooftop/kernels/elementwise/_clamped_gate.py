@@ -78,8 +78,8 @@ def _forward_tile(a, b, y, row, column, C, sa, sb, sy, bo, limit, alpha, offset,
 
 @triton.jit
 def _forward(a, b, y, R, C, sa, sb, sy, bo, limit, alpha, offset,
-             TURNS: tl.constexpr, BLOCK: tl.constexpr, LANES: tl.constexpr, CHAINED: tl.constexpr):  # type: ignore[no-untyped-def]
-    if CHAINED:
+             TURNS: tl.constexpr, BLOCK: tl.constexpr, LANES: tl.constexpr, PDL: tl.constexpr):  # type: ignore[no-untyped-def]
+    if PDL:
         gdc_wait()
     row, column = _tile(C, BLOCK, LANES)
     if _whole(R, C, BLOCK, LANES):
@@ -110,8 +110,8 @@ def _backward_tile(dy, a, b, da, db, row, column, C, sg, sa, sb, su, sv, bo, vo,
 
 @triton.jit
 def _backward(dy, a, b, da, db, R, C, sg, sa, sb, su, sv, bo, vo, limit, alpha, offset,
-              TURNS: tl.constexpr, BLOCK: tl.constexpr, LANES: tl.constexpr, CHAINED: tl.constexpr):  # type: ignore[no-untyped-def]
-    if CHAINED:
+              TURNS: tl.constexpr, BLOCK: tl.constexpr, LANES: tl.constexpr, PDL: tl.constexpr):  # type: ignore[no-untyped-def]
+    if PDL:
         gdc_wait()
     row, column = _tile(C, BLOCK, LANES)
     if _whole(R, C, BLOCK, LANES):
@@ -165,7 +165,7 @@ def clamped(backward: bool) -> tuple[Any, ...]:
         args: dict[str, Any] = {"a": "a", "b": "b" if apart else "a", "R": rows, "C": columns, "sa": stride("a"), "bo": half}
         args |= {"sb": stride("b" if apart else "a"), "TURNS": bool(p.option("interleaved"))}
         args |= {"limit": float(p.option("limit")) or inf, "alpha": float(p.option("alpha")), "offset": float(p.option("offset"))}
-        args |= {"BLOCK": config.block, "LANES": config.lanes, "CHAINED": p.device.pdl}
+        args |= {"BLOCK": config.block, "LANES": config.lanes, "PDL": p.device.pdl}
         if backward:
             db = "db" if apart else "da"
             args |= {"dy": "dy", "da": "da", "db": db, "sg": stride("dy"), "su": stride("da"), "sv": stride(db), "vo": half}

@@ -62,14 +62,14 @@ def _tile(p, q, r, u, v, ps, qs, rs, us, vs, po, qo, ro, uo, vo, row, column, in
 @triton.jit
 def _pointwise(p, q, r, u, v, ps, qs, rs, us, vs, po, qo, ro, uo, vo, R, C,
                F: tl.constexpr, ONE: tl.constexpr, EVEN: tl.constexpr, HIGH: tl.constexpr, FAR: tl.constexpr,
-               BLOCK: tl.constexpr, LANES: tl.constexpr, CHAINED: tl.constexpr):  # type: ignore[no-untyped-def]
+               BLOCK: tl.constexpr, LANES: tl.constexpr, PDL: tl.constexpr):  # type: ignore[no-untyped-def]
     """u (and v) = F(p, q, r) in float32; absent tensors are None. Strides of rows and offsets of first elements, in elements; None for no
     offset, and for the stride of a single row: the shortest launches take only a few cache misses, and arguments are some of them.
 
     ONE: there is one row, and the programs are along it; else they are along the columns (axis 0) and the rows (axis 1, with axis 2 as its
     high part if HIGH). EVEN: no program is partial. Where some are, the others take no mask: a bound that is no multiple of a vector would
     make every access one of single elements. FAR: an element is 2**31 or further from the first."""
-    if CHAINED:
+    if PDL:
         gdc_wait()
     first = tl.program_id(0)
     row = 0
@@ -178,7 +178,7 @@ def pointwise(
         args: dict[str, Any] = {
             "R": rows, "C": columns, "F": function(p), "ONE": rows == 1, "EVEN": even and not high, "HIGH": high, "FAR": far
         }
-        args |= {"BLOCK": config.block, "LANES": config.lanes, "CHAINED": p.device.pdl}
+        args |= {"BLOCK": config.block, "LANES": config.lanes, "PDL": p.device.pdl}
         for letters, names in ((INPUTS, inputs), (OUTPUTS, outputs)):
             for letter, name in zip(letters, (*names, None, None, None), strict=False):
                 place = at.get(name) if name else None

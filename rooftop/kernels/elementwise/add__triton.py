@@ -15,9 +15,9 @@ from rooftop.core.spec import Launch, Problem
 
 
 @triton.jit
-def _add(x, y, out, n, rest, BLOCK: tl.constexpr, REST: tl.constexpr, CHAINED: tl.constexpr):  # type: ignore[no-untyped-def]
+def _add(x, y, out, n, rest, BLOCK: tl.constexpr, REST: tl.constexpr, PDL: tl.constexpr):  # type: ignore[no-untyped-def]
     """n is a multiple of 16: with another mask every access would be one of single elements. REST: `rest` more elements follow."""
-    if CHAINED:
+    if PDL:
         gdc_wait()
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)  # 64 bits: n may be beyond 2**31
     inside = at < n
@@ -55,5 +55,5 @@ def choose(p: Problem) -> Config:
 
 def launches(p: Problem, config: Config) -> list[Launch]:
     n, rest = p["x"].numel // 16 * 16, p["x"].numel % 16
-    args = {"x": "x", "y": "y", "out": "out", "n": n, "rest": rest, "BLOCK": config.block, "REST": rest > 0, "CHAINED": p.device.pdl}
+    args = {"x": "x", "y": "y", "out": "out", "n": n, "rest": rest, "BLOCK": config.block, "REST": rest > 0, "PDL": p.device.pdl}
     return [Launch(kernel=_add, grid=(max(1, -(-n // config.block)),), args=args, warps=config.warps, pdl=p.device.pdl)]

@@ -49,12 +49,12 @@ def _tile(x, bias, residual, mask, out, xs, rs, ms, os, scale, seed, row, column
 @triton.jit
 def _add(x, bias, residual, mask, out, xs, rs, ms, os, scale, seed, R, C, period,
          THRESHOLD: tl.constexpr, EVEN: tl.constexpr, HIGH: tl.constexpr, FAR: tl.constexpr, TURNS: tl.constexpr, BLOCK: tl.constexpr,
-         LANES: tl.constexpr, CHAINED: tl.constexpr):  # type: ignore[no-untyped-def]
+         LANES: tl.constexpr, PDL: tl.constexpr):  # type: ignore[no-untyped-def]
     """LANES × BLOCK elements. Row strides of x, residual, mask and out in elements; THRESHOLD 0: no mask is generated. Programs are along
     the columns (axis 0) and the rows (axis 1, with axis 2 as its high part if HIGH). EVEN: no program is partial; where some are, the others
     take no mask. FAR: an element is 2**31 or further from the first. TURNS: there is one row, of C elements, along which the bias, of
     `period` elements, repeats: fewer than a program's (-1), more (1). 0: it has C elements."""
-    if CHAINED:
+    if PDL:
         gdc_wait()
     first, group = tl.program_id(0), tl.program_id(1)
     if HIGH:
@@ -139,5 +139,5 @@ def launches(p: Problem, config: Config) -> list[Launch]:
     even, high = rows % config.lanes == 0 and columns % config.block == 0, -(-rows // config.lanes) > GRID
     turns = 0 if columns == period else 1 if config.block <= period else -1
     made = {"THRESHOLD": threshold(float(p.option("p"))), "EVEN": even and not high, "HIGH": high, "TURNS": turns, "BLOCK": config.block}
-    made |= {"LANES": config.lanes, "FAR": far or rows * columns >= 2**31, "CHAINED": p.device.pdl}
+    made |= {"LANES": config.lanes, "FAR": far or rows * columns >= 2**31, "PDL": p.device.pdl}
     return [Launch(_add, _grid(p, config), {**args, **sizes, **made}, config.warps, pdl=p.device.pdl)]

@@ -150,7 +150,7 @@ def launches(product: Product, config: Config, pdl: bool) -> list[Launch]:
     made = [Launch(kernel=kernel, grid=(p.blocks,), args=args, warps=4)]
     shared = {
         "parts": "parts", "out": product.out, "ldo": ldo, "zo": zo, "M": m, "N": n, "whole": p.whole, "streamed": p.streamed,
-        "group": config.GROUP, **after, "CHAINED": pdl,
+        "group": config.GROUP, **after, "PDL": pdl,
     }
     if product.scales == "blocks":
         shared |= {"scale_a": None, "scale_b": None}

@@ -30,7 +30,7 @@ def _narrow(p: Problem) -> list[tuple[str, str]]:
     """16 bits: the kernel whose model predicts the shortest time. Of loads of 2 bytes by threads the latency is hard to predict."""
     order = [
         ("matmul__gluon_sm90", "TMA and wgmma"), ("matmul__triton", "any stride, address and size"),
-        ("matmul__few__cuda_sm90", "few tiles, in one launch"), ("matmul__multicast__cuda_sm90", "clusters share tiles"),
+        ("matmul__few__cuda_sm90", "few tiles, in one launch"), ("matmul__multicast__cuda_sm90", "clusters share what they load"),
         ("matmul__copied__gluon_sm90", "an operand is copied, for TMA to read it"), CUBLAS,
     ]
     if p.device.arch < 90:
@@ -39,12 +39,15 @@ def _narrow(p: Problem) -> list[tuple[str, str]]:
     from rooftop.kernels.gemm import matmul__copied__gluon_sm90 as copied
     from rooftop.kernels.gemm import matmul__few__cuda_sm90 as few
     from rooftop.kernels.gemm import matmul__gluon_sm90 as persistent
+    from rooftop.kernels.gemm import matmul__multicast__cuda_sm90 as sharing
     from rooftop.kernels.gemm import matmul__triton as threads
 
     times: dict[str, tuple[float, str]] = {}
     if readable(p["a"]) is None and readable(p["b"]) is None:
         if persistent.supports(p) is None:
             times["matmul__gluon_sm90"] = (SURER * persistent.predicted(p), "TMA and wgmma")
+        if sharing.supports(p) is None:
+            times["matmul__multicast__cuda_sm90"] = (sharing.predicted(p), "clusters share what they load")
     else:
         times["matmul__triton"] = (THREADS * threads.seconds(p, threads.choose(p)), "threads that load 2 bytes at a time")
         if copied.supports(p) is None:

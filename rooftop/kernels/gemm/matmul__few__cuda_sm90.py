@@ -20,7 +20,7 @@ from rooftop.kernels.gemm import _model
 from rooftop.ops.matmul import ACTIVATIONS
 
 BK, LINE = 64, 128  # k of a slice, and its bytes
-ANY, ACROSS = 1, 2  # modes of an operand, as in the kernel
+ANY, ACROSS = 1, 2  # modes of an operand, as in the kernels
 WIDTHS = (8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 192, 256)
 MOST_FETCHED = 128  # of WIDTHS where threads load an operand: they hold two slices in registers
 SPLITS = (1, 2, 4, 8)  # blocks of a cluster; 8 are portable
@@ -73,15 +73,15 @@ class Facts:
     resident: tuple[int, ...]
 
 
-def _across(name: str, meta: Meta) -> bool:
+def lies_across(name: str, meta: Meta) -> bool:
     """Whether the operand lies along M or N, not along K."""
     near, far = (-1, -2) if name == "a" else (-2, -1)
     return (meta.strides[near] != 1 and meta.shape[near] > 1) or (meta.strides[far] == 1 and meta.shape[far] > 1 and meta.shape[near] == 1)
 
 
-def _map(name: str, meta: Meta, lines: int) -> TensorMap:
+def boxes(name: str, meta: Meta, lines: int) -> TensorMap:
     """Boxes of `lines` rows by 64 of K, or ACROSS of `lines` of K by 64 rows."""
-    across = _across(name, meta)
+    across = lies_across(name, meta)
     order = (0, 1) if (name == "a") != across else (1, 0)
     shape, strides = tuple(meta.shape[i] for i in order), (meta.strides[order[0]], 1)
     if shape[0] == 1:
@@ -89,20 +89,20 @@ def _map(name: str, meta: Meta, lines: int) -> TensorMap:
     return TensorMap(name, (lines, 64), swizzle=128, shape=shape, strides=strides)
 
 
-def _mode(name: str, meta: Meta) -> int:
-    return ACROSS * _across(name, meta) + ANY * (tensor_maps.refused(_map(name, meta, 64), meta) is not None)
+def mode_of(name: str, meta: Meta) -> int:
+    return ACROSS * lies_across(name, meta) + ANY * (tensor_maps.refused(boxes(name, meta, 64), meta) is not None)
 
 
-def _line(name: str, meta: Meta) -> int:
+def line_of(name: str, meta: Meta) -> int:
     """Elements from a line to the next: from a row of k to the next where the operand lies across, else along M or N."""
-    return meta.strides[-2 if (name == "a") != _across(name, meta) else -1]
+    return meta.strides[-2 if (name == "a") != lies_across(name, meta) else -1]
 
 
 def _facts(p: Problem) -> Facts:
     a, b = p["a"], p["b"]
     return Facts(
-        a.shape[0], b.shape[1], a.shape[1], (_mode("a", a), _mode("b", b)),
-        (_line("a", a) * a.itemsize % LINE != 0, _line("b", b) * b.itemsize % LINE != 0), tuple(p.device.resident(s) for s in SPLITS),
+        a.shape[0], b.shape[1], a.shape[1], (mode_of("a", a), mode_of("b", b)),
+        (line_of("a", a) * a.itemsize % LINE != 0, line_of("b", b) * b.itemsize % LINE != 0), tuple(p.device.resident(s) for s in SPLITS),
     )
 
 
@@ -205,7 +205,7 @@ def predicted(p: Problem) -> float | None:
         return None
     if min(*a.shape, b.shape[-1]) < FITTED:
         return None
-    if len(a.shape) != 2 or _across("a", a) or -(-a.shape[0] // 128) * -(-b.shape[1] // 128) > FEW * p.device.sms:
+    if len(a.shape) != 2 or lies_across("a", a) or -(-a.shape[0] // 128) * -(-b.shape[1] // 128) > FEW * p.device.sms:
         return None
     return _ranked(_facts(p))[0][0]
 
@@ -251,9 +251,9 @@ def launches(p: Problem, config: Mapping[str, Any], head: Head) -> list[Launch]:
     args: dict[str, tuple[str, Any]] = {"R": ("i32", r), "C": ("i32", columns), "K": ("i32", f.k), "splits": ("i32", c.SPLIT)}
     args["stages"] = ("i32", c.STAGES)
     for side, name, mode, rows in (("x", x, x_mode, 64 * c.GROUPS), ("y", y, y_mode, c.WIDE)):
-        args[f"{side}_map"] = ("i32", 0) if mode & ANY else ("map", _map(name, p[name], BK if mode & ACROSS else rows))
+        args[f"{side}_map"] = ("i32", 0) if mode & ANY else ("map", boxes(name, p[name], BK if mode & ACROSS else rows))
     for side, name in (("x", x), ("y", y)):
-        args |= {side: ("ptr", name), f"ld{side}": ("i64", _line(name, p[name]))}
+        args |= {side: ("ptr", name), f"ld{side}": ("i64", line_of(name, p[name]))}
     args |= {"out": ("ptr", "out"), "ldo": ("i64", p["out"].strides[0])}
     args |= {"alpha": ("f32", float(p.option("alpha"))), "beta": ("f32", float(p.option("beta")))}
     for name in ("c", "bias", "gate", "residual"):

@@ -1,18 +1,23 @@
 /* rooftop
-idea    = """Two blocks of a cluster compute 256 x 256. Each loads its own 128 rows of a and half of the 256 columns of b, and TMA \
-  multicast writes that half into the shared memory of both. A block reads 32 KiB from L2 per slice instead of 48. Persistent and \
-  warp-specialised: one producer warp, two consumer warp groups of 64 rows each; results are stored by TMA, 64 columns at a time."""
-limit   = """predicted: the card's power, as without multicast. Multicast saves traffic between L2 and the multiprocessors, and a tile of \
-  128 x 256 does not saturate it"""
+idea    = """The blocks of a cluster compute neighbouring tiles, CM down and CN across. Blocks of the same rows need the same rows of a, blocks \
+  of the same columns the same columns of b: each loads its share of both, and TMA multicast writes it into the shared memory of all that \
+  need it. With 2 x 1 a tile of 128 x 256 reads 32 KiB from L2 a slice instead of 48. A tile is 128 rows by any multiple of 64 columns up \
+  to 256, so that tiles fill waves. Persistent and warp-specialised: one producer warp, two consumer warp groups of 64 rows each; results \
+  are stored by TMA, 64 columns at a time."""
+limit   = """predicted: the card's power where rows are multiples of 128 bytes apart; a tile of 128 x 256 does not saturate the L2 there. Rows \
+  that are not cost TMA two cache lines a row of a box, so that L2 is the limit without multicast"""
 arch    = 90
 dtypes  = ["f16", "bf16"]
 args    = ["a: T[M, K]", "b: T[K, N]", "out: T[M, N]"]
-python  = ["supports", "choose", "configs", "launches"]
+python  = ["supports", "choose", "configs", "launches", "explains", "for_any_rows"]
 demands = { has = ["HGMMA", "UTMALDG.2D.MULTICAST", "UTMASTG"], spills = 0 }
 
 [config]
-stages = 4
-group  = 8
+BN     = 256
+CM     = 2
+CN     = 1
+STAGES = 4
+GROUP  = 8
 */
 #include "wgmma.cuh"
 
@@ -68,41 +73,64 @@ __device__ inline unsigned rounded(float low, float high) {
     return pair;
 }
 
-/// out [M, N] = a b, both along K. a_map: boxes of 128 rows of a by 64 of K; b_map: boxes of 128 columns of b by 64; out_map: boxes of 64
-/// rows by 64 columns. All swizzled by 128 bytes. tall: pairs of tiles along M, across: tiles along N; `group` rows of pairs are processed
-/// down first, so that concurrent tiles share operands in L2.
-template <typename T, int STAGES>
+/// How an operand lies: along K, or ACROSS (its rows run along M or N).
+constexpr int ACROSS = 2, LINE = 128;  // LINE: bytes of 64 elements
+
+/// out [M, N] = a b. a_map, b_map: boxes of a block's share of rows by 64 of K, or ACROSS of 64 of K by 64 rows; out_map: boxes of 64 rows by
+/// 64 columns. All swizzled by 128 bytes. tall, across: clusters along M and N; `group` rows of clusters are processed down first, so that
+/// concurrent tiles share operands in L2. Block i + j CM of a cluster computes row i, column j of its tiles.
+template <typename T, int BN, int CM, int CN, int A, int B, int STAGES>
 __global__ void __launch_bounds__(288, 1)
 hgemm(int slices, int tall, int across, int group, const __grid_constant__ CUtensorMap a_map, const __grid_constant__ CUtensorMap b_map,
       const __grid_constant__ CUtensorMap out_map) {
-    constexpr int A = 128 * 128, B = 256 * 128, HALF = B / 2, STAGE = A + B, PIECE = 64 * 128;
+    constexpr int BM = 128, A_BYTES = BM * LINE, STAGE = A_BYTES + BN * LINE, PIECE = 64 * LINE, PEERS = CM + CN - 1;
     extern __shared__ __align__(1024) unsigned char shared[];
     __shared__ __align__(8) unsigned long long barriers[2 * STAGES];
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const unsigned base = shared_address(shared), full = shared_address(barriers), empty = full + 8 * STAGES, rank = cluster_rank();
+    const int i = rank % CM, j = rank / CM;
     if (threadIdx.x == 0) {
-        for (int i = 0; i < STAGES; ++i) barrier_init(full + 8 * i, 1), barrier_init(empty + 8 * i, 4);  // empty: two groups of each block
+        // empty: two groups of each block that reads what this one loads
+        for (int s = 0; s < STAGES; ++s) barrier_init(full + 8 * s, 1), barrier_init(empty + 8 * s, 2 * PEERS);
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     }
     cluster_sync();
-    const int pairs = tall * across, clusters = gridDim.x / 2;
-    const auto place = [&](int pair, int& m, int& n) {
-        const int each = group * across, first = pair / each * group, rows = min(group, tall - first), within = pair % each;
-        m = (first + within % rows) * 256 + static_cast<int>(rank) * 128, n = within / rows * 256;
+    const int places = tall * across, clusters = gridDim.x / (CM * CN);
+    const auto place = [&](int at, int& m, int& n) {
+        const int each = group * across, first = at / each * group, rows = min(group, tall - first), within = at % each;
+        m = ((first + within % rows) * CM + i) * BM, n = (within / rows * CN + j) * BN;
     };
     if (warp == 8) {
         if (lane == 0) {
             prefetch_map(a_map), prefetch_map(b_map), prefetch_map(out_map);
+            const unsigned short to_row = CN == 1 ? 1 << i : 1 << i | 1 << (i + CM), to_column = ((1 << CM) - 1) << (j * CM);
             int stage = 0, parity = 1;
-            for (int pair = blockIdx.x / 2; pair < pairs; pair += clusters) {
+            for (int at = blockIdx.x / (CM * CN); at < places; at += clusters) {
                 int m, n;
-                place(pair, m, n);
+                place(at, m, n);
                 for (int slice = 0; slice < slices; ++slice) {
-                    const unsigned bar = full + 8 * stage, a = base + stage * STAGE, b = a + A;
-                    barrier_wait(empty + 8 * stage, parity);  // wait until the stage is free in both blocks
+                    const unsigned bar = full + 8 * stage, a = base + stage * STAGE, b = a + A_BYTES;
+                    barrier_wait(empty + 8 * stage, parity);  // the stage is free in all blocks that this one writes to
                     barrier_expect(bar, STAGE);
-                    copy_box(a, a_map, bar, slice * 64, m);
-                    copy_box_to(3, b + rank * HALF, b_map, bar, slice * 64, n + static_cast<int>(rank) * 128);
+                    const auto copy = [&](unsigned short mask, bool alone, unsigned to, const CUtensorMap& map, int x, int y) {
+                        if (alone) copy_box(to, map, bar, x, y);
+                        else copy_box_to(mask, to, map, bar, x, y);
+                    };
+                    if constexpr (A == ACROSS) {
+#pragma unroll
+                        for (int q = j * (2 / CN); q < (j + 1) * (2 / CN); ++q) copy(to_row, CN == 1, a + q * PIECE, a_map, m + q * 64, slice * 64);
+                    } else {
+                        constexpr int SHARE = BM / CN;
+                        copy(to_row, CN == 1, a + j * SHARE * LINE, a_map, slice * 64, m + j * SHARE);
+                    }
+                    if constexpr (B == ACROSS) {
+                        constexpr int SHARE = BN / 64 / CM;
+#pragma unroll
+                        for (int q = i * SHARE; q < (i + 1) * SHARE; ++q) copy(to_column, CM == 1, b + q * PIECE, b_map, n + q * 64, slice * 64);
+                    } else {
+                        constexpr int SHARE = BN / CM;
+                        copy(to_column, CM == 1, b + i * SHARE * LINE, b_map, slice * 64, n + i * SHARE);
+                    }
                     if (++stage == STAGES) stage = 0, parity ^= 1;
                 }
             }
@@ -110,47 +138,51 @@ hgemm(int slices, int tall, int across, int group, const __grid_constant__ CUten
         __syncwarp();
     } else {
         const int group_of = warp / 4, quarter = warp % 4;
-        const bool first_warp = quarter == 0 && lane == 0;
+        const bool first_warp = quarter == 0 && lane == 0, releases = quarter == 0 && lane < PEERS;
+        // lane l releases a stage in block l of the column, then in the other blocks of the row
+        const int across_of = lane - CM + (lane - CM >= j), peer = lane < CM ? lane + j * CM : i + across_of * CM;
         const unsigned staging = base + STAGES * STAGE + group_of * 2 * PIECE;
         // stmatrix: lane l gives the address of row l % 8 + 8 (l / 8 % 2) of the 16 rows of its warp, and of the left (l < 16) or right 16
         // bytes of 32; the swizzle puts 16 bytes at their index xor row % 8.
-        const unsigned line = (quarter * 16 + lane % 16) * 128, chunk = lane / 16, turn = lane % 8;
+        const unsigned line = (quarter * 16 + lane % 16) * LINE, chunk = lane / 16, turn = lane % 8;
         int stage = 0, parity = 0;
-        for (int pair = blockIdx.x / 2; pair < pairs; pair += clusters) {
+        for (int at = blockIdx.x / (CM * CN); at < places; at += clusters) {
             int m, n;
-            place(pair, m, n);
-            float sum[128];
+            place(at, m, n);
+            float sum[BN / 2];
 #pragma unroll
-            for (int i = 0; i < 128; ++i) sum[i] = 0.f;
+            for (int s = 0; s < BN / 2; ++s) sum[s] = 0.f;
             int before = -1;  // the stage whose wgmma are in flight
 #pragma unroll 1
             for (int slice = 0; slice < slices; ++slice) {
                 barrier_wait(full + 8 * stage, parity);
-                const unsigned at = base + stage * STAGE;
-                const unsigned long long a = rows_along_k<128>(at + group_of * (A / 2)), b = rows_along_k<128>(at + A);
+                const unsigned of_a = base + stage * STAGE + group_of * PIECE, of_b = base + stage * STAGE + A_BYTES;
                 products_begin();
 #pragma unroll
-                for (int k = 0; k < 4; ++k) product<T, 0, 0>(sum, a + 2 * k, b + 2 * k);  // 16 columns of K are 32 bytes
+                for (int k = 0; k < 4; ++k) {  // 16 of K are 32 bytes, or 16 lines
+                    const unsigned long long a = A == ACROSS ? operand(of_a + k * 16 * LINE, PIECE, 1024) : rows_along_k<128>(of_a) + 2 * k;
+                    const unsigned long long b = B == ACROSS ? operand(of_b + k * 16 * LINE, PIECE, 1024) : rows_along_k<128>(of_b) + 2 * k;
+                    product<T, A / ACROSS, B / ACROSS>(sum, a, b);
+                }
                 products_commit();
                 products_wait<1>();
-                if (before >= 0 && quarter == 0 && lane < 2) barrier_arrive_at(empty + 8 * before, lane);
+                if (before >= 0 && releases) barrier_arrive_at(empty + 8 * before, peer);
                 before = stage;
                 if (++stage == STAGES) stage = 0, parity ^= 1;
             }
             products_wait<0>();
-            if (quarter == 0 && lane < 2) barrier_arrive_at(empty + 8 * before, lane);
+            if (releases) barrier_arrive_at(empty + 8 * before, peer);
 #pragma unroll
-            for (int piece = 0; piece < 4; ++piece) {
+            for (int piece = 0; piece < BN / 64; ++piece) {
                 const unsigned to = staging + piece % 2 * PIECE;
                 if (first_warp) stores_read<1>();
                 asm volatile("bar.sync %0, 128;" ::"r"(1 + group_of) : "memory");
 #pragma unroll
-                for (int j = 0; j < 4; ++j) {
+                for (int q = 0; q < 4; ++q) {
                     // two 8 x 8 above, two below: rows g and g + 8 of columns 0-7, then of columns 8-15
-                    const float* s = sum + piece * 32 + j * 8;
-                    store_matrices(to + line + ((2 * j + chunk) ^ turn) * 16, rounded<T>(s[0], s[1]), rounded<T>(s[2], s[3]),
-                        rounded<T>(s[4], s[5]),
-                                   rounded<T>(s[6], s[7]));
+                    const float* s = sum + piece * 32 + q * 8;
+                    store_matrices(to + line + ((2 * q + chunk) ^ turn) * 16, rounded<T>(s[0], s[1]), rounded<T>(s[2], s[3]),
+                        rounded<T>(s[4], s[5]), rounded<T>(s[6], s[7]));
                 }
                 before_tma();
                 asm volatile("bar.sync %0, 128;" ::"r"(1 + group_of) : "memory");
@@ -160,5 +192,5 @@ hgemm(int slices, int tall, int across, int group, const __grid_constant__ CUten
         if (first_warp) stores_done();
         __syncwarp();
     }
-    cluster_sync();  // a block may not exit while its neighbour still writes into its shared memory or arrives at its barriers
+    cluster_sync();  // a block may not exit while another still writes into its shared memory or arrives at its barriers
 }

@@ -1,27 +1,57 @@
-"""Which products matmul__multicast__cuda_sm90.cu supports, and its launch."""
+"""The config of matmul__multicast__cuda_sm90.cu: clusters whose blocks share what they load.
+
+The model is _model.py's, with two rates for what a block brings: the share that it asks of the L2, slower where rows are no multiple of 128
+bytes apart, and all that arrives in its shared memory. Fitted on an H200 to results/h200/product_clusters.json."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from rooftop.core import tensor_maps
-from rooftop.core.spec import DTYPES, Launch, Problem, TensorMap
+from rooftop.core.head import Head
+from rooftop.core.spec import DTYPES, Launch, Problem, TensorMap, instance
+from rooftop.kernels.gemm import _model
+from rooftop.kernels.gemm.matmul__few__cuda_sm90 import ACROSS, ANY, BK, LINE, boxes, line_of, mode_of
 
-TILE = 48 * 1024  # bytes of a slice of a and b
-STAGING = 32 * 1024  # staging of the result
+BM = 128  # rows of a tile
+WIDTHS = (256, 192, 128, 64)  # columns
+CLUSTERS = ((2, 1), (1, 2), (2, 2))  # blocks down and across
+STAGING = 32 * 1024  # bytes of the result on its way out
+STRADDLING = 34.0  # bytes a cycle that a block asks of the L2 where rows are no multiple of 128 bytes apart
+FILLED = 3.7  # cycles that TMA takes to fill a row outside the tensor with zeros
+HANDSHAKE = 55.0  # cycles of a slice besides
+FIELDS = ("BN", "CM", "CN", "STAGES", "GROUP")
+Row = tuple[float, int, int, int, int, int]  # predicted seconds and the fields, STAGES and GROUP negative: of equals the most
 
 
-def _maps(p: Problem) -> dict[str, TensorMap]:
-    b = p["b"]
-    pitch = b.strides[1] if b.shape[1] > 1 else -(-b.shape[0] // 8) * 8
-    return {
-        "a": TensorMap("a", (128, 64), swizzle=128),
-        "b": TensorMap("b", (128, 64), swizzle=128, shape=(b.shape[1], b.shape[0]), strides=(pitch, 1)),
-        "out": TensorMap("out", (64, 64), swizzle=128),
-    }
+@dataclass(frozen=True)
+class Facts:
+    """out [m, n]; modes of a and b; straddles: rows are no multiple of 128 bytes apart; resident: clusters of 2 and 4 blocks."""
+
+    m: int
+    n: int
+    k: int
+    modes: tuple[int, int]
+    straddles: tuple[bool, bool]
+    resident: tuple[int, int]
 
 
-def supports(p: Problem, head: Any) -> str | None:
+def _facts(p: Problem) -> Facts:
+    a, b = p["a"], p["b"]
+    return Facts(
+        a.shape[0], b.shape[1], a.shape[1], (mode_of("a", a), mode_of("b", b)),
+        (line_of("a", a) * a.itemsize % LINE != 0, line_of("b", b) * b.itemsize % LINE != 0), (p.device.resident(2), p.device.resident(4)),
+    )
+
+
+def _out_map() -> TensorMap:
+    return TensorMap("out", (64, 64), swizzle=128)
+
+
+def supports(p: Problem, head: Head | None = None) -> str | None:
     a, b, out = p["a"], p["b"], p["out"]
     if len(a.shape) != 2 or out.dtype != a.dtype:
         return "takes one product whose result has the dtype of its operands"
@@ -31,33 +61,98 @@ def supports(p: Problem, head: Any) -> str | None:
         return "M, N and K must be at least 1"
     if max(*a.shape, *b.shape) >= 2**31 - 512:
         return "takes fewer than 2^31 rows and columns"
-    if b.strides[0] != 1 and b.shape[0] > 1:
-        return "the elements of a column of b must be neighbours"
-    for name, made in _maps(p).items():
-        if reason := tensor_maps.refused(made, p[name]):
-            return f"TMA does not copy {name}: {reason}"
+    for name in ("a", "b"):
+        meta = p[name]
+        if all(meta.strides[i] != 1 and meta.shape[i] > 1 for i in (-1, -2)):
+            return f"rows or columns of {name} must be neighbours in memory"
+        if mode_of(name, meta) & ANY:
+            return f"TMA does not copy {name}: {tensor_maps.refused(boxes(name, meta, 64), meta)}"
+    if reason := tensor_maps.refused(_out_map(), out):
+        return f"TMA does not copy out: {reason}"
     return tensor_maps.not_copied(out, stored=True)
 
 
-def choose(p: Problem, head: Any) -> dict[str, Any]:
-    return {"stages": 4, "group": 8}
+def _shared(wide: int) -> tuple[int, int]:
+    """Stages that fit, and the shared memory of all."""
+    slice_bytes = (BM + wide) * LINE
+    stages = min(8, (_model.SHARED - 2048 - STAGING) // slice_bytes)
+    return stages, stages * slice_bytes + STAGING
 
 
-def configs(p: Problem, head: Any) -> list[dict[str, Any]]:
-    return [{"stages": stages, "group": group} for stages in (4, 3) for group in (8, 4, 16)]
+def _seconds(f: Facts, wide: int, down: int, beside: int) -> float:
+    tall, across = -(-f.m // (BM * down)), -(-f.n // (wide * beside))
+    resident = f.resident[1 if down * beside == 4 else 0]
+    turns, slices = -(-tall * across // resident), -(-f.k // BK)
+    a_rate, b_rate = (STRADDLING if cut else _model.FROM_L2 for cut in f.straddles)
+    asked = LINE * (BM / beside / a_rate + wide / down / b_rate)
+    least = max(BM * wide * BK / _model.FMAS, LINE * (BM + 2 * wide) / _model.SHARED_RATE, LINE * (BM + wide) / _model.FROM_L2)
+    step = max(least, asked)
+    # in the last row and column of tiles TMA also fills with zeros what lies outside
+    below = max(least, asked + FILLED * min(BM, tall * down * BM - f.m) / beside) - step
+    right = max(least, asked + FILLED * min(wide, across * beside * wide - f.n) / down) - step
+    clocks = _model.START + turns * (slices * (step + HANDSHAKE + below / tall + right / across) + _model.EPILOGUE + BM * wide * 2 / 64)
+    moved = 2.0 * (f.m * f.k + f.k * f.n + f.m * f.n)
+    blocks = min(tall * across, resident) * down * beside
+    return max(clocks / _model.CLOCK, moved / min(_model.MEMORY, blocks * _model.ONE))
 
 
-def launches(p: Problem, config: Any, head: Any) -> list[Launch]:
-    (m, k), n = p["a"].shape, p["b"].shape[1]
-    tall, across = -(-m // 256), -(-n // 256)
-    maps = _maps(p)
-    args: dict[str, Any] = {
-        "slices": -(-k // 64), "tall": tall, "across": across, "group": config["group"], "a_map": maps["a"], "b_map": maps["b"],
-        "out_map": maps["out"],
-    }
+@lru_cache(maxsize=256)
+def _ranked(f: Facts) -> tuple[Row, ...]:
+    found = []
+    for wide in WIDTHS:
+        stages, _ = _shared(wide)
+        group = max(1, round((f.resident[0] * 2 * BM * wide) ** 0.5 / BM))
+        for down, beside in CLUSTERS:
+            if f.modes[1] & ACROSS and wide // 64 % down:
+                continue  # a share is whole boxes of 64 columns
+            found.append((_seconds(f, wide, down, beside), -wide, down * beside, beside, -stages, -max(1, group // down)))
+    return tuple(sorted(found))
+
+
+def _fields(row: Row) -> dict[str, int]:
+    _, wide, blocks, beside, stages, group = row
+    return dict(zip(FIELDS, (-wide, blocks // beside, beside, -stages, -group), strict=True))
+
+
+def predicted(p: Problem) -> float:
+    """Seconds of the config that it chooses."""
+    return _ranked(_facts(p))[0][0]
+
+
+def choose(p: Problem, head: Head | None = None) -> Mapping[str, Any]:
+    return _fields(_ranked(_facts(p))[0])
+
+
+def configs(p: Problem, head: Head) -> list[Mapping[str, Any]]:
+    return [_fields(row) for row in _ranked(_facts(p))]
+
+
+def for_any_rows(p: Problem, head: Head) -> str:
+    return "matmul__gluon_sm90 multiplies in that mode"
+
+
+def launches(p: Problem, config: Mapping[str, Any], head: Head) -> list[Launch]:
+    f = _facts(p)
+    wide, down, beside = config["BN"], config["CM"], config["CN"]
+    tall, across = -(-f.m // (BM * down)), -(-f.n // (wide * beside))
+    args: dict[str, Any] = {"slices": -(-f.k // BK), "tall": tall, "across": across, "group": config["GROUP"]}
+    for name, mode, rows in (("a", f.modes[0], BM // beside), ("b", f.modes[1], wide // down)):
+        args[f"{name}_map"] = boxes(name, p[name], BK if mode & ACROSS else rows)
+    args["out_map"] = _out_map()
+    kernel = instance("hgemm", DTYPES[p["a"].dtype].cuda, wide, down, beside, *f.modes, config["STAGES"])
+    blocks = down * beside
     return [
         Launch(
-            f"hgemm<{DTYPES[p['a'].dtype].cuda}, {config['stages']}>", (2 * min(p.device.resident(2), tall * across),), args,
-            types=("i32",) * 4 + ("map",) * 3, block=(288,), cluster=(2,), shared=config["stages"] * TILE + STAGING,
+            kernel, (blocks * min(p.device.resident(blocks), tall * across),), args, types=("i32",) * 4 + ("map",) * 3, block=(288,),
+            cluster=(blocks,), shared=config["STAGES"] * (BM + wide) * LINE + STAGING,
         )
     ]
+
+
+def explains(p: Problem, config: Mapping[str, Any], head: Head) -> str:
+    f = _facts(p)
+    wide, down, beside = config["BN"], config["CM"], config["CN"]
+    return (
+        f"tile {BM} x {wide}, {config['STAGES']} slices of {BK} of K in flight; clusters of {down} x {beside} tiles share what they load; "
+        f"predicted {_seconds(f, wide, down, beside) * 1e6:.1f} µs"
+    )

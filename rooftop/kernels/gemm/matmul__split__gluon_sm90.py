@@ -285,7 +285,7 @@ def launches(p: Problem, config: Config) -> list[Launch]:
         early = p.device.pdl
         args = {
             **after, "parts": "pieces", "out": "out", "scale_a": None, "scale_b": None, "ROWS": rows, "SWAP": False, "SHORT": False,
-            "RAW": False, "SCALES": 0, "CHAINED": early,
+            "RAW": False, "SCALES": 0, "PDL": early,
         }
         made.append(Launch(kernel=gemm_epilogue.add_split, grid=(plan.streamed, config.BM // rows), args=args, warps=4, pdl=early))
     return made

@@ -200,7 +200,7 @@ def launches(p: Problem, config: Config) -> list[Launch]:
         rows, early = max(1, min(config.BM, 1024 // config.BN)), p.device.pdl
         more = {
             **after, "whole": 0, "streamed": tiles, "scale_a": None, "scale_b": None, "ROWS": rows, "SWAP": False, "RAW": False,
-            "SCALES": 0, "CHAINED": early,
+            "SCALES": 0, "PDL": early,
         }
         made.append(Launch(kernel=gemm_epilogue.add_split, grid=(tiles, config.BM // rows), args=more, warps=4, pdl=early))
     return made

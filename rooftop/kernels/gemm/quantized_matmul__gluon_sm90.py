@@ -198,9 +198,9 @@ def _product(x_desc, codes_desc, high_desc, out_desc, parts, scale, zero, x_scal
 
 
 @triton.jit(do_not_specialize=("count", "N"))
-def _add_parts(parts, bias, out, count, N, SPLIT: tl.constexpr, BLOCK: tl.constexpr, CHAINED: tl.constexpr):  # type: ignore[no-untyped-def]
+def _add_parts(parts, bias, out, count, N, SPLIT: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr):  # type: ignore[no-untyped-def]
     """The reduction of split-K, in the order of K, and the bias."""
-    if CHAINED:
+    if PDL:
         gdc_wait()
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     there = at < count
@@ -260,7 +260,7 @@ def launches(p: Problem, config: Config) -> list[Launch]:
     made = [Launch(kernel=_product, grid=(min(tiles * count, p.device.sms),), args=args, warps=4)]
     if count > 1:
         shared = {
-            "parts": "parts", "bias": bias, "out": "out", "count": m * n, "N": n, "SPLIT": count, "BLOCK": 1024, "CHAINED": p.device.pdl
+            "parts": "parts", "bias": bias, "out": "out", "count": m * n, "N": n, "SPLIT": count, "BLOCK": 1024, "PDL": p.device.pdl
         }
         made.append(Launch(kernel=_add_parts, grid=(-(-m * n // 1024),), args=shared, warps=4, pdl=p.device.pdl))
     return made

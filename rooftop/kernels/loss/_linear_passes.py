@@ -11,7 +11,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from rooftop.kernels.loss._linear_rows import _loss, _moved, _picked, _slopes, _statistics, entropy_terms
+from rooftop.kernels.loss._linear_rows import _loss, _moved, _picked, _replace_row, _slopes, _statistics, entropy_terms
 from rooftop.kernels.loss._logits import exp
 
 
@@ -65,7 +65,7 @@ def slice_statistics(z, bias, target, state, zo, zs, columns, first, start, igno
 @triton.jit
 def whole_rows(z, bias, target, state, losses, divisor, zo, zs, columns, row0, ignore, smoothing, scale, cap,
                SMOOTH: tl.constexpr, CAP: tl.constexpr, COLUMNS: tl.constexpr, STAGES: tl.constexpr,
-               factor=None):  # type: ignore[no-untyped-def]
+               RAGGED: tl.constexpr = False, factor=None):  # type: ignore[no-untyped-def]
     """One whole row of logits, read for its loss and, while it is still in the L2, again for its gradient, which replaces the logits. The
     chunk's row 0 is token `row0`."""
     row = row0 + tl.program_id(0).to(tl.int64)
@@ -96,16 +96,7 @@ def whole_rows(z, bias, target, state, losses, divisor, zo, zs, columns, row0, i
         evenly = smoothing / columns
         g = tl.where(known, 1.0 / tl.load(divisor), float("nan"))
         tl.debug_barrier()  # all threads have read the row for its statistics before any thread writes
-        for k in tl.range(0, tl.cdiv(columns, 4 * COLUMNS), num_stages=STAGES):
-            at = k * (4 * COLUMNS) + step
-            a = _slopes(z, bias, at, columns, t, most, each, evenly, smoothing, g, factor, cap, CAP)
-            b = _slopes(z, bias, at + COLUMNS, columns, t, most, each, evenly, smoothing, g, factor, cap, CAP)
-            c = _slopes(z, bias, at + 2 * COLUMNS, columns, t, most, each, evenly, smoothing, g, factor, cap, CAP)
-            d = _slopes(z, bias, at + 3 * COLUMNS, columns, t, most, each, evenly, smoothing, g, factor, cap, CAP)
-            tl.store(z + at, a.to(z.dtype.element_ty), at < columns)
-            tl.store(z + (at + COLUMNS), b.to(z.dtype.element_ty), at + COLUMNS < columns)
-            tl.store(z + (at + 2 * COLUMNS), c.to(z.dtype.element_ty), at + 2 * COLUMNS < columns)
-            tl.store(z + (at + 3 * COLUMNS), d.to(z.dtype.element_ty), at + 3 * COLUMNS < columns)
+        _replace_row(z, bias, columns, t, most, each, evenly, smoothing, g, factor, cap, CAP, COLUMNS, STAGES, RAGGED)
 
 
 @triton.jit(do_not_specialize=["R"])

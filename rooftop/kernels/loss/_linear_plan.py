@@ -24,6 +24,12 @@ def padded(columns: int) -> int:
     return -(-columns // 64) * 64
 
 
+def in_one_chunk(weight: int) -> int:
+    """Bytes of the logits of all tokens up to which memory="fast" has one chunk; weight: bytes of dW. It is what several chunks take: dW in
+    float32, which they are summed in, and SPARE."""
+    return 2 * weight + max(weight // 10, SPARE)
+
+
 def in_tiles(extent: int) -> int:
     """The largest multiple of a tile that is at most `extent`; below a tile, of 64."""
     step = TILE if extent >= TILE else 64
@@ -115,6 +121,11 @@ def total(p: Problem, losses: str) -> Launch:
     return Launch(
         total_loss, (1,), {"losses": losses, "divisor": "divisor", "loss": "loss", "R": rows, "BLOCK": block}, max(4, block // 256)
     )
+
+
+def ragged(columns: int) -> dict[str, bool]:
+    """For rows of no multiple of 16: `_replace_row` of _linear_rows.py masks the last columns alone."""
+    return {"RAGGED": True} if columns % 16 else {}
 
 
 def row_shape(columns: int, itemsize: int, most: int) -> tuple[int, int]:

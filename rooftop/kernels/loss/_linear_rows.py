@@ -17,6 +17,14 @@ INF = tl.constexpr(float("inf"))
 
 
 @triton.jit
+def _write(z, at, last, v, WHOLE: tl.constexpr):  # type: ignore[no-untyped-def]
+    if WHOLE:
+        tl.store(z + at, v.to(z.dtype.element_ty))
+    else:
+        tl.store(z + at, v.to(z.dtype.element_ty), at < last)
+
+
+@triton.jit
 def _logits(z, bias, at, last, factor, cap, CAP: tl.constexpr, WHOLE: tl.constexpr):  # type: ignore[no-untyped-def]
     """Logits of one row in float32; -inf past `last`. WHOLE: none are past it."""
     if WHOLE:
@@ -128,13 +136,19 @@ def _loss(most, sum_, picked, total, classes, smoothing, scale, SMOOTH: tl.const
 @triton.jit
 def _slopes(  # type: ignore[no-untyped-def]
     z, bias, at, last, hit, most, each, evenly, smoothing, g, factor, cap, CAP: tl.constexpr, ENTROPY: tl.constexpr = False, level=0.0,
-    share=0.0
+    share=0.0, WHOLE: tl.constexpr = False
 ):
     """d loss / d (x · wᵀ) of one row's logits at `at`. `each`: the factor of the exponentials; `evenly`: the smoothing term of each class;
-    `hit`: the target's column; `g`: the row's share of the loss. ENTROPY: `level` and `share` as `entropy_terms` gives them."""
-    v = tl.load(z + at, at < last, other=0).to(tl.float32)
-    if bias is not None:
-        v += tl.load(bias + at, at < last, other=0).to(tl.float32)
+    `hit`: the target's column; `g`: the row's share of the loss. ENTROPY: `level` and `share` as `entropy_terms` gives them. WHOLE: none of
+    the logits are past `last`."""
+    if WHOLE:
+        v = tl.load(z + at).to(tl.float32)
+        if bias is not None:
+            v += tl.load(bias + at).to(tl.float32)
+    else:
+        v = tl.load(z + at, at < last, other=0).to(tl.float32)
+        if bias is not None:
+            v += tl.load(bias + at, at < last, other=0).to(tl.float32)
     if factor is not None:
         v = scaled(v, factor)
         g *= factor
@@ -157,6 +171,43 @@ def _slopes(  # type: ignore[no-untyped-def]
         if CAP != 0:
             d *= slope
         return d * g
+
+
+@triton.jit
+def _replace(  # type: ignore[no-untyped-def]
+    z, bias, at, last, hit, most, each, evenly, smoothing, g, factor, cap, CAP: tl.constexpr, COLUMNS: tl.constexpr, WHOLE: tl.constexpr
+):
+    """Replaces 4 · COLUMNS logits of one row, from `at` on, by their gradient."""
+    a = _slopes(z, bias, at, last, hit, most, each, evenly, smoothing, g, factor, cap, CAP, WHOLE=WHOLE)
+    b = _slopes(z, bias, at + COLUMNS, last, hit, most, each, evenly, smoothing, g, factor, cap, CAP, WHOLE=WHOLE)
+    c = _slopes(z, bias, at + 2 * COLUMNS, last, hit, most, each, evenly, smoothing, g, factor, cap, CAP, WHOLE=WHOLE)
+    d = _slopes(z, bias, at + 3 * COLUMNS, last, hit, most, each, evenly, smoothing, g, factor, cap, CAP, WHOLE=WHOLE)
+    _write(z, at, last, a, WHOLE)
+    _write(z, at + COLUMNS, last, b, WHOLE)
+    _write(z, at + 2 * COLUMNS, last, c, WHOLE)
+    _write(z, at + 3 * COLUMNS, last, d, WHOLE)
+
+
+@triton.jit
+def _replace_row(  # type: ignore[no-untyped-def]
+    z, bias, columns, hit, most, each, evenly, smoothing, g, factor, cap, CAP: tl.constexpr, COLUMNS: tl.constexpr, STAGES: tl.constexpr,
+    RAGGED: tl.constexpr
+):
+    """Replaces the logits of one row by their gradient. RAGGED: `columns` is no multiple of 16. A mask then differs within 16 bytes, and
+    masked accesses are by elements, so only the last ones have one."""
+    step = tl.arange(0, COLUMNS)
+    if RAGGED:
+        whole = columns // (4 * COLUMNS)
+        for k in tl.range(0, whole, num_stages=STAGES):
+            at = k * (4 * COLUMNS) + step
+            _replace(z, bias, at, columns, hit, most, each, evenly, smoothing, g, factor, cap, CAP, COLUMNS, True)
+        if whole * (4 * COLUMNS) < columns:
+            at = whole * (4 * COLUMNS) + step
+            _replace(z, bias, at, columns, hit, most, each, evenly, smoothing, g, factor, cap, CAP, COLUMNS, False)
+    else:
+        for k in tl.range(0, tl.cdiv(columns, 4 * COLUMNS), num_stages=STAGES):
+            at = k * (4 * COLUMNS) + step
+            _replace(z, bias, at, columns, hit, most, each, evenly, smoothing, g, factor, cap, CAP, COLUMNS, False)
 
 
 @triton.jit

@@ -1,5 +1,12 @@
 /* rooftop
 ops     = ["cross_entropy", "cross_entropy_bwd"]
+idea    = """Short rows, several per warp: each row is read once, straight into the registers of as many lanes as it has vectors of 16 \
+  bytes, and two shuffle reductions compute its maximum and sum. A block adds the losses of its rows in double; a second launch of one \
+  block adds the sums of the blocks in order."""
+limit   = "the read of the logits; below 4 MiB the second launch"
+args    = ["R: i32", "C: i32", "input: T[R, C]", "xs: i64 = stride(input, 0)", "target: i64[R]"]
+tensors = ["normaliser: f32[R, 2]"]
+demands = { has = ["LDG.E.128"], spills = 0 }
 dtypes  = ["f32", "f16", "bf16"]
 python  = ["supports", "choose", "configs", "scratch", "launches"]
 valid   = "vectors > 0"
@@ -9,16 +16,7 @@ lanes   = 32
 vectors = 0
 rows    = 1
 
-[of.cross_entropy]
-idea    = """Short rows, several per warp: each row is read once, straight into the registers of as many lanes as it has vectors of 16 \
-  bytes, and two shuffle reductions compute its maximum and sum. A block adds the losses of its rows in double; a second launch of one \
-  block adds the sums of the blocks in order."""
-limit   = "the read of the logits; below 4 MiB the second launch"
-args    = ["R: i32", "C: i32", "input: T[R, C]", "xs: i64 = stride(input, 0)", "target: i64[R]"]
-tensors = ["normaliser: f32[R, 2]"]
-demands = { has = ["LDG.E.128"], spills = 0 }
-
-[of.cross_entropy_bwd]
+[bwd]
 idea    = """Each logit is read once and its gradient written once (in place if requested), in vectors of 16 bytes at any alignment of a \
   row. Short rows are processed several per warp, a longer row by as many blocks as it needs, each thread with several vectors in flight. \
   The values shared by a row (shift, sum, target) are loaded while the vectors are in flight."""

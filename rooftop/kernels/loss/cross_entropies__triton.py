@@ -96,12 +96,12 @@ def _loss(most, sum_, picked, total, C, smoothing, scale, SMOOTH: tl.constexpr):
 @triton.jit
 def _rows(x, target, loss, normaliser, divisor, parts, C, xs, share, width, ignore, smoothing, scale, cap,
           SMOOTH: tl.constexpr, CAP: tl.constexpr, EACH: tl.constexpr, WHOLE: tl.constexpr, DEEP: tl.constexpr, COLUMNS: tl.constexpr,
-          STAGES: tl.constexpr, CHAINED: tl.constexpr, FIRST: tl.constexpr):  # type: ignore[no-untyped-def]
+          STAGES: tl.constexpr, PDL: tl.constexpr, FIRST: tl.constexpr):  # type: ignore[no-untyped-def]
     """The loss and normaliser (shift, sum) of one row, DEEP × COLUMNS logits at a time; or, if `parts` is given, maximum, sum and total of
     one of `share` parts of it, `width` columns, written to parts[row, part, 3]. `divisor`: given if the losses are not added. WHOLE: rows
     are whole tiles.
     FIRST: the first of two launches."""
-    if CHAINED:
+    if PDL:
         gdc_wait()
         if FIRST:
             gdc_launch_dependents()
@@ -169,9 +169,9 @@ def _rows(x, target, loss, normaliser, divisor, parts, C, xs, share, width, igno
 @triton.jit(do_not_specialize=["R"])
 def _reduce(found, parts, x, target, normaliser, loss, divisor, R, C, xs, share, ignore, smoothing, scale, cap,
             MEAN: tl.constexpr, SMOOTH: tl.constexpr, CAP: tl.constexpr, BLOCK: tl.constexpr, SHARE: tl.constexpr,
-            CHAINED: tl.constexpr):  # type: ignore[no-untyped-def]
+            PDL: tl.constexpr):  # type: ignore[no-untyped-def]
     """The sum of the rows' losses, with MEAN over the number of rows that count. `parts`: rows are first combined from their parts."""
-    if CHAINED:
+    if PDL:
         gdc_wait()
     total = tl.zeros((BLOCK,), tl.float32)
     count = tl.zeros((BLOCK,), tl.float32)
@@ -224,9 +224,9 @@ def _slope(v, hit, most, each, smoothed, smoothing, cap, CAP: tl.constexpr):  # 
 
 @triton.jit
 def _grad(dloss, x, target, normaliser, divisor, dx, C, blocks, xs, gs, ds, ignore, smoothing, scale, cap,
-          CAP: tl.constexpr, EACH: tl.constexpr, BLOCK: tl.constexpr, CHAINED: tl.constexpr):  # type: ignore[no-untyped-def]
+          CAP: tl.constexpr, EACH: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr):  # type: ignore[no-untyped-def]
     """BLOCK classes of one row. Row strides of x, dloss (0: one for all) and dx in elements. EACH: x and dx have the same alignment."""
-    if CHAINED:
+    if PDL:
         gdc_wait()
     row = (tl.program_id(0) // blocks).to(tl.int64)
     at = (tl.program_id(0) % blocks) * BLOCK + tl.arange(0, BLOCK)
@@ -332,7 +332,7 @@ def scratch(p: Problem, config: Config) -> dict[str, Meta]:
 
 def launches(p: Problem, config: Config) -> list[Launch]:
     options = {"ignore": int(p.option("ignore_index")), "smoothing": float(p.option("label_smoothing"))}
-    options |= {"scale": float(p.option("lse_square_scale")), "cap": float(p.option("softcap")), "CAP": how(p), "CHAINED": p.device.pdl}
+    options |= {"scale": float(p.option("lse_square_scale")), "cap": float(p.option("softcap")), "CAP": how(p), "PDL": p.device.pdl}
     both = {"x": "input", "target": "target", "normaliser": "normaliser", "xs": p["input"].strides[0], "C": p["input"].shape[1], **options}
     return (_backward if _is_backward(p) else _forward)(p, config, both)
 

@@ -30,11 +30,13 @@ from rooftop.kernels.loss._linear_plan import (
     entropy_of,
     evenly,
     gathered,
+    in_one_chunk,
     in_tiles,
     in_waves,
     matrix,
     numbers,
     padded,
+    ragged,
     row_shape,
     sizes,
     sorted_out,
@@ -92,7 +94,7 @@ def choose(p: Problem) -> Config:
         return Config(0, 0 if most >= columns else in_waves(columns, most, rows, p.device.sms))
     each = stride + width  # elements of a row: its logits and its x
     if weight is not None and weight.dtype == p["x"].dtype:
-        if 10 * rows * each <= 21 * columns * width or rows * each * 2 <= SPARE:
+        if rows * each * 2 <= in_one_chunk(columns * width * 2):
             return Config(0, 0)
         inside, aside = min(columns * width // stride, max(columns * width // 11, SPARE // 2) // width), SPARE // (each * 2)
         chunk = evenly(rows, max(64, in_tiles(max(inside, aside))))
@@ -175,7 +177,7 @@ def _by_tokens(p: Problem, config: Config) -> list[Step]:
     }
     same |= {
         "divisor": "divisor", "zs": stride, "columns": columns, "SMOOTH": p.option("label_smoothing") != 0, "CAP": cap_of(p),
-        "COLUMNS": piece
+        "COLUMNS": piece, **ragged(columns)
     }
     found: list[Step] = []
     for first in range(0, rows, each):

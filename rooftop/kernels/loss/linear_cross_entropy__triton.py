@@ -36,12 +36,14 @@ from rooftop.kernels.loss._linear_plan import (
     dense,
     entropy_of,
     evenly,
+    in_one_chunk,
     in_tiles,
     in_waves,
     matrix,
     numbers,
     padded,
     product,
+    ragged,
     row_shape,
     sizes,
     sums_of_columns,
@@ -88,7 +90,7 @@ def choose(p: Problem) -> Config:
         most = (SPARE if p.option("memory") == "fast" else min(SPARE, SMALL + behind)) // (rows * size)
         return Config(0, 0 if most >= columns else in_waves(columns, most, rows, p.device.sms))
     if weight is not None and weight.dtype == p["x"].dtype and size == 2:
-        if 10 * rows * stride <= 21 * columns * width or rows * stride * size <= SPARE:
+        if rows * stride * size <= in_one_chunk(columns * width * size):
             return Config(0, 0)
         inside, aside = columns * width // stride, SPARE // (stride * size)
         return Config(evenly(rows, max(64, in_tiles(max(inside, aside)))), 0, inside >= aside)
@@ -157,7 +159,7 @@ def _by_tokens(p: Problem, config: Config) -> list[Step]:
     same = {**numbers(p), "z": memory, "bias": bias_of(p), "target": "target", "state": "state", "losses": "losses", "divisor": "divisor"}
     same |= {
         "zo": 0, "zs": stride, "columns": columns, "SMOOTH": p.option("label_smoothing") != 0, "CAP": cap_of(p), "COLUMNS": piece,
-        "STAGES": config.stages
+        "STAGES": config.stages, **ragged(columns)
     }
     found: list[Step] = []
     for first in range(0, rows, each):

@@ -32,9 +32,9 @@ def _add(a, b):  # type: ignore[no-untyped-def]
 @triton.jit
 def _whole(x, out, N, L, blocks, xo, xn, xl, oo, on, ol, ROWS: tl.constexpr, HEIGHT: tl.constexpr, LANES: tl.constexpr,
            REVERSE: tl.constexpr,
-           CHAINED: tl.constexpr):  # type: ignore[no-untyped-def]
+           PDL: tl.constexpr):  # type: ignore[no-untyped-def]
     """LANES whole lanes. ROWS: the tile is [LANES, HEIGHT], else [HEIGHT, LANES]. Strides of outer, along and lane, in elements."""
-    if CHAINED:
+    if PDL:
         gdc_wait()
     outer = (tl.program_id(0) // blocks).to(tl.int64)
     lane = (tl.program_id(0) % blocks).to(tl.int64) * LANES
@@ -52,8 +52,8 @@ def _whole(x, out, N, L, blocks, xo, xn, xl, oo, on, ol, ROWS: tl.constexpr, HEI
 
 
 @triton.jit
-def _clear(words, count, BLOCK: tl.constexpr, CHAINED: tl.constexpr):  # type: ignore[no-untyped-def]
-    if CHAINED:
+def _clear(words, count, BLOCK: tl.constexpr, PDL: tl.constexpr):  # type: ignore[no-untyped-def]
+    if PDL:
         gdc_wait()
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     tl.store(words + at, tl.zeros((BLOCK,), tl.int64), at < count)
@@ -77,10 +77,10 @@ def _await(words, inside):  # type: ignore[no-untyped-def]
 @triton.jit
 def _tiles(words, x, out, N, L, blocks, chains, tiles, groups, xo, xn, xl, oo, on, ol, ROWS: tl.constexpr, HEIGHT: tl.constexpr,
            LANES: tl.constexpr,
-           GROUP: tl.constexpr, REVERSE: tl.constexpr, CHAINED: tl.constexpr):  # type: ignore[no-untyped-def]
+           GROUP: tl.constexpr, REVERSE: tl.constexpr, PDL: tl.constexpr):  # type: ignore[no-untyped-def]
     """One tile of HEIGHT along N × LANES lanes. A chain is the tiles of one block of lanes; tiles are counted from the start of the sums.
     words: the counter; then sums of tiles [chains, tiles, LANES]; then running sums at the ends of groups [chains, groups, LANES]."""
-    if CHAINED:
+    if PDL:
         gdc_wait()
     ticket = tl.atomic_add(words, 1, sem="relaxed")
     chain = ticket % chains
@@ -217,10 +217,10 @@ def launches(p: Problem, config: Config) -> list[Launch]:
 
     early = p.device.pdl
     args = {"x": "x", "out": "out", "N": along, "L": _lanes(p), "blocks": blocks, **strides(x.strides, "x"), **strides(out.strides, "o")}
-    args |= {"ROWS": rows, "HEIGHT": config.height, "LANES": config.lanes, "REVERSE": bool(p.option("reverse")), "CHAINED": early}
+    args |= {"ROWS": rows, "HEIGHT": config.height, "LANES": config.lanes, "REVERSE": bool(p.option("reverse")), "PDL": early}
     if config.whole:
         return [Launch(_whole, (programs,), args, config.warps, pdl=early)]
     tiles, groups, count = _words(p, config)
-    clear = Launch(_clear, (-(-count // 4096),), {"words": "words", "count": count, "BLOCK": 4096, "CHAINED": early}, 4, pdl=early)
+    clear = Launch(_clear, (-(-count // 4096),), {"words": "words", "count": count, "BLOCK": 4096, "PDL": early}, 4, pdl=early)
     args |= {"words": "words", "chains": programs, "tiles": tiles, "groups": groups, "GROUP": _group(config)}
     return [clear, Launch(_tiles, (programs * tiles,), args, config.warps, pdl=early)]

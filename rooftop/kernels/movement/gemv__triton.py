@@ -21,10 +21,10 @@ VECTORS = 16  # columns of the product; those beyond R are zeros
 
 @triton.jit
 def _one(a, x, y, M, K, each, plane, ab, am, ak, xb, xk, ROWS: tl.constexpr, DEPTH: tl.constexpr, ALONG: tl.constexpr, EVEN: tl.constexpr,
-         STAGES: tl.constexpr, CHAINED: tl.constexpr):  # type: ignore[no-untyped-def]
+         STAGES: tl.constexpr, PDL: tl.constexpr):  # type: ignore[no-untyped-def]
     """One vector. ALONG: rows of a are contiguous along K, else columns along M. `each` chunks of DEPTH; EVEN: neither rows nor chunks
     extend past a."""
-    if CHAINED:
+    if PDL:
         gdc_wait()
     batch = tl.program_id(2).to(tl.int64)
     first = tl.program_id(1).to(tl.int64) * each
@@ -57,9 +57,9 @@ def _one(a, x, y, M, K, each, plane, ab, am, ak, xb, xk, ROWS: tl.constexpr, DEP
 @triton.jit
 def _several(a, x, y, M, K, R, each, plane, ab, am, ak, xb, xr, xk, ROWS: tl.constexpr, DEPTH: tl.constexpr, VECTORS: tl.constexpr,
              EVEN: tl.constexpr,
-             STAGES: tl.constexpr, CHAINED: tl.constexpr):  # type: ignore[no-untyped-def]
+             STAGES: tl.constexpr, PDL: tl.constexpr):  # type: ignore[no-untyped-def]
     """R vectors, at most VECTORS."""
-    if CHAINED:
+    if PDL:
         gdc_wait()
     batch = tl.program_id(2).to(tl.int64)
     first = tl.program_id(1).to(tl.int64) * each
@@ -173,7 +173,7 @@ def launches(p: Problem, config: Config) -> list[Launch]:
     even = m % config.rows == 0 and k % config.depth == 0
     args = {"a": "a", "x": "x", "y": "parts" if config.splits > 1 else "y", "M": m, "K": k, "each": each, "plane": y.numel}
     args |= {"ab": a.strides[0], "am": a.strides[1], "ak": a.strides[2], "xb": x.strides[0], "xk": x.strides[2]}
-    args |= {"ROWS": config.rows, "DEPTH": config.depth, "EVEN": even, "STAGES": config.stages, "CHAINED": early}
+    args |= {"ROWS": config.rows, "DEPTH": config.depth, "EVEN": even, "STAGES": config.stages, "PDL": early}
     if x.shape[1] == 1:
         first = Launch(_one, grid, {**args, "ALONG": _along(p)}, config.warps, config.stages, pdl=early)
     else:

@@ -90,12 +90,12 @@ def _put(out, at, p, q, n, K, freedom, inside, OP: tl.constexpr):  # type: ignor
 def _tiles(
     x, out, ps, qs, ns, low, K, freedom, M, C, D, E, blocks, each, chunks, chunks_of_d, xa, xb, xc, xd, xe, oa, oc, oe,
     OP: tl.constexpr, ACC: tl.constexpr, ROWS: tl.constexpr, POSITIONS: tl.constexpr, LANES: tl.constexpr, SPLIT: tl.constexpr,
-    WHOLE: tl.constexpr, CHAINED: tl.constexpr,
+    WHOLE: tl.constexpr, PDL: tl.constexpr,
 ):  # type: ignore[no-untyped-def]
     """`each` chunks of POSITIONS positions for LANES results. ROWS: E is 1, and the tile is [LANES, POSITIONS], else [POSITIONS, LANES]. M
     results in all, `blocks` programs for them (ROWS) or for the E of one outer index. WHOLE: no chunk and no lanes extend past the
     tensor."""
-    if CHAINED:
+    if PDL:
         gdc_wait()
     AXIS: tl.constexpr = 1 if ROWS else 0
     block = tl.program_id(0).to(tl.int64)
@@ -153,10 +153,10 @@ def _tiles(
 @triton.jit
 def _parts(
     ps, qs, ns, out, low, K, freedom, M, C, E, S, oa, oc, oe, OP: tl.constexpr, ACC: tl.constexpr, SPLITS: tl.constexpr,
-    LANES: tl.constexpr, CHAINED: tl.constexpr,
+    LANES: tl.constexpr, PDL: tl.constexpr,
 ):  # type: ignore[no-untyped-def]
     """Combines the S partial results of each of LANES results."""
-    if CHAINED:
+    if PDL:
         gdc_wait()
     to = tl.program_id(0).to(tl.int64) * LANES + tl.arange(0, LANES)
     s = tl.arange(0, SPLITS)[:, None]
@@ -281,7 +281,7 @@ def launches(p: Problem, config: Config) -> list[Launch]:
     places = {"M": a * c * e, "C": c, "E": e, "oa": out.strides[0], "oc": out.strides[2], "oe": out.strides[4]}
     free = float(max(count - int(p.option("correction")), 0))
     same = {**parts, "out": "out", "low": low, "K": float(count), "freedom": free, **places, "OP": CODES[str(p.option("op"))]}
-    same |= {"ACC": tl.float32 if acc == "f32" else tl.int64, "CHAINED": p.device.pdl}
+    same |= {"ACC": tl.float32 if acc == "f32" else tl.int64, "PDL": p.device.pdl}
     steps = {f"x{n}": s for n, s in zip("abcde", x.strides, strict=True)}
     first = Launch(
         _tiles, (programs, config.splits),

@@ -123,5 +123,5 @@ def arguments(p: Problem, row: str, config: Config) -> dict[str, Any]:
     """Those that all kernels have."""
     return {
         "found": "found", "C": p[row].shape[1], "tiles": tiles(p, row, config), "V": vector(p[row]),
-        "COLUMNS": config.columns, "SINGLES": SINGLES if config.singles else 0, "CHAINED": p.device.pdl,
+        "COLUMNS": config.columns, "SINGLES": SINGLES if config.singles else 0, "PDL": p.device.pdl,
     }

@@ -37,9 +37,9 @@ def _at(pointer, sample, channel, position, sn, sc, ss):  # type: ignore[no-unty
 
 @triton.jit
 def _moments(x, dy, parts, C, S, across, chunks, xn, xc, xs, gn, gc, gs,
-             CH: tl.constexpr, SP: tl.constexpr, CHAINED: tl.constexpr):  # type: ignore[no-untyped-def]
+             CH: tl.constexpr, SP: tl.constexpr, PDL: tl.constexpr):  # type: ignore[no-untyped-def]
     """parts[N, chunks, 2 or 4, C]: of each channel of a tile."""
-    if CHAINED:
+    if PDL:
         gdc_wait()
     sample, chunk, channel, position, inside = _place(tl.program_id(0), S, across, chunks, CH, SP, C)
     v = tl.load(_at(x, sample, channel, position, xn, xc, xs), inside, other=0).to(tl.float32)
@@ -64,11 +64,11 @@ def _part(parts, sample, chunk, chunks, channel, C, kind, inside, KINDS: tl.cons
 
 @triton.jit
 def _join(parts, weight, numbers, dw, db, C, K, S, size, chunks, eps,
-          SP: tl.constexpr, WIDE: tl.constexpr, LONG: tl.constexpr, KINDS: tl.constexpr, CHAINED: tl.constexpr):  # type: ignore[no-untyped-def]
+          SP: tl.constexpr, WIDE: tl.constexpr, LONG: tl.constexpr, KINDS: tl.constexpr, PDL: tl.constexpr):  # type: ignore[no-untyped-def]
     """One group of a sample, of `size` elements, LONG chunks of WIDE channels at a time. numbers[N, 4, C]: the mean, 1 / sqrt(var + eps) · weight
     and, for the backward, what the gradients of a group have in common, and their factor of x - mean; dw, db[N, C]: the sample's part of
     dweight and dbias."""
-    if CHAINED:
+    if PDL:
         gdc_wait()
     groups = C // K
     sample, first = (tl.program_id(0) // groups).to(tl.int64), tl.program_id(0) % groups * K
@@ -129,9 +129,9 @@ def _join(parts, weight, numbers, dw, db, C, K, S, size, chunks, eps,
 
 @triton.jit
 def _apply(x, dy, bias, numbers, to, C, S, across, chunks, xn, xc, xs, gn, gc, gs, tn, tc, ts,
-           CH: tl.constexpr, SP: tl.constexpr, CHAINED: tl.constexpr):  # type: ignore[no-untyped-def]
+           CH: tl.constexpr, SP: tl.constexpr, PDL: tl.constexpr):  # type: ignore[no-untyped-def]
     """y, or dx where dy is given."""
-    if CHAINED:
+    if PDL:
         gdc_wait()
     pid = tl.num_programs(0) - 1 - tl.program_id(0)
     sample, _, channel, position, inside = _place(pid, S, across, chunks, CH, SP, C)
@@ -221,13 +221,13 @@ def launches(p: Problem, config: Config) -> list[Launch]:
     def strides(letter: str, name: str | None) -> dict[str, int]:
         return dict(zip((f"{letter}n", f"{letter}c", f"{letter}s"), p[name].strides if name else (0, 0, 0), strict=True))
 
-    tile = {"C": c, "S": s, "across": across, "chunks": chunks, "CH": config.channels, "SP": config.positions, "CHAINED": pdl}
+    tile = {"C": c, "S": s, "across": across, "chunks": chunks, "CH": config.channels, "SP": config.positions, "PDL": pdl}
     tile |= {"x": "x", "dy": dy, **strides("x", "x"), **strides("g", dy)}
     wide = min(_pow2(k), 64)
     join = {"parts": "parts", "weight": "weight" if p.get("weight") is not None else None, "numbers": "numbers", "C": c, "K": k, "S": s, "size": float(k * s)}
     join |= {short: f"parts_{name}" if p.get(name) is not None else None for short, name in (("dw", "dweight"), ("db", "dbias"))}
     join |= {"chunks": chunks, "eps": float(p.option("eps")), "SP": config.positions, "WIDE": wide, "LONG": min(_pow2(chunks), 2048 // wide)}
-    join |= {"KINDS": 4 if backward else 2, "CHAINED": pdl}
+    join |= {"KINDS": 4 if backward else 2, "PDL": pdl}
     apply = {**tile, "numbers": "numbers", "bias": None if backward or p.get("bias") is None else "bias", "to": to, **strides("t", to)}
     sums = [(f"parts_{name}", name) for name in ("dweight", "dbias") if p.get(name) is not None]
     return [

@@ -60,9 +60,9 @@ def _tile(  # type: ignore[no-untyped-def]
 
 @triton.jit(do_not_specialize=["R", "C", "xs", "rs", "ss", "tiles"])
 def _statistics(x, r, s, found, R, C, xs, rs, ss, tiles, V: tl.constexpr, COLUMNS: tl.constexpr, SINGLES: tl.constexpr,
-                CENTRE: tl.constexpr, CHAINED: tl.constexpr):  # type: ignore[no-untyped-def]
+                CENTRE: tl.constexpr, PDL: tl.constexpr):  # type: ignore[no-untyped-def]
     """found[row, tile] = mean and sum of squares about it of one tile of x, or of s = x + r, which is stored too."""
-    if CHAINED:
+    if PDL:
         gdc_wait()
         gdc_launch_dependents()
     # tile by tile over all rows, which then share the weight's tile in the L2
@@ -90,9 +90,9 @@ def _write(  # type: ignore[no-untyped-def]
 
 @triton.jit(do_not_specialize=["R", "C", "vs", "ys", "tiles", "programs"])
 def _apply(found, v, w, b, y, R, C, vs, ys, eps, tiles, programs, V: tl.constexpr, COLUMNS: tl.constexpr, TILES: tl.constexpr,
-           SINGLES: tl.constexpr, CHAINED: tl.constexpr):  # type: ignore[no-untyped-def]
+           SINGLES: tl.constexpr, PDL: tl.constexpr):  # type: ignore[no-untyped-def]
     """The result of one tile, given the statistics of all tiles of its row; the last ones first."""
-    if CHAINED:
+    if PDL:
         gdc_wait()
     at_once = programs - 1 - tl.program_id(0)
     row, tile = (at_once % R).to(tl.int64), at_once // R
@@ -128,10 +128,10 @@ def _tile_bwd(  # type: ignore[no-untyped-def]
 
 @triton.jit(do_not_specialize=["R", "C", "gs", "ss", "tiles"])
 def _statistics_bwd(dy, s, w, found, R, C, gs, ss, tiles, V: tl.constexpr, COLUMNS: tl.constexpr, SINGLES: tl.constexpr,
-                    CENTRE: tl.constexpr, CHAINED: tl.constexpr):  # type: ignore[no-untyped-def]
+                    CENTRE: tl.constexpr, PDL: tl.constexpr):  # type: ignore[no-untyped-def]
     """found[row, tile] = mean of s, squares about it, mean of g = dy w, and the sum of products of the distances of both from their
     means."""
-    if CHAINED:
+    if PDL:
         gdc_wait()
         gdc_launch_dependents()
     row, tile = (tl.program_id(0) % R).to(tl.int64), tl.program_id(0) // R
@@ -147,9 +147,9 @@ def _statistics_bwd(dy, s, w, found, R, C, gs, ss, tiles, V: tl.constexpr, COLUM
 
 @triton.jit(do_not_specialize=["C", "ss", "tiles"])
 def _fold_bwd(found, rows, C, ss, eps, tiles, V: tl.constexpr, COLUMNS: tl.constexpr, TILES: tl.constexpr, SINGLES: tl.constexpr,
-              CENTRE: tl.constexpr, CHAINED: tl.constexpr):  # type: ignore[no-untyped-def]
+              CENTRE: tl.constexpr, PDL: tl.constexpr):  # type: ignore[no-untyped-def]
     """rows[row] = mean, scale, mean of g n and mean of g (0 without CENTRE), the input of slabs."""
-    if CHAINED:
+    if PDL:
         gdc_wait()
         gdc_launch_dependents()
     row = tl.program_id(0).to(tl.int64)
@@ -247,7 +247,7 @@ def _backward(p: Problem, config: Config) -> list[Launch]:
     last = {
         "dy": "dy", "ds": "ds", "s": "s", "w": "weight", "dx": "dx", **{name: name if name in made else None for name in ("pw", "pb")},
         "found": "rows", "R": rows, "C": columns, **strides, "blocks": blocks, "height": height, "COLUMNS": wide, "LANES": lanes,
-        "CHAINED": chain, "FIRST": bool(sums),
+        "PDL": chain, "FIRST": bool(sums),
     }
     found = [
         Launch(_statistics_bwd, (rows * shared["tiles"],), first, config.warps, pdl=chain),

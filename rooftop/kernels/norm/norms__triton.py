@@ -114,14 +114,14 @@ def _before(pointer, column, C):  # type: ignore[no-untyped-def]
 @triton.jit
 def _tile(x, r, w, b, y, s, R, C, xs, rs, ys, ss, eps,
           CENTRE: tl.constexpr, COLUMNS: tl.constexpr, MORE: tl.constexpr, LANES: tl.constexpr, EARLY: tl.constexpr,
-          CHAINED: tl.constexpr):  # type: ignore[no-untyped-def]
+          PDL: tl.constexpr):  # type: ignore[no-untyped-def]
     """LANES whole rows, each as a piece of COLUMNS and one of MORE columns. Row strides of x, r, y, s in elements; r and s, w, b may be
     absent. EARLY: weight and bias are loaded together with the row, not after its sums: less latency, more registers.
 
     With CENTRE the rounding error of the mean, which is the mean of the differences, is subtracted too (Chan, Golub & LeVeque 1983), so
     that rows of equal elements give exactly 0. A reduction of parts with their own means would save one exchange between the warps, but
     Triton then converts a layout, which costs more."""
-    if CHAINED:
+    if PDL:
         gdc_wait()
     row = tl.program_id(0).to(tl.int64) * LANES + tl.arange(0, LANES)[:, None]
     first = tl.arange(0, COLUMNS)[None, :]
@@ -201,10 +201,10 @@ def _apply(v, w, b, y, first, rounds, last, mean, scale, COLUMNS: tl.constexpr):
 
 @triton.jit
 def _loop(  # type: ignore[no-untyped-def]
-    x, r, w, b, y, s, C, xs, rs, ys, ss, eps, rounds, CENTRE: tl.constexpr, COLUMNS: tl.constexpr, CHAINED: tl.constexpr
+    x, r, w, b, y, s, C, xs, rs, ys, ss, eps, rounds, CENTRE: tl.constexpr, COLUMNS: tl.constexpr, PDL: tl.constexpr
 ):
     """One row, COLUMNS columns at a time, in `rounds` iterations, twice."""
-    if CHAINED:
+    if PDL:
         gdc_wait()
     row = tl.program_id(0).to(tl.int64)
     x += row * xs
@@ -222,10 +222,10 @@ def _loop(  # type: ignore[no-untyped-def]
 
 @triton.jit
 def _part(  # type: ignore[no-untyped-def]
-    x, r, s, found, C, xs, rs, ss, parts, width, rounds, CENTRE: tl.constexpr, COLUMNS: tl.constexpr, CHAINED: tl.constexpr
+    x, r, s, found, C, xs, rs, ss, parts, width, rounds, CENTRE: tl.constexpr, COLUMNS: tl.constexpr, PDL: tl.constexpr
 ):
     """Writes the statistics of one part, `width` columns, of a row to found[row, part, 2]."""
-    if CHAINED:
+    if PDL:
         gdc_wait()
         gdc_launch_dependents()
     row, part = (tl.program_id(0) // parts).to(tl.int64), tl.program_id(0) % parts
@@ -241,10 +241,10 @@ def _part(  # type: ignore[no-untyped-def]
 
 @triton.jit
 def _fold(  # type: ignore[no-untyped-def]
-    found, v, w, b, y, C, vs, ys, eps, parts, width, rounds, COLUMNS: tl.constexpr, PARTS: tl.constexpr, CHAINED: tl.constexpr
+    found, v, w, b, y, C, vs, ys, eps, parts, width, rounds, COLUMNS: tl.constexpr, PARTS: tl.constexpr, PDL: tl.constexpr
 ):
     """The result of one part of a row, given the statistics of all its parts."""
-    if CHAINED:
+    if PDL:
         gdc_wait()
     row, part = (tl.program_id(0) // parts).to(tl.int64), tl.program_id(0) % parts
     at = tl.arange(0, PARTS)
@@ -365,16 +365,16 @@ def launches(p: Problem, config: Config) -> list[Launch]:
     eps, chain = float(p.option("eps")), p.device.pdl
     if config.way == "tile":
         args = {**names, "R": rows, "C": columns, **strides, "eps": eps, "CENTRE": centre}
-        args |= {"COLUMNS": config.columns, "MORE": config.more, "LANES": config.lanes, "EARLY": config.early, "CHAINED": chain}
+        args |= {"COLUMNS": config.columns, "MORE": config.more, "LANES": config.lanes, "EARLY": config.early, "PDL": chain}
         return [Launch(_tile, (-(-rows // config.lanes),), args, config.warps, pdl=chain)]
     if config.way == "loop":
         rounds = -(-columns // config.columns)
         args = {**names, "C": columns, **strides, "eps": eps, "rounds": rounds, "CENTRE": centre, "COLUMNS": config.columns}
-        return [Launch(_loop, (rows,), {**args, "CHAINED": chain}, config.warps, pdl=chain)]
+        return [Launch(_loop, (rows,), {**args, "PDL": chain}, config.warps, pdl=chain)]
     rounds = -(-columns // (config.columns * config.parts))
     width = rounds * config.columns
     parts = -(-columns // width)
-    shared = {"found": "found", "C": columns, "parts": parts, "width": width, "rounds": rounds, "COLUMNS": config.columns, "CHAINED": chain}
+    shared = {"found": "found", "C": columns, "parts": parts, "width": width, "rounds": rounds, "COLUMNS": config.columns, "PDL": chain}
     first = {**shared, "x": "x", "r": "residual", "s": "s", "xs": strides["xs"], "rs": strides["rs"], "ss": strides["ss"], "CENTRE": centre}
     source = "x" if p.get("residual") is None else "s"
     second = {**shared, "v": source, "w": "weight", "b": "bias", "y": "y", "vs": strides[f"{source}s"], "ys": strides["ys"], "eps": eps}

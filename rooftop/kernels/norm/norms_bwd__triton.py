@@ -31,13 +31,13 @@ def _four(a, b, c, d, e, f, g, h):  # type: ignore[no-untyped-def]
 @triton.jit(do_not_specialize=["R", "blocks", "programs"])  # these follow the row kernels of a call
 def _tile_bwd(dy, ds, s, w, dx, pw, pb, R, C, dys, dss, ss, dxs, eps, blocks, programs,
               CENTRE: tl.constexpr, COLUMNS: tl.constexpr, LANES: tl.constexpr, STAGES: tl.constexpr, KEEP: tl.constexpr,
-              CHAINED: tl.constexpr, FIRST: tl.constexpr):  # type: ignore[no-untyped-def]
+              PDL: tl.constexpr, FIRST: tl.constexpr):  # type: ignore[no-untyped-def]
     """Blocks of LANES whole rows, `programs` apart; this program's parts of dweight and dbias are written to pw, pb[program, C].
 
     KEEP: the weight is loaded once, broadcast to the size of the tile. If a warp has whole rows, a weight of one row would be distributed
     over all warps, the tile would get that layout, and each of its reductions would be an exchange between the warps. FIRST: the first of
     two launches."""
-    if CHAINED:
+    if PDL:
         gdc_wait()
         if FIRST:
             gdc_launch_dependents()
@@ -87,11 +87,11 @@ def _tile_bwd(dy, ds, s, w, dx, pw, pb, R, C, dys, dss, ss, dxs, eps, blocks, pr
 
 @triton.jit
 def _rows_bwd(  # type: ignore[no-untyped-def]
-    dy, s, w, found, C, dys, ss, eps, rounds, CENTRE: tl.constexpr, COLUMNS: tl.constexpr, CHAINED: tl.constexpr
+    dy, s, w, found, C, dys, ss, eps, rounds, CENTRE: tl.constexpr, COLUMNS: tl.constexpr, PDL: tl.constexpr
 ):
     """Writes mean, scale, mean of g n and mean of g of one row to found[row, 4]. With CENTRE the co-moment is updated about running
     means."""
-    if CHAINED:
+    if PDL:
         gdc_wait()
         gdc_launch_dependents()
     row = tl.program_id(0).to(tl.int64)
@@ -134,10 +134,10 @@ def _rows_bwd(  # type: ignore[no-untyped-def]
 
 @triton.jit(do_not_specialize=["R"])
 def _slabs_bwd(dy, ds, s, w, dx, pw, pb, found, R, C, dys, dss, ss, dxs, blocks, height,
-               COLUMNS: tl.constexpr, LANES: tl.constexpr, CHAINED: tl.constexpr, FIRST: tl.constexpr):  # type: ignore[no-untyped-def]
+               COLUMNS: tl.constexpr, LANES: tl.constexpr, PDL: tl.constexpr, FIRST: tl.constexpr):  # type: ignore[no-untyped-def]
     """COLUMNS columns of a slab of `height` rows; its parts of dweight and dbias are written to pw, pb[slab, C]. FIRST: another launch
     follows."""
-    if CHAINED:
+    if PDL:
         gdc_wait()
         if FIRST:
             gdc_launch_dependents()
@@ -269,7 +269,7 @@ def launches(p: Problem, config: Config) -> list[Launch]:
     }
     strides = {f"{n}s": m.strides[0] if (m := p.get(n)) is not None else 0 for n in ("dy", "ds", "s", "dx")}
     eps, chain = float(p.option("eps")), p.device.pdl
-    size = {"COLUMNS": config.columns, "LANES": config.lanes, "CHAINED": chain}
+    size = {"COLUMNS": config.columns, "LANES": config.lanes, "PDL": chain}
     sums = [(parts, to) for parts, to in (("pw", "dweight"), ("pb", "dbias")) if parts in made]
     if config.way == "tile":
         centre = p.op.startswith("layer_norm")
@@ -283,7 +283,7 @@ def launches(p: Problem, config: Config) -> list[Launch]:
     else:
         long = 4096
         args = {"dy": "dy", "s": "s", "w": "weight", "found": "found", "C": columns, "dys": strides["dys"], "ss": strides["ss"], "eps": eps}
-        args |= {"rounds": -(-columns // long), "CENTRE": p.op.startswith("layer_norm"), "COLUMNS": long, "CHAINED": chain}
+        args |= {"rounds": -(-columns // long), "CENTRE": p.op.startswith("layer_norm"), "COLUMNS": long, "PDL": chain}
         blocks = {"found": "found", "R": rows, "C": columns, **strides, "blocks": -(-columns // config.columns), "height": config.parts}
         grid = (blocks["blocks"] * programs(p, config),)
         found = [Launch(_rows_bwd, (rows,), args, 8, pdl=chain)]

@@ -37,9 +37,9 @@ def _give(y, row, ys, v, w, b, a, az, column, C, inside, early, EARLY: tl.conste
 @triton.jit
 def _tile(x, r, w, b, a, y, s, R, C, xs, rs, az, ys, ss, eps,
           COLUMNS: tl.constexpr, MORE: tl.constexpr, LANES: tl.constexpr, EARLY: tl.constexpr,
-          CHAINED: tl.constexpr):  # type: ignore[no-untyped-def]
+          PDL: tl.constexpr):  # type: ignore[no-untyped-def]
     """LANES whole rows, each as a piece of COLUMNS and one of MORE columns. Row strides of x, r, y, s in elements, and `az` of a."""
-    if CHAINED:
+    if PDL:
         gdc_wait()
     row = tl.program_id(0).to(tl.int64) * LANES + tl.arange(0, LANES)[:, None]
     first = tl.arange(0, COLUMNS)[None, :]
@@ -59,9 +59,9 @@ def _tile(x, r, w, b, a, y, s, R, C, xs, rs, az, ys, ss, eps,
 
 @triton.jit
 def _loop(x, r, w, b, a, y, s, C, xs, rs, az, ys, ss, eps, rounds,
-          COLUMNS: tl.constexpr, CHAINED: tl.constexpr):  # type: ignore[no-untyped-def]
+          COLUMNS: tl.constexpr, PDL: tl.constexpr):  # type: ignore[no-untyped-def]
     """One row, COLUMNS columns at a time, in `rounds` iterations, twice; the second time the last piece first."""
-    if CHAINED:
+    if PDL:
         gdc_wait()
     row = tl.program_id(0).to(tl.int64)
     x += row * xs
@@ -99,7 +99,7 @@ def launches(p: Problem, config: Config) -> list[Launch]:
     names = {"x": "x", "r": "residual", "w": "weight", "b": "bias", "a": "addend", "y": "y", "s": "s"}
     strides = {"xs": "x", "rs": "residual", "az": "addend", "ys": "y", "ss": "s"}
     steps = {short: m.strides[0] if (m := p.get(name)) is not None else 0 for short, name in strides.items()}
-    args = {**names, "C": columns, **steps, "eps": float(p.option("eps")), "COLUMNS": config.columns, "CHAINED": p.device.pdl}
+    args = {**names, "C": columns, **steps, "eps": float(p.option("eps")), "COLUMNS": config.columns, "PDL": p.device.pdl}
     if config.way == "tile":
         args |= {"R": rows, "MORE": config.more, "LANES": config.lanes, "EARLY": config.early}
         return [Launch(_tile, (-(-rows // config.lanes),), args, config.warps, pdl=p.device.pdl)]

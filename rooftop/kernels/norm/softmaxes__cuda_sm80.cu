@@ -7,6 +7,12 @@ limit   = "Rows of more than 64 KiB do not fit the registers of a block: cluster
 dtypes  = ["f32", "f16", "bf16"]
 demands = { has = ["LDG.E.128", "STG.E.128"], spills = 0 }
 python  = ["supports", "choose", "configs", "launches"]
+args = ["R: i32", "C: i32", "x: T[R, C, 1]", "xs: i64 = stride(x, 0)", "y: T[R, C, 1]", "ys: i64 = stride(y, 0)"]
+valid = """16 * team * vectors > C * bytes(y) - 16 and (team >= min(32, 32 // bytes(y)) or C % (16 // bytes(y)) == 0 and aligned(x, 16) \
+  and aligned(y, 16))"""
+
+[requires]
+"C == 1 or stride(x, 1) == 1 and stride(y, 1) == 1" = "the elements of a row must be neighbours"
 
 [config]
 team      = 32
@@ -14,15 +20,7 @@ vectors   = 1
 rows      = 1
 registers = 32
 
-[of.softmax]
-args = ["R: i32", "C: i32", "x: T[R, C, 1]", "xs: i64 = stride(x, 0)", "y: T[R, C, 1]", "ys: i64 = stride(y, 0)"]
-valid = """16 * team * vectors > C * bytes(y) - 16 and (team >= min(32, 32 // bytes(y)) or C % (16 // bytes(y)) == 0 and aligned(x, 16) \
-  and aligned(y, 16))"""
-
-[of.softmax.requires]
-"C == 1 or stride(x, 1) == 1 and stride(y, 1) == 1" = "the elements of a row must be neighbours"
-
-[of.softmax_bwd]
+[bwd]
 args = [
     "R: i32", "C: i32", "dy: T[R, C, 1]", "gs: i64 = stride(dy, 0)", "y: T[R, C, 1]", "ys: i64 = stride(y, 0)", "dx: T[R, C, 1]",
     "xs: i64 = stride(dx, 0)",
@@ -30,26 +28,7 @@ args = [
 valid = """16 * team * vectors > C * bytes(y) - 16 and (team >= min(32, 32 // bytes(y)) or C % (16 // bytes(y)) == 0 and aligned(dy, 16) \
   and aligned(y, 16) and aligned(dx, 16))"""
 
-[of.softmax_bwd.requires]
-"C == 1 or stride(y, 1) == 1 and stride(dy, 1) == 1 and stride(dx, 1) == 1" = "the elements of a row must be neighbours"
-
-[of.log_softmax]
-args = ["R: i32", "C: i32", "x: T[R, C, 1]", "xs: i64 = stride(x, 0)", "y: T[R, C, 1]", "ys: i64 = stride(y, 0)"]
-valid = """16 * team * vectors > C * bytes(y) - 16 and (team >= min(32, 32 // bytes(y)) or C % (16 // bytes(y)) == 0 and aligned(x, 16) \
-  and aligned(y, 16))"""
-
-[of.log_softmax.requires]
-"C == 1 or stride(x, 1) == 1 and stride(y, 1) == 1" = "the elements of a row must be neighbours"
-
-[of.log_softmax_bwd]
-args = [
-    "R: i32", "C: i32", "dy: T[R, C, 1]", "gs: i64 = stride(dy, 0)", "y: T[R, C, 1]", "ys: i64 = stride(y, 0)", "dx: T[R, C, 1]",
-    "xs: i64 = stride(dx, 0)",
-]
-valid = """16 * team * vectors > C * bytes(y) - 16 and (team >= min(32, 32 // bytes(y)) or C % (16 // bytes(y)) == 0 and aligned(dy, 16) \
-  and aligned(y, 16) and aligned(dx, 16))"""
-
-[of.log_softmax_bwd.requires]
+[bwd.requires]
 "C == 1 or stride(y, 1) == 1 and stride(dy, 1) == 1 and stride(dx, 1) == 1" = "the elements of a row must be neighbours"
 */
 #include <math_constants.h>

@@ -9,43 +9,24 @@ limit   = """As fast as a copy up to 32 KiB a row, the backward at all lengths; 
 dtypes  = ["f32", "f16", "bf16"]
 demands = { has = ["LDGSTS.E.128", "LDS.128", "STG.E.128"], spills = 0 }
 python  = ["choose", "configs"]
+args = ["C: i32", "x: T[R, C, 1]", "xs: i64 = stride(x, 0)", "y: T[R, C, 1]", "ys: i64 = stride(y, 0)"]
+
+[requires]
+"C == 1 or stride(x, 1) == 1 and stride(y, 1) == 1" = "the elements of a row must be neighbours"
+"C * bytes(x) <= 1800000" = "a row must fit the shared memory of sixteen blocks, two on a multiprocessor"
 
 [config]
 threads = 256
 cluster = 1
 blocks  = 3
 
-[of.softmax]
-args = ["C: i32", "x: T[R, C, 1]", "xs: i64 = stride(x, 0)", "y: T[R, C, 1]", "ys: i64 = stride(y, 0)"]
-
-[of.softmax.requires]
-"C == 1 or stride(x, 1) == 1 and stride(y, 1) == 1" = "the elements of a row must be neighbours"
-"C * bytes(x) <= 1800000" = "a row must fit the shared memory of sixteen blocks, two on a multiprocessor"
-
-[of.softmax_bwd]
+[bwd]
 args = [
     "C: i32", "dy: T[R, C, 1]", "gs: i64 = stride(dy, 0)", "y: T[R, C, 1]", "ys: i64 = stride(y, 0)", "dx: T[R, C, 1]",
     "xs: i64 = stride(dx, 0)",
 ]
 
-[of.softmax_bwd.requires]
-"C == 1 or stride(dy, 1) == 1 and stride(y, 1) == 1 and stride(dx, 1) == 1" = "the elements of a row must be neighbours"
-"C * bytes(y) <= 900000" = "a row of dy and of y must fit the shared memory of sixteen blocks, two on a multiprocessor"
-
-[of.log_softmax]
-args = ["C: i32", "x: T[R, C, 1]", "xs: i64 = stride(x, 0)", "y: T[R, C, 1]", "ys: i64 = stride(y, 0)"]
-
-[of.log_softmax.requires]
-"C == 1 or stride(x, 1) == 1 and stride(y, 1) == 1" = "the elements of a row must be neighbours"
-"C * bytes(x) <= 1800000" = "a row must fit the shared memory of sixteen blocks, two on a multiprocessor"
-
-[of.log_softmax_bwd]
-args = [
-    "C: i32", "dy: T[R, C, 1]", "gs: i64 = stride(dy, 0)", "y: T[R, C, 1]", "ys: i64 = stride(y, 0)", "dx: T[R, C, 1]",
-    "xs: i64 = stride(dx, 0)",
-]
-
-[of.log_softmax_bwd.requires]
+[bwd.requires]
 "C == 1 or stride(dy, 1) == 1 and stride(y, 1) == 1 and stride(dx, 1) == 1" = "the elements of a row must be neighbours"
 "C * bytes(y) <= 900000" = "a row of dy and of y must fit the shared memory of sixteen blocks, two on a multiprocessor"
 

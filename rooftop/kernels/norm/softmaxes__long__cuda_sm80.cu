@@ -8,6 +8,10 @@ dtypes  = ["f32", "f16", "bf16"]
 demands = { has = ["LDGSTS.E.128", "STG.E.128"], spills = 0 }
 python  = ["supports", "choose", "configs", "scratch", "zeroed", "launches"]
 valid   = "vectors > 0"
+args = ["R: i32", "C: i32", "x: T[R, C, 1]", "xs: i64 = stride(x, 0)", "y: T[R, C, 1]", "ys: i64 = stride(y, 0)"]
+
+[requires]
+"C == 1 or stride(x, 1) == 1 and stride(y, 1) == 1" = "the elements of a row must be neighbours"
 
 [config]
 blocks  = 1
@@ -16,19 +20,13 @@ vectors = 0
 stages  = 3
 lag     = 1
 
-[of.softmax]
-args = ["R: i32", "C: i32", "x: T[R, C, 1]", "xs: i64 = stride(x, 0)", "y: T[R, C, 1]", "ys: i64 = stride(y, 0)"]
-
-[of.softmax.requires]
-"C == 1 or stride(x, 1) == 1 and stride(y, 1) == 1" = "the elements of a row must be neighbours"
-
-[of.softmax_bwd]
+[bwd]
 args = [
     "R: i32", "C: i32", "dy: T[R, C, 1]", "gs: i64 = stride(dy, 0)", "y: T[R, C, 1]", "ys: i64 = stride(y, 0)", "dx: T[R, C, 1]",
     "xs: i64 = stride(dx, 0)",
 ]
 
-[of.softmax_bwd.requires]
+[bwd.requires]
 "C == 1 or stride(y, 1) == 1 and stride(dy, 1) == 1 and stride(dx, 1) == 1" = "the elements of a row must be neighbours"
 */
 #include "packs.cuh"

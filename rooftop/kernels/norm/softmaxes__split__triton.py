@@ -37,10 +37,10 @@ def _pair(x, to, tile, shift, first, last, C, COLUMNS: tl.constexpr, SINGLES: tl
 
 @triton.jit(do_not_specialize=["C", "xs", "tiles"])
 def _statistics(  # type: ignore[no-untyped-def]
-    x, found, C, xs, tiles, V: tl.constexpr, COLUMNS: tl.constexpr, SINGLES: tl.constexpr, CHAINED: tl.constexpr
+    x, found, C, xs, tiles, V: tl.constexpr, COLUMNS: tl.constexpr, SINGLES: tl.constexpr, PDL: tl.constexpr
 ):
     """found[row, tile] = maximum and sum of e^(x - maximum) of one tile. With SINGLES the last tile of a row holds its single elements."""
-    if CHAINED:
+    if PDL:
         gdc_wait()
         gdc_launch_dependents()
     row, tile = (tl.program_id(0) // tiles).to(tl.int64), tl.program_id(0) % tiles
@@ -66,9 +66,9 @@ def _write(x, y, tile, shift, first, last, C, most, total, COLUMNS: tl.constexpr
 
 @triton.jit(do_not_specialize=["C", "xs", "ys", "tiles", "programs"])
 def _apply(x, y, found, C, xs, ys, tiles, programs, V: tl.constexpr, COLUMNS: tl.constexpr, TILES: tl.constexpr, SINGLES: tl.constexpr,
-           CHAINED: tl.constexpr):  # type: ignore[no-untyped-def]
+           PDL: tl.constexpr):  # type: ignore[no-untyped-def]
     """The result of one tile; the last tiles come first."""
-    if CHAINED:
+    if PDL:
         gdc_wait()
     at_once = programs - 1 - tl.program_id(0)
     row, tile = (at_once // tiles).to(tl.int64), at_once % tiles
@@ -96,10 +96,10 @@ def _sum(y, dy, to, tile, shift, first, last, C, COLUMNS: tl.constexpr, SINGLES:
 
 @triton.jit(do_not_specialize=["C", "ys", "gs", "tiles"])
 def _statistics_bwd(  # type: ignore[no-untyped-def]
-    y, dy, found, C, ys, gs, tiles, V: tl.constexpr, COLUMNS: tl.constexpr, SINGLES: tl.constexpr, CHAINED: tl.constexpr
+    y, dy, found, C, ys, gs, tiles, V: tl.constexpr, COLUMNS: tl.constexpr, SINGLES: tl.constexpr, PDL: tl.constexpr
 ):
     """found[row, tile] = the sum of one tile. With SINGLES the last tile of a row holds its single elements."""
-    if CHAINED:
+    if PDL:
         gdc_wait()
         gdc_launch_dependents()
     row, tile = (tl.program_id(0) // tiles).to(tl.int64), tl.program_id(0) % tiles
@@ -121,9 +121,9 @@ def _write_bwd(y, dy, dx, tile, shift, first, last, C, total, COLUMNS: tl.conste
 
 @triton.jit(do_not_specialize=["C", "ys", "gs", "xs", "tiles", "programs"])
 def _apply_bwd(y, dy, dx, found, C, ys, gs, xs, tiles, programs, V: tl.constexpr, COLUMNS: tl.constexpr, TILES: tl.constexpr,
-           SINGLES: tl.constexpr, CHAINED: tl.constexpr):  # type: ignore[no-untyped-def]
+           SINGLES: tl.constexpr, PDL: tl.constexpr):  # type: ignore[no-untyped-def]
     """The result of one tile; the last tiles come first."""
-    if CHAINED:
+    if PDL:
         gdc_wait()
     at_once = programs - 1 - tl.program_id(0)
     row, tile = (at_once // tiles).to(tl.int64), at_once % tiles

@@ -54,10 +54,10 @@ def _less(v, m, KIND: tl.constexpr):  # type: ignore[no-untyped-def]
 
 @triton.jit
 def _tile(  # type: ignore[no-untyped-def]
-    x, y, C, L, blocks, xo, xc, xl, yo, yc, yl, COLUMNS: tl.constexpr, LANES: tl.constexpr, CHAINED: tl.constexpr, KIND: tl.constexpr = 0
+    x, y, C, L, blocks, xo, xc, xl, yo, yc, yl, COLUMNS: tl.constexpr, LANES: tl.constexpr, PDL: tl.constexpr, KIND: tl.constexpr = 0
 ):
     """LANES whole lanes at once. Strides of outer, column and lane for x and y, in elements."""
-    if CHAINED:
+    if PDL:
         gdc_wait()
     outer = (tl.program_id(0) // blocks).to(tl.int64)
     lane = (tl.program_id(0) % blocks).to(tl.int64) * LANES + tl.arange(0, LANES)[None, :]
@@ -77,11 +77,11 @@ def _tile(  # type: ignore[no-untyped-def]
 
 @triton.jit
 def _loop(  # type: ignore[no-untyped-def]
-    x, y, C, L, blocks, rounds, xo, xc, xl, yo, yc, yl, COLUMNS: tl.constexpr, LANES: tl.constexpr, CHAINED: tl.constexpr,
+    x, y, C, L, blocks, rounds, xo, xc, xl, yo, yc, yl, COLUMNS: tl.constexpr, LANES: tl.constexpr, PDL: tl.constexpr,
     KIND: tl.constexpr = 0
 ):
     """LANES lanes, COLUMNS columns at a time, in `rounds` iterations, twice; for the sum alone once."""
-    if CHAINED:
+    if PDL:
         gdc_wait()
     outer = (tl.program_id(0) // blocks).to(tl.int64)
     lane = (tl.program_id(0) % blocks).to(tl.int64) * LANES + tl.arange(0, LANES)[None, :]
@@ -124,11 +124,11 @@ def _sum(v, dtype: tl.constexpr):  # type: ignore[no-untyped-def]
 
 @triton.jit
 def _tile_bwd(  # type: ignore[no-untyped-def]
-    dy, y, dx, C, L, blocks, go, gc, gl, yo, yc, yl, xo, xc, xl, COLUMNS: tl.constexpr, LANES: tl.constexpr, CHAINED: tl.constexpr,
+    dy, y, dx, C, L, blocks, go, gc, gl, yo, yc, yl, xo, xc, xl, COLUMNS: tl.constexpr, LANES: tl.constexpr, PDL: tl.constexpr,
     KIND: tl.constexpr = 0
 ):
     """LANES whole lanes at once. Strides of outer, column and lane for dy, y and dx, in elements."""
-    if CHAINED:
+    if PDL:
         gdc_wait()
     outer = (tl.program_id(0) // blocks).to(tl.int64)
     lane = (tl.program_id(0) % blocks).to(tl.int64) * LANES + tl.arange(0, LANES)[None, :]
@@ -145,11 +145,11 @@ def _tile_bwd(  # type: ignore[no-untyped-def]
 
 @triton.jit
 def _loop_bwd(  # type: ignore[no-untyped-def]
-    dy, y, dx, C, L, blocks, rounds, go, gc, gl, yo, yc, yl, xo, xc, xl, COLUMNS: tl.constexpr, LANES: tl.constexpr, CHAINED: tl.constexpr,
+    dy, y, dx, C, L, blocks, rounds, go, gc, gl, yo, yc, yl, xo, xc, xl, COLUMNS: tl.constexpr, LANES: tl.constexpr, PDL: tl.constexpr,
     KIND: tl.constexpr = 0
 ):
     """LANES lanes, COLUMNS columns at a time, in `rounds` iterations, twice."""
-    if CHAINED:
+    if PDL:
         gdc_wait()
     outer = (tl.program_id(0) // blocks).to(tl.int64)
     lane = (tl.program_id(0) % blocks).to(tl.int64) * LANES + tl.arange(0, LANES)[None, :]
@@ -182,10 +182,10 @@ def _loop_bwd(  # type: ignore[no-untyped-def]
 
 @triton.jit
 def _spread(  # type: ignore[no-untyped-def]
-    dy, x, y, dx, C, L, blocks, across, go, gl, xo, xc, xl, yo, yl, do, dc, dl, COLUMNS: tl.constexpr, LANES: tl.constexpr, CHAINED: tl.constexpr
+    dy, x, y, dx, C, L, blocks, across, go, gl, xo, xc, xl, yo, yl, do, dc, dl, COLUMNS: tl.constexpr, LANES: tl.constexpr, PDL: tl.constexpr
 ):
     """dx = dy e^(x - y), where dy and y have one element a lane; COLUMNS columns of LANES lanes, of `across` parts of a lane."""
-    if CHAINED:
+    if PDL:
         gdc_wait()
     tile = tl.program_id(0) // across
     outer = (tile // blocks).to(tl.int64)
@@ -325,7 +325,7 @@ def launches(p: Problem, config: Config) -> list[Launch]:
         args |= {name: name, f"{letter}o": outer, f"{letter}l": lane}
         if not (spread and name in ("dy", "y")):
             args[f"{letter}c"] = column
-    args |= {"COLUMNS": config.columns, "LANES": config.lanes, "CHAINED": p.device.pdl}
+    args |= {"COLUMNS": config.columns, "LANES": config.lanes, "PDL": p.device.pdl}
     if kind := KINDS.get(p.op.removesuffix("_bwd")):
         args["KIND"] = kind
     if config.loop:

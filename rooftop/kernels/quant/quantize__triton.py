@@ -25,9 +25,9 @@ ELEMENTS = 4096  # of x in a program, at least
 @triton.jit(do_not_specialize=["seed"])
 def _quantize(  # type: ignore[no-untyped-def]
     x, codes, scale, N, L, xs, seed, ROWS: tl.constexpr, COLUMNS: tl.constexpr, ROUND: tl.constexpr, MIDDLE: tl.constexpr,
-    CHAINED: tl.constexpr
+    PDL: tl.constexpr
 ):
-    if CHAINED:
+    if PDL:
         gdc_wait()
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]
     column = tl.arange(0, COLUMNS)[None, :]
@@ -86,6 +86,6 @@ def launches(p: Problem, config: Config) -> list[Launch]:
     args = {
         "x": "x", "codes": "codes", "scale": "scale", "N": n, "L": length, "xs": p["x"].strides[0], "seed": "seed",
         "ROWS": config.rows, "COLUMNS": config.columns, "ROUND": ROUNDINGS.index(str(p.option("rounding"))),
-        "MIDDLE": 128 if p.option("format") == "uint8" else 0, "CHAINED": p.device.pdl,
+        "MIDDLE": 128 if p.option("format") == "uint8" else 0, "PDL": p.device.pdl,
     }
     return [Launch(kernel=_quantize, grid=(-(-n // config.rows),), args=args, warps=config.warps, pdl=p.device.pdl)]

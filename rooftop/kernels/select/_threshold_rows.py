@@ -1,4 +1,5 @@
-"""How the kernels of _threshold_rows.cuh divide rows: the sample, entries in shared memory, blocks per row."""
+"""How pivot_rows, pivot_parts and pivot_lists (selections__cuda_sm80.cu) divide rows: the sample, entries in shared
+memory, blocks per row."""
 
 from __future__ import annotations
 

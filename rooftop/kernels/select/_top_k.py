@@ -1,5 +1,5 @@
-"""How the kernels of _top_k.cuh and _top_k_short.cuh divide rows: threads, entries in shared memory, blocks per row and, with several, the
-launches that follow."""
+"""How select_rows, select_lists and warp_rows (selections__cuda_sm80.cu) and short_rows (_top_k_short.cuh) divide rows: threads, entries in
+shared memory, blocks per row and, with several, the launches that follow."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Which kernels of _threshold_rows.cuh, _top_k.cuh and _radix_sort.cuh run topk, topk_mask, kthvalue, sort and argsort: a selection of up
-to 2048 elements from an end of the order, above it a sort of the whole row."""
+"""Which kernels of selections__cuda_sm80.cu, _top_k_short.cuh and _radix_sort.cuh run topk, topk_mask, kthvalue, sort and argsort: a
+selection of up to 2048 elements from an end of the order, above it a sort of the whole row."""
 
 from __future__ import annotations
 

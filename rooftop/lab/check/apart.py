@@ -17,7 +17,7 @@ from rooftop.core.child import ChildError, Process
 from rooftop.core.compile import ToolchainError
 from rooftop.core.texts import brief
 from rooftop.lab.check.result import Result
-from rooftop.lab.ending import NoGpuError, echo
+from rooftop.lab.exit_codes import NoGpuError, echo
 
 PRINTED = 4000  # characters of what it prints that are shown
 

@@ -68,7 +68,7 @@ def raised(error: BaseException) -> dict[str, Any]:
     """What was found wrong with what is asked; or what the file does where it is loaded."""
     from rooftop.core.compile import ToolchainError
     from rooftop.core.registry import not_python
-    from rooftop.lab.ending import NoGpuError
+    from rooftop.lab.exit_codes import NoGpuError
 
     if isinstance(error, NoGpuError | ToolchainError):
         return {"raised": {"kind": "gpu" if isinstance(error, NoGpuError) else "toolchain", "text": str(error)}}

@@ -9,7 +9,7 @@ import pkgutil
 import sys
 
 from rooftop.lab.cli.app import app
-from rooftop.lab.ending import ended
+from rooftop.lab.exit_codes import ended
 
 # they say themselves what runs in a process of its own: a case at a time; not a program that they start
 APART = ("check", "judge", "learn", "profile")

@@ -12,12 +12,12 @@ import typer
 from typer.core import TyperGroup
 
 from rooftop.core.texts import brief, printable
-from rooftop.lab.ending import ENVIRONMENT as ENVIRONMENT
-from rooftop.lab.ending import OK as OK
-from rooftop.lab.ending import SLOWER as SLOWER
-from rooftop.lab.ending import USAGE
-from rooftop.lab.ending import WRONG as WRONG
-from rooftop.lab.ending import echo as echo
+from rooftop.lab.exit_codes import ENVIRONMENT as ENVIRONMENT
+from rooftop.lab.exit_codes import OK as OK
+from rooftop.lab.exit_codes import SLOWER as SLOWER
+from rooftop.lab.exit_codes import USAGE
+from rooftop.lab.exit_codes import WRONG as WRONG
+from rooftop.lab.exit_codes import echo as echo
 
 if TYPE_CHECKING:
     from rooftop.lab.records.store import Record

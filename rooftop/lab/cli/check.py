@@ -282,7 +282,7 @@ def _compile_first(todo: list[tuple[Subject, Case]]) -> None:
 def _needs_gpu() -> None:
     import torch
 
-    from rooftop.lab.ending import NoGpuError
+    from rooftop.lab.exit_codes import NoGpuError
 
     if not torch.cuda.is_available():
         raise NoGpuError("no GPU for --backend gpu: torch.cuda.is_available() is False (rooftop doctor says what is missing)")

@@ -24,10 +24,10 @@ FILES = "Compress"
 def _device(text: str) -> str:
     from argparse import ArgumentTypeError
 
-    from rooftop.lab import ending
+    from rooftop.lab import exit_codes
 
     try:
-        return text if text == "cpu" else ending.device(text)
+        return text if text == "cpu" else exit_codes.device(text)
     except ArgumentTypeError as error:
         raise ValueError(str(error)) from None
 

@@ -16,7 +16,7 @@ from typing import Any, Literal
 from rooftop.core import child
 from rooftop.core.child import ChildError, Jobs
 from rooftop.lab.check import apart
-from rooftop.lab.ending import echo
+from rooftop.lab.exit_codes import echo
 
 inside = False  # whether this is that process
 
@@ -31,7 +31,7 @@ class Said:
 
 @dataclass(frozen=True)
 class Ended:
-    """The exit code of a command (`rooftop.lab.ending`)."""
+    """The exit code of a command (`rooftop.lab.exit_codes`)."""
 
     code: Literal[0, 1, 2, 3, 130, 141]
 

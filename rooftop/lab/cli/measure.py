@@ -111,7 +111,7 @@ def bench(
 def _bench_invariant(names: list[str], budget_s: float, folder: Path, as_json: bool) -> None:
     import torch
 
-    from rooftop.lab.ending import gpu_for
+    from rooftop.lab.exit_codes import gpu_for
     from rooftop.lab.records import store
     from rooftop.lab.timing import invariant_costs
 
@@ -139,7 +139,7 @@ def _bench_own(
     from rooftop.lab import simt
     from rooftop.lab.check import like as likes
     from rooftop.lab.cli.launched import launch_of
-    from rooftop.lab.ending import gpu_for
+    from rooftop.lab.exit_codes import gpu_for
     from rooftop.lab.simt import program
     from rooftop.lab.timing import own_program
 
@@ -214,7 +214,7 @@ def calibrate(
     import torch
 
     from rooftop.core import settings
-    from rooftop.lab.ending import NoGpuError
+    from rooftop.lab.exit_codes import NoGpuError
     from rooftop.lab.records import store as recs
     from rooftop.lab.timing import calibrate as calibrating
     from rooftop.lab.timing import sensors

@@ -74,7 +74,7 @@ def bench_on_ranks(found: Sequence[Subject], case: str | None, budget_s: float, 
     """What `rooftop bench` does under torchrun. Returns what was wrong."""
     import torch
 
-    from rooftop.lab.ending import NoGpuError
+    from rooftop.lab.exit_codes import NoGpuError
     from rooftop.lab.timing import ranks as several
 
     if not torch.cuda.is_available():

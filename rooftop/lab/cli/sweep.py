@@ -56,7 +56,7 @@ def sweep(
     point is slower than a peer, or its share of the roof is under 0.8 of its neighbours'; 1: a result is wrong, or an op failed.
 
     Examples: [bold]rooftop sweep rms_norm layer_norm[/bold] · [bold]rooftop sweep softmax --size columns=64..4096 --seed 7[/bold]"""
-    from rooftop.lab.ending import NoGpuError
+    from rooftop.lab.exit_codes import NoGpuError
     from rooftop.lab.records import store
     from rooftop.lab.timing import sweep as sweeping
 

@@ -95,7 +95,7 @@ def _regret(
     """The time lost by what calls take, op by op: its record, and the worst points."""
     from rooftop.core import settings
     from rooftop.lab.cli.sweep import _asked, _range
-    from rooftop.lab.ending import NoGpuError
+    from rooftop.lab.exit_codes import NoGpuError
     from rooftop.lab.records import store
     from rooftop.lab.timing import sweep, swept
     from rooftop.lab.tune import regret

@@ -84,7 +84,7 @@ def first_calls(
 
     from rooftop.core import settings
     from rooftop.core.implementation import device_of
-    from rooftop.lab.ending import NoGpuError
+    from rooftop.lab.exit_codes import NoGpuError
     from rooftop.lab.records import store
     from rooftop.lab.timing import first_calls as measures
     from rooftop.lab.timing import warm as warms

@@ -33,7 +33,7 @@ from rooftop.core.compile import ToolchainError
 from rooftop.core.spec import Device, Launch
 from rooftop.lab.counters import ncu_report as reports
 from rooftop.lab.counters.jobs import TIERS, Job, jobs_for
-from rooftop.lab.ending import NoGpuError, Parser, ended
+from rooftop.lab.exit_codes import NoGpuError, Parser, ended
 from rooftop.lab.inspect import sass_lines
 from rooftop.lab.inspect.binary import BinaryError
 from rooftop.lab.records import store

@@ -23,7 +23,7 @@ from rooftop.core import settings
 from rooftop.core.spec import TARGETS, Device
 from rooftop.lab import candidates
 from rooftop.lab.counters.jobs import CASES, Job
-from rooftop.lab.ending import Parser, echo, ended
+from rooftop.lab.exit_codes import Parser, echo, ended
 from rooftop.lab.inspect.sass_lines import accesses
 from rooftop.lab.records import identity, store
 from rooftop.lab.simt import machine

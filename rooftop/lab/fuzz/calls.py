@@ -16,7 +16,7 @@ from collections import Counter
 from pathlib import Path
 
 from rooftop.core import sandbox, settings
-from rooftop.lab.ending import Parser, ended, positive
+from rooftop.lab.exit_codes import Parser, ended, positive
 from rooftop.lab.records import trials
 
 CALLS = """

@@ -28,7 +28,7 @@ from rooftop.codecs.api import compress, decompress
 from rooftop.codecs.model import compress_model, weight, weights
 from rooftop.formats.container import HEADER, FormatError, checksums, from_bytes
 from rooftop.formats.elements import ELEMENTS
-from rooftop.lab.ending import Parser, device, ended, positive
+from rooftop.lab.exit_codes import Parser, device, ended, positive
 from rooftop.lab.records import trials
 
 PATIENCE = 20.0  # seconds of CPU time that one stream may take

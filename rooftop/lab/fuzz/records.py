@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from rooftop.core import settings
-from rooftop.lab.ending import Parser, ended, positive
+from rooftop.lab.exit_codes import Parser, ended, positive
 from rooftop.lab.records import form, rewriting, store, trials
 from rooftop.lab.records.record import Table
 

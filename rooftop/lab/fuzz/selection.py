@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import rooftop
-from rooftop.lab.ending import Parser, device, ended, positive
+from rooftop.lab.exit_codes import Parser, device, ended, positive
 
 if TYPE_CHECKING:
     from torch import Generator, Tensor

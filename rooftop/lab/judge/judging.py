@@ -15,7 +15,7 @@ from rooftop.core.implementation import device_of
 from rooftop.core.spec import Case
 from rooftop.lab.check import apart, own_op
 from rooftop.lab.check.selection import Choice
-from rooftop.lab.ending import NoGpuError
+from rooftop.lab.exit_codes import NoGpuError
 from rooftop.lab.judge import audit, counts, cuda, forms, python, score, sizes, tasks
 from rooftop.lab.judge.forms import Submission, SubmissionError
 from rooftop.lab.judge.python import Outcome

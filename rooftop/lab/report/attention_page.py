@@ -14,7 +14,7 @@ from rooftop.core import registry, settings, whole_file
 from rooftop.core.call import select
 from rooftop.core.contract import Contract, metas_of
 from rooftop.core.spec import TARGETS
-from rooftop.lab.ending import ended
+from rooftop.lab.exit_codes import ended
 from rooftop.lab.report.documents import replaced
 
 if TYPE_CHECKING:

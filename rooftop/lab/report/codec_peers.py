@@ -32,7 +32,7 @@ from typing import Any
 
 from rooftop.core import settings
 from rooftop.core.spec import Device
-from rooftop.lab.ending import Parser, device, ended, positive
+from rooftop.lab.exit_codes import Parser, device, ended, positive
 from rooftop.lab.records import store
 from rooftop.lab.records.record import Record, Table, of_kind
 from rooftop.lab.report import codec_fields

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from rooftop.codecs.api import compress, measured
 from rooftop.core import settings, whole_file
-from rooftop.lab.ending import ended
+from rooftop.lab.exit_codes import ended
 from rooftop.lab.report import codec_fields as fields
 
 PAGE = "docs/codecs.md"

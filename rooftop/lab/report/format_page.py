@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rooftop.core import settings, whole_file
 from rooftop.formats.number_formats import ELEMENTS, FORMATS, Format, decode
-from rooftop.lab.ending import ended
+from rooftop.lab.exit_codes import ended
 from rooftop.lab.report.documents import replaced
 
 PAGE = "docs/formats.md"

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rooftop.lab.ending import Parser, ended, positive
+from rooftop.lab.exit_codes import Parser, ended, positive
 from rooftop.lab.records import store
 from rooftop.lab.records.record import Record, newest
 

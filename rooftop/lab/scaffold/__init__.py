@@ -134,14 +134,21 @@ def _kernel(name: str, house: House, empty: bool) -> Files:
 
 
 def _of_one(text: str, op: str) -> str:
-    """A `.cu` whose head speaks of several ops, with what it says of one of them at the head's top, and its tables after it."""
+    """A `.cu` whose head speaks of a forward and its backward, with what it says of one of them."""
     end = text.index("*/")
-    head, tables = text[:end], dict(re.findall(r"^\[of\.([\w.]+)\]\n(.*?)(?=^\[|\Z)", text[:end], re.M | re.S))
-    rest = re.sub(r"^\[of\.[\w.]+\]\n.*?(?=^\[|\Z)", "", head, flags=re.M | re.S)
-    nested = "".join(f"[{name.removeprefix(f'{op}.')}]\n{body}" for name, body in tables.items() if name.startswith(f"{op}."))
-    first = re.search(r"^\[", rest, re.M)
-    at = first.start() if first else len(rest)
-    return rest[:at] + tables.get(op, "") + rest[at:] + nested + text[end:]
+    first, *tables = re.split(r"^(?=\[)", text[:end], flags=re.M)
+    own = [table for table in tables if re.match(r"\[bwd[.\]]", table)]
+    tables = [table for table in tables if table not in own]
+    for table in own if op.endswith("_bwd") else ():
+        name, _, body = table.partition("]\n")
+        if name == "[bwd":
+            for key in re.findall(r"^(\w+) *=", body, re.M):
+                first = re.sub(rf"^{key} *=.*?(?=^\w+ *=|\Z)", "", first, count=1, flags=re.M | re.S)
+            first += body
+        else:
+            header = name.replace("[bwd.", "[") + "]\n"
+            tables = [*(t for t in tables if not t.startswith(header)), header + body]
+    return first + "".join(tables) + text[end:]
 
 
 def _as_add(op: Contract) -> bool:

@@ -25,9 +25,9 @@ from rooftop.core.compile import STANDARD, CompileError, ToolchainError
 from rooftop.core.helpers import SHARED, Folders, included
 from rooftop.core.sandbox import on_the_clock
 from rooftop.lab.simt import host, link, macros, ordinary, precompiled
+from rooftop.lab.simt.clang_accesses import keep
 from rooftop.lab.simt.precompiled import as_made, sum_of
 from rooftop.lab.simt.translate import MARK, cluster_dims, constants, translate
-from rooftop.lab.simt.whole import keep
 
 RUNTIME = Path(__file__).parent / "runtime"
 MODES = ("check", "count")

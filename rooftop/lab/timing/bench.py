@@ -14,7 +14,7 @@ from rooftop.core.spec import Device
 from rooftop.lab import ahead, candidates
 from rooftop.lab.candidates import Subject
 from rooftop.lab.check import checker
-from rooftop.lab.ending import NoGpuError
+from rooftop.lab.exit_codes import NoGpuError
 from rooftop.lab.records import identity, store
 from rooftop.lab.timing import roofline, streams
 from rooftop.lab.timing.bench_group import DUTIES, Bench, BenchGroup, Summary

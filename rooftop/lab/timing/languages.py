@@ -27,7 +27,7 @@ from rooftop.core.names import RegistryError
 from rooftop.core.registry import HOUSE, House
 from rooftop.core.spec import TARGETS
 from rooftop.lab.candidates import Subject
-from rooftop.lab.ending import Parser, ended, gpu_for
+from rooftop.lab.exit_codes import Parser, ended, gpu_for
 from rooftop.lab.records import identity, store
 
 CARD = "h200"

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rooftop.lab.ending import Parser, ended, gpu_for
+from rooftop.lab.exit_codes import Parser, ended, gpu_for
 from rooftop.lab.records import store
 from rooftop.lab.records.record import Record, newest
 from rooftop.lab.timing.timer import Candidate, Timer, sets_needed

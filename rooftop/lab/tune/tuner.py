@@ -26,7 +26,7 @@ from rooftop.core.spec import DTYPES, Case, Device
 from rooftop.lab.ahead import compile_triton, word_of
 from rooftop.lab.candidates import Subject
 from rooftop.lab.check import checker, judgement
-from rooftop.lab.ending import NoGpuError
+from rooftop.lab.exit_codes import NoGpuError
 from rooftop.lab.records import store
 from rooftop.lab.records.identity import DIGITS, Identity
 from rooftop.lab.timing.bench_group import LONGEST_S, MEMORY, Bench, BenchGroup

@@ -1,7 +1,7 @@
 /* rooftop
 idea    = "A reciprocal for each symbol: the quotient is the high half of a product, at most one too small, and one comparison mends it."
 predict = { speedup = 1.3 }
-limit   = "The count: an atomic addition a value, about as long as the coding."
+limit   = "The count: an atomic addition a value, about as long as the coding. Measured: 1.07 instead of 1.3. A third of the coder's instructions was the division, but not a third of its time."
 tensors = ["table: i32[C, 2]", "words: i32[W]", "frequencies: i16[S]", "total: i64[1]"]
 args    = ["x: i16[n]"]
 

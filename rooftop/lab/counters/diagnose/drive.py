@@ -111,7 +111,7 @@ def callable_of(subject: Subject, case: Case) -> Any:
     from rooftop.core.implementation import device_of
     from rooftop.core.spec import DTYPES
     from rooftop.lab import inputs
-    from rooftop.lab.ending import NoGpuError
+    from rooftop.lab.exit_codes import NoGpuError
 
     if not torch.cuda.is_available():
         raise NoGpuError("profiling needs an NVIDIA GPU: torch.cuda.is_available() is False (rooftop doctor says what is missing)")

@@ -14,7 +14,7 @@ from typing import Any
 
 from rooftop.core.child import ChildError, Process
 from rooftop.core.forms import FormError
-from rooftop.lab.ending import NoGpuError
+from rooftop.lab.exit_codes import NoGpuError
 from rooftop.lab.judge.board import BoardError
 from rooftop.lab.judge.serve.queue import Job, Queue
 from rooftop.lab.judge.verdict import Verdict

@@ -12,7 +12,7 @@ import pytest
 from rooftop.core import registry
 from rooftop.core.spec import TARGETS
 from rooftop.lab import candidates, climb
-from rooftop.lab.check import checker, kept
+from rooftop.lab.check import check_cache, checker
 from rooftop.lab.inspect import inspector
 from rooftop.lab.records.record import Record
 from rooftop.lab.report import data, known, rung_counts
@@ -33,22 +33,22 @@ def subject() -> candidates.Subject:
 def test_a_check_that_was_right_is_found_again_and_no_other(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     s = subject()
     case, other = s.op.case("odd f32"), s.op.case("odd f16")
-    assert kept.find(s, case, "interpreter", DEVICE) is None
+    assert check_cache.find(s, case, "interpreter", DEVICE) is None
     result = checker.check(s, case, backend="interpreter", seed=1)
-    kept.keep(s, case, result, DEVICE)
-    again = kept.find(s, case, "interpreter", DEVICE)
+    check_cache.keep(s, case, result, DEVICE)
+    again = check_cache.find(s, case, "interpreter", DEVICE)
     assert again is not None and again.status == "ok" and again.backend == "interpreter"
     assert again.to_json() == result.to_json()
-    assert kept.find(s, other, "interpreter", DEVICE) is None
-    assert kept.find(s, case, "gpu", DEVICE) is None
-    monkeypatch.setattr(kept, "_judges", lambda: "another checker")
-    assert kept.find(s, case, "interpreter", DEVICE) is None
+    assert check_cache.find(s, other, "interpreter", DEVICE) is None
+    assert check_cache.find(s, case, "gpu", DEVICE) is None
+    monkeypatch.setattr(check_cache, "_judges", lambda: "another checker")
+    assert check_cache.find(s, case, "interpreter", DEVICE) is None
 
 
 def test_what_was_wrong_is_not_kept(cache: Path) -> None:
     s = subject()
     case = s.op.case("odd f32")
-    kept.keep(s, case, checker.Result(s.name, "add", case.id, "wrong", "interpreter"), DEVICE)
+    check_cache.keep(s, case, checker.Result(s.name, "add", case.id, "wrong", "interpreter"), DEVICE)
     assert not list(cache.rglob("*.json"))
 
 
@@ -56,10 +56,10 @@ def test_what_was_wrong_is_not_kept(cache: Path) -> None:
 def test_a_damaged_check_is_made_again(cache: Path, text: str) -> None:
     s = subject()
     case = s.op.case("odd f32")
-    kept.keep(s, case, checker.Result(s.name, "add", case.id, "ok", "interpreter"), DEVICE)
+    check_cache.keep(s, case, checker.Result(s.name, "add", case.id, "ok", "interpreter"), DEVICE)
     [path] = cache.rglob("*.json")
     path.write_text(text, encoding="utf-8")
-    assert kept.find(s, case, "interpreter", DEVICE) is None
+    assert check_cache.find(s, case, "interpreter", DEVICE) is None
 
 
 def test_facts_are_found_again_and_made_anew_where_they_are_damaged(cache: Path) -> None:
