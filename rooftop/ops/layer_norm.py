@@ -144,8 +144,9 @@ def _by_torch(dy: Tensor, ds: Tensor | None, s: Tensor, weight: Tensor, eps: flo
 
     for part, flow in zip(x.split(MANY), g.split(MANY), strict=True):
         part, flow = part.float(), flow.float()
-        rows.append(_forward(part, 1, w, w, eps)[1:])
-        own.append(gradients(flow, part, *rows[-1], [False, True, True])[1:])
+        _, mean, scale = _forward(part, 1, w, w, eps)
+        rows.append((mean, scale))
+        own.append(gradients(flow, part, mean, scale, [False, True, True])[1:])
     mean, scale = (torch.cat(parts) for parts in zip(*rows, strict=True))
     if far(mean, scale) or scale.amax().item() ** 2 * eps > NEARLY_EQUAL:
         return None
