@@ -259,6 +259,7 @@ def main() -> int:
         parser.error(f"{', '.join(sorted(unknown))} is none of {', '.join(PARTS)}")
     todo = [p for part in given.parts for p in points(part, given.seed, given.points)]
     random.Random(given.seed).shuffle(todo)
+    todo.sort(key=lambda point: point[0] not in ("eight", "latent"))  # the contract's cases are few: each is timed
     began = time.time()
     print(f"{len(todo)} points, {compile_all(todo, TARGETS['h200'])} programs compiled in {time.time() - began:.0f} s", flush=True)
     if given.compile_only:
