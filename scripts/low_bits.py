@@ -3,7 +3,9 @@
     python scripts/low_bits.py products --out results/h200 --seed 7     packed int4 and int8 weights over cuBLAS in bfloat16, M from 1 to 8192
     python scripts/low_bits.py codes --out results/h200                 every format and granularity, over the copy of the bytes that it must move
     python scripts/low_bits.py sparse --out results/h200                blocks over the dense product times the density; 2:4 of 1 to 64 columns
-    python scripts/low_bits.py peers --out results/h200                 int4 beside humming and gemlite, where they are installed
+    python scripts/low_bits.py peers --out results/h200                 int4 and int8 beside humming and gemlite, where they are installed
+    python scripts/low_bits.py peers --warm humming:3                   one of these calls alone: side by side for all of them before, they fill the caches of
+                                                                        libraries that compile for half a minute
 
 A section compiles on all cores first, writes OUT/low_bits_SECTION.json after every row, and stops after --seconds. Times are of the kernel clock, as `rooftop
 sweep` has it. rooftop/lab/report/low_bits.py makes the tables. N and K are those of models and, as often, multiples of 128 drawn from the seed."""
@@ -35,19 +37,20 @@ LARGEST = 2 * 4096 * 8192 * 8192  # products of a point
 ROWS, COLUMNS = 16384, 8192  # of a tensor whose codes are timed
 WAYS = {"rows": (1, COLUMNS), "columns": (ROWS, 1), "tensor": (ROWS, COLUMNS), "groups of 128": (1, 128), "groups down": (128, 1), "blocks": (128, 128)}
 WIDE, SIDES, DENSITIES = 8192, (128, 64, 32), (0.5, 0.1)  # of block-sparse matrices
-PEERS = (1, 16, 64, 256, 4096)  # M beside other libraries
+PEERS = (1, 16, 64, 128, 256, 1024, 4096)  # M beside other libraries
 
 
 class Timed:
     """Rows of one op, timed as a sweep times points, and kept in a file."""
 
-    def __init__(self, path: Path, seed: int, seconds: float) -> None:
+    def __init__(self, path: Path, seed: int, seconds: float, formats: Iterable[str], rows: Iterable[int] = PEERS) -> None:
         import torch
 
         from rooftop.core.implementation import device_of
 
         self.device, self.path, self.ends = device_of(torch.cuda.current_device()), path, time.monotonic() + seconds
         self.found: dict[str, Any] = {"device": self.device.name, "torch": torch.__version__, "seed": seed, "rows": []}
+        self.formats, self.rows = tuple(formats), tuple(rows)
         self.base: sweep.Sweep | None = None
 
     def runs(
@@ -121,9 +124,29 @@ def products(t: Timed, seed: int, by: tuple[str | None, ...] = ("torch",), point
             t.keep({"format": WEIGHTS[sizes.pop("format") - 1][0], **sizes, **found})
 
 
+def beside_peers(formats: Iterable[str], rows: Iterable[int] = PEERS) -> list[dict[str, int]]:
+    return [{"format": f + 1, "M": m, "N": 8192, "K": 8192} for f, (name, _) in enumerate(WEIGHTS) if name in formats for m in rows]
+
+
 def peers(t: Timed, seed: int) -> None:
-    del seed
-    products(t, 0, ("torch", "humming", "gemlite"), [{"format": 1, "M": m, "N": 8192, "K": 8192} for m in PEERS])
+    from rooftop.lab.records.software import versions
+
+    t.found["versions"] = {n: v for n, v in versions().items() if n in ("humming-kernels", "gemlite")}
+    products(t, seed, ("torch", "humming", "gemlite"), beside_peers(t.formats, t.rows))
+
+
+def warm(peer: str, at: int) -> None:
+    """One call of another library."""
+    import torch
+
+    from rooftop.core.spec import case
+    from rooftop.lab.inputs import make
+    from rooftop.ops.quantized_matmul import OP, _given
+
+    point = beside_peers(FORMATS)[at]
+    tensors, options = make(OP, case("warm", **_given(point["M"], point["N"], point["K"], *WEIGHTS[point["format"] - 1])), "cuda", 0)
+    OP.peers[peer]()(*OP.arguments(tensors, options))
+    torch.cuda.synchronize()
 
 
 def codes(t: Timed, seed: int) -> None:
@@ -215,9 +238,17 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("out"), help="a folder")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--seconds", type=float, default=120.0)
+    parser.add_argument("--formats", nargs="+", default=[name for name, _ in WEIGHTS], help="of products beside other libraries")
+    parser.add_argument("--rows", nargs="+", type=int, default=PEERS, help="the same's M")
+    parser.add_argument("--warm", help="PEER:POINT")
     given = parser.parse_args()
+    if given.warm:
+        began, (peer, _, at) = time.monotonic(), given.warm.partition(":")
+        warm(peer, int(at))
+        print(f"{given.warm} {time.monotonic() - began:.1f} s")
+        return
     given.out.mkdir(parents=True, exist_ok=True)
-    timed = Timed(given.out / f"low_bits_{given.section}.json", given.seed, given.seconds)
+    timed = Timed(given.out / f"low_bits_{given.section}.json", given.seed, given.seconds, given.formats, given.rows)
     SECTIONS[given.section](timed, given.seed)
     print(low_bits.SECTIONS[given.section](timed.found["rows"]) if timed.found["rows"] else "nothing was timed")
 

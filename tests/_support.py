@@ -60,3 +60,12 @@ def command(monkeypatch: pytest.MonkeyPatch, *words: str) -> int:
     except SystemExit as stop:
         return int(stop.code or 0)
     return 0
+
+
+TRITON = "import torch\nimport triton\nimport triton.language as tl\n"  # the head of a file of Triton kernels
+COPIED = f"""{TRITON}
+@triton.jit
+def copied(x, y, n, B: tl.constexpr):
+    at = tl.program_id(0) * B + tl.arange(0, B)
+    tl.store(y + at, tl.load(x + at, mask=at < {{bound}}), mask=at < n)
+"""

@@ -219,12 +219,16 @@ def _session(leader: int) -> list[int]:
 
 def _memory(leader: int) -> int:
     """Bytes in use by the processes of a session."""
-    total = 0
-    for process in (leader, *_session(leader)):
-        with contextlib.suppress(OSError, ValueError, IndexError):
-            resident, shared = map(int, Path(f"/proc/{process}/statm").read_text(encoding="ascii").split()[1:3])
-            total += (resident if process == leader else resident - shared) * PAGE
-    return total
+    return memory(leader) + sum(memory(process, shared=False) for process in _session(leader))
+
+
+def memory(process: int, shared: bool = True) -> int:
+    """Bytes in use by a process; 0 where nothing says it. `shared`: those that others use too are counted."""
+    try:
+        resident, theirs = map(int, Path(f"/proc/{process}/statm").read_text(encoding="ascii").split()[1:3])
+    except (OSError, ValueError):
+        return 0
+    return (resident if shared else resident - theirs) * PAGE
 
 
 def alive() -> None:

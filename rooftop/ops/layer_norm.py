@@ -142,14 +142,14 @@ def _by_torch(dy: Tensor, ds: Tensor | None, s: Tensor, weight: Tensor, eps: flo
     def gradients(g: Tensor, x: Tensor, mean: Tensor, scale: Tensor, wanted: list[bool]) -> Any:
         return torch.ops.aten.native_layer_norm_backward(g, x, [columns], mean, scale, w, w, wanted)
 
-    for i in range(0, x.shape[0], MANY):
-        part, flow = x[i : i + MANY].float(), g[i : i + MANY].float()
+    for part, flow in zip(x.split(MANY), g.split(MANY), strict=True):
+        part, flow = part.float(), flow.float()
         _, mean, scale = _forward(part, 1, w, w, eps)
-        if far(mean, scale) or bool((scale.square() * eps > NEARLY_EQUAL).any()):
-            return None
         rows.append((mean, scale))
         own.append(gradients(flow, part, mean, scale, [False, True, True])[1:])
     mean, scale = (torch.cat(parts) for parts in zip(*rows, strict=True))
+    if far(mean, scale) or scale.amax().item() ** 2 * eps > NEARLY_EQUAL:
+        return None
     dx = gradients(g, x, mean, scale, [True, False, False])[0]
     dweight, dbias = (torch.stack(parts).sum(0) for parts in zip(*own, strict=True))
     return dx if ds is None else dx.float() + ds.reshape(-1, columns), dweight, dbias

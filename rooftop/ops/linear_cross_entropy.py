@@ -178,8 +178,9 @@ def cpu(
     wanted = (x_grad and x.requires_grad) or (weight_grad and weight.requires_grad) or (
         bias_grad and bias is not None and bias.requires_grad
     )
-    if wanted or x.element_size() == 2 or lse_square_scale or classes or memory != "fast" or with_entropy or x.shape[0] * weight.shape[0] > FEW:
+    if wanted or lse_square_scale or classes or memory != "fast" or with_entropy or x.shape[0] * weight.shape[0] > FEW:
         return NotImplemented
+    x, weight, bias = (t.float() if t is not None and t.element_size() == 2 else t for t in (x, weight, bias))
     z = torch.nn.functional.linear(x, weight, bias)
     z = z if logit_scale == 1 else z * logit_scale
     z = softcap * (z / softcap).tanh() if softcap else z

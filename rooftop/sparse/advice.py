@@ -135,7 +135,8 @@ def predicted(f: Facts, n: int) -> Advice:
             mean = blocks / max(1, -(-f.m // side))
             slice_ = SLICE_32 if f.size > 2 else SLICE[side]
             row = (mean + LONGEST * mean**0.5) * max(side, 16) / 64 * slice_  # the longest, which one multiprocessor makes
-            found.append(way("bsr", (side, side), stored, max(busy, row, (stored * f.size + beside) / MEMORY)))
+            rows_of_b = blocks * side * n * f.size if n <= FEW else 0  # which few columns read as they read the blocks: once for each
+            found.append(way("bsr", (side, side), stored, max(busy, row, (stored * f.size + max(beside, rows_of_b)) / MEMORY)))
     return Advice(tuple(sorted(found, key=lambda w: w.seconds)))
 
 

@@ -5,18 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from _support import COPIED as COPY
+from _support import TRITON as HEAD
 from _support import command
 
 from rooftop.lab.inspect import triton_file
 from rooftop.lab.interpret.host import Ran, Watch
 
-HEAD = "import torch\nimport triton\nimport triton.language as tl\n"
-COPY = f"""{HEAD}
-@triton.jit
-def copied(x, y, n, B: tl.constexpr):
-    at = tl.program_id(0) * B + tl.arange(0, B)
-    tl.store(y + at, tl.load(x + at, mask=at < {{bound}}), mask=at < n)
-"""
 SOFTMAX = f"""{HEAD}
 @triton.jit
 def rows(out, inp, out_row_stride, in_row_stride, n_cols, BLOCK: tl.constexpr):
@@ -125,6 +120,22 @@ def test_shapes_are_those_that_a_function_unpacks_and_asserts(tmp_path: Path) ->
     assert found.findings == () and not found.assumed and list(found.launches[0].values["x"].shape) == [2, 64, 32]
     never = launched(tmp_path, ASSERTS.replace("(16, 32, 128)", "()"), "attend")
     assert never.launches == [] and never.findings[0].kind == "refused"
+
+
+def test_a_block_that_is_larger_than_the_tensors_is_no_fault_of_a_function_nor_is_a_number_without_a_type_a_tensor(tmp_path: Path) -> None:
+    heads = f"""{HEAD}
+@triton.jit
+def numbered(y, dim, n, total, B: tl.constexpr):
+    at = tl.program_id(0) * n + tl.arange(0, B)
+    tl.store(y + at, at - at + tl.program_id(0), mask=at < total)
+def number(x: torch.Tensor, dim):
+    b, h, s, d = x.shape
+    numbered[(b * h,)](x, dim, s * d, x.numel(), B=8192)
+"""
+    found = launched(tmp_path, heads)
+    (launch,) = found.launches
+    assert [f.kind for f in found.findings] == ["refused"] and list(launch.values["y"].shape)[2:] == [256, 64] and launch.values["dim"] == -1
+    assert "a race" in found.findings[0].text and "with larger tensors of ours there is none" in found.findings[0].text
 
 
 def test_of_several_ways_to_unpack_a_tensor_the_last_is_tried_too_and_a_tensor_of_which_nothing_is_said_is_as_the_one_before(tmp_path: Path) -> None:

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from _support import command, flat
+from _support import COPIED, command, flat
+from _support import TRITON as HEAD
 
 from rooftop.lab.check import triton_like
 from rooftop.lab.cli import elsewhere, triton_files
@@ -16,13 +17,7 @@ from rooftop.lab.interpret import host, stand_in, wrappers
 from rooftop.lab.interpret.host import Watch
 
 FILES = Path(__file__).parent / "files"
-HEAD = "import torch\nimport triton\nimport triton.language as tl\n"
-COPY = f"""{HEAD}
-@triton.jit
-def copied(x, y, n, B: tl.constexpr):
-    at = tl.program_id(0) * B + tl.arange(0, B)
-    tl.store(y + at, tl.load(x + at, mask=at < {{bound}}), mask=at < n)
-def copy(x, out=None):
+COPY = f"""{COPIED}def copy(x, out=None):
     y = torch.empty_like(x) if out is None else out
     copied[(triton.cdiv(x.numel(), 64),)](x, y, x.numel(), B=64)
     return y
@@ -111,6 +106,18 @@ import matplotlib.pyplot as plt
 figure, axes = plt.subplots(); axes.plot([1, 2]); plt.show()
 """
     assert ran(tmp_path, HEAD + text).findings == ()
+
+
+def test_a_file_in_its_package_that_says_accelerator_and_shows_tables_runs(tmp_path: Path) -> None:
+    (tmp_path / "own" / "part").mkdir(parents=True)
+    (tmp_path / "own" / "more.py").write_text("def sizes() -> int:\n    return 100\n", encoding="utf-8")
+    found = ran(tmp_path / "own" / "part", "from own.more import sizes\nimport tabulate\n" + COPY.format(bound="n") + """
+assert torch.accelerator.is_available() and torch.accelerator.current_accelerator().type == "cuda"
+y = copy(torch.ones(sizes(), device="cuda"))
+torch.accelerator.synchronize()
+print(tabulate.tabulate([["sum", float(y.sum())]]))
+""")
+    assert found.findings == () and found.launches[0].programs == found.launches[0].whole
 
 
 def test_launches_beyond_the_time_are_cut_and_said(tmp_path: Path) -> None:

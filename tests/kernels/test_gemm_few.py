@@ -49,7 +49,7 @@ def test_every_config_fits(text: str) -> None:
 
 
 def test_rows_on_16_bytes_come_by_tma() -> None:
-    assert module()._facts(problem_of(64, 1024, 1024, "NN")).modes == (0, 2)
-    assert module()._facts(problem_of(64, 1024, 1024, "TT")).modes == (2, 0)
-    assert module()._facts(problem_of(61, 986, 860, "NN")).modes == (1, 3)
-    assert module()._facts(problem_of(61, 986, 864, "NN")).modes == (1, 2)
+    assert module().facts_of(problem_of(64, 1024, 1024, "NN")).modes == (0, 2)
+    assert module().facts_of(problem_of(64, 1024, 1024, "TT")).modes == (2, 0)
+    assert module().facts_of(problem_of(61, 986, 860, "NN")).modes == (1, 3)
+    assert module().facts_of(problem_of(61, 986, 864, "NN")).modes == (1, 2)

@@ -17,7 +17,7 @@ from rooftop.core.spec import TARGETS, Problem, case
 from rooftop.formats.packed import arrange, planes
 from rooftop.kernels.gemm import _unpack_wgmma
 from rooftop.kernels.gemm import quantized_matmul__gluon_sm90 as hopper
-from rooftop.kernels.gemm._lowbit_plan import FORMATS
+from rooftop.kernels.gemm._lowbit_plan import FORMATS, pieces
 from rooftop.lab.candidates import Subject
 from rooftop.lab.check import checker
 from rooftop.lab.interpret import interpreter
@@ -113,6 +113,40 @@ def test_what_is_chosen_fits_a_multiprocessor(format: str) -> None:
             assert hopper.supports(problem) is None
             for tile in hopper.configs(problem):
                 assert tile.STAGES >= 2 and tile.BN * tile.BM <= 256 * 128
+                whole, rest, each, count = pieces(tile, problem)
+                assert whole + rest == -(-m // tile.BM) * -(-n // tile.BN) and each * (count - 1) < -(-k // 128) <= each * count
+                assert count == 1 or (rest * count <= 132 and (whole % 132 == 0 and whole > 0) == tile.TAIL)
+
+
+def test_tiles_past_the_last_wave_are_split() -> None:
+    op = registry.op("quantized_matmul")
+    chosen = {n: hopper.choose(op.problem(case("c", **_given(256, n, 13312, "int8")), TARGETS["h200"])) for n in (19584, 16896)}
+    assert (chosen[19584].BM, chosen[19584].TAIL) == (256, True)  # 153 tiles for 132 multiprocessors
+    assert (chosen[16896].BM, chosen[16896].SPLIT) == (256, 1)  # 132
+
+
+@pytest.mark.parametrize("bias", [False, True])
+def test_pieces_are_added_to_the_tiles_that_they_are_of(bias: bool) -> None:
+    m, n, bm, bn, whole, count, group = 150, 264, 64, 128, 4, 3, 2
+    places, columns = [], -(-n // bn)  # of tiles in grouped order: two rows of tiles, column by column
+    for tile in range(9):
+        first = tile // (group * columns) * group
+        size = min(columns - first, group)
+        places.append((first + tile % (group * columns) % size, tile % (group * columns) // size))
+    draw = torch.Generator().manual_seed(5)
+    parts = torch.randn(count, 9 - whole, bm, bn, generator=draw)
+    scale, rows, plus = torch.rand(n, generator=draw), torch.rand(m, generator=draw), torch.randn(n, generator=draw) if bias else None
+    out = torch.full((m, n), torch.nan)
+    args = {"parts": parts, "scale": scale, "x_scale": rows, "bias": plus, "out": out, "M": m, "eights": n // 8, "whole": whole, "rest": 9 - whole}
+    more = {"group": group, "BM": bm, "BN": bn, "SPLIT": count, "BLOCK": 1024, "PDL": False}
+    interpreter.run(hopper._add_parts, (9 - whole, bm * bn // 1024), {**args, **more})
+    for tile, (pn, pm) in enumerate(places):
+        at = (slice(pm * bm, min(m, pm * bm + bm)), slice(pn * bn, min(n, pn * bn + bn)))
+        if tile < whole:
+            assert out[at].isnan().all()
+            continue
+        sums = parts[:, tile - whole].sum(0)[: out[at].shape[0], : out[at].shape[1]] * scale[at[1]] * rows[at[0], None]
+        torch.testing.assert_close(out[at], sums if plus is None else sums + plus[at[1]])
 
 
 def test_what_the_hopper_kernel_leaves_to_the_other() -> None:

@@ -268,7 +268,7 @@ def test_odd_columns_without_gaps_are_read_and_written_in_vectors(how: str) -> N
 def test_the_gradients_of_rows_that_are_seen_as_one(shape: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
     """Whole vectors of several odd rows, the rows left over, and the sums of their columns."""
     op, implementation = registry.op("bias_mask_scale_add_bwd"), registry.implementation("bias_mask_scale_add_bwd__triton")
-    monkeypatch.setattr(implementation.module, "LARGE", 1)
+    monkeypatch.setattr(implementation.module, "SECOND", 0)
     for mask, p in ((True, 0.0), (False, 0.5)):
         x = Input(shape, "f32")
         given = {"x": x, "bias": Input(shape[-1:], "f32"), "residual": None, "mask": Input(shape, "bool") if mask else None}

@@ -24,7 +24,8 @@ def test_products_are_means_of_a_band_and_its_slowest_point() -> None:
     assert low_bits.products(rows).splitlines()[2:] == [
         "| int4 | 1 | 1 | 3.00 | 3.00 | 1 x 4096 x 1024 |", "| int4 | 256 to 1023 | 2 | 1.20 | 0.90 | 256 x 4096 x 1024 |",
     ]
-    assert low_bits.peers([product(16, 2.0, 4.0, humming=8.0)]).splitlines() == ["| M | ours | humming |", "|---:|---:|---:|", "| 16 | 2.00 | 0.50 |"]
+    table = low_bits.peers([product(16, 2.0, 4.0, humming=8.0)]).splitlines()
+    assert table == ["| weights | M | ours | humming |", "|---|---:|---:|---:|", "| int4 | 16 | 2.00 | 0.50 |"]
 
 
 def test_codes_below_the_floor_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,13 +6,15 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from _support import command
 from typer.testing import CliRunner
 
 from rooftop.core.compile import CompileError
 from rooftop.lab import simt
 from rooftop.lab.cli import commands
 from rooftop.lab.cli.app import app
-from rooftop.lab.simt import host_variables, kernel_caller, ordinary, program
+from rooftop.lab.simt import host, host_variables, kernel_caller, ordinary, program
+from rooftop.lab.simt.tokens import tokenise
 
 pytestmark = pytest.mark.skipif(simt.unavailable() is not None, reason=str(simt.unavailable()))
 
@@ -264,3 +266,51 @@ def test_a_mark_of_byte_order_and_spaces_behind_a_backslash_say_nothing(tmp_path
     )
     run = program.run(program.source_of(tmp_path / "own.cu")[0])
     assert [x.grid for x in run.launches] == [(1, 1, 1)] and not run.denied and run.status == 0
+
+
+@pytest.mark.sampled("simulator")
+def test_what_a_file_hands_to_torch_in_parts_and_in_a_namespace_is_called_and_its_references_too(tmp_path: Path) -> None:
+    code, said = simulated(tmp_path, (
+        "#include <torch/extension.h>\nnamespace own {\n__global__ void k(float* x) { x[threadIdx.x] = 1; }\n"
+        "void fill(at::Tensor& x) { TORCH_CHECK(!x.is_cpu()); k<<<1, 32>>>(x.data_ptr<float>()); }\n"
+        'TORCH_LIBRARY(own, m) { m.def("fill(Tensor x) -> ()"); }\n'
+        'TORCH_LIBRARY_IMPL(own, CPU, m) { }\nTORCH_LIBRARY_IMPL(own, CUDA, m) { m.impl("own::fill", &fill); }\n}\n'
+    ))
+    assert code == 0 and "k<<<1, 32>>>(" in said, said
+
+
+def test_a_macro_at_the_level_of_a_file_is_the_hosts_unless_device_code_is_in_it() -> None:
+    text = (
+        "template <class T> struct Known { static bool add(T f) { return f != nullptr; } };\n"
+        "#define KEEP(f) static const bool kept_##f = Known<decltype(&f)>::add(&f);\n"
+        "#define MAKE(name, op) \\\n    __global__ void name(float* x) { x[0] op 1; }\nMAKE(more, +=)\n"
+        "void launch(float* x);\nKEEP(launch)\n__device__ int twice(int x) { return 2 * x; }\n"
+    )
+    kept = "".join(t.text for t in host.left_out(tokenise(text), host.marks([text])))
+    assert "MAKE(more, +=)\n" in kept and "int twice" in kept and "\nKEEP(" not in kept and "struct Known" not in kept
+
+
+@pytest.mark.parametrize(("options", "says"), [
+    (("--kernel", "none"), "has no such kernel; it has k(int* x)"), (("--budget", "-1"), "more than 0"), (("--args", "'"), "--args ': no closing quotation"),
+])
+def test_options_that_fit_no_program_are_refused_by_a_line(options: tuple[str, str], says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+                                                          capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "own.cu").write_text("__global__ void k(int* x) { *x = 1; }\nint main() { }\n", encoding="utf-8")
+    assert command(monkeypatch, "simt", str(tmp_path / "own.cu"), *options) == 1
+    assert says in capsys.readouterr().err
+
+
+@pytest.mark.sampled("simulator")
+def test_launches_that_cannot_be_are_faults_though_no_kernel_ran(tmp_path: Path) -> None:
+    code, said = simulated(tmp_path, "__global__ void k(int* x) { *x = 1; }\nint main() { k<<<0, 1>>>(nullptr); k<<<1, 2000>>>(nullptr); }\n")
+    assert code == 1 and "with 0 blocks" in said and "kernels alone" not in said, said
+
+
+def test_tiles_say_how_large_blocks_and_grids_are(tmp_path: Path) -> None:
+    path = tmp_path / "own.cu"
+    path.write_text(
+        "constexpr int BN = 64;\nconstexpr int TN = 8;\n__global__ void k(float* x, int m, int n) {\n"
+        "    const int bx = blockIdx.x, by = blockIdx.y, tx = threadIdx.x, ty = threadIdx.y;\n"
+        "    for (int i = 0; i < TN; ++i) if (bx * BN + tx * TN + i < n) x[(by * BN + ty * TN) * n + bx * BN + tx * TN + i] = 1;\n}\n", encoding="utf-8"
+    )
+    assert program.source_of(path)[1] == "k<<<1x1, 8x8>>>(x=f32:4096, m=64, n=64)"

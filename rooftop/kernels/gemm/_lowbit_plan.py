@@ -9,16 +9,20 @@ from functools import lru_cache
 
 from rooftop.core.spec import Problem
 from rooftop.core.tensor_maps import not_copied
-from rooftop.kernels.gemm._model import BARRIERS, EPILOGUE, FMAS, FROM_L2, MEMORY, ONE, PARTS, SECOND, SHARED, START
+from rooftop.kernels.gemm._model import BARRIERS, EPILOGUE, FMAS, FROM_L2, MEMORY, ONE, SECOND, SHARED, START
 from rooftop.ops.quantized_matmul import BITS
 
 FORMATS = ("int8", "int4", "int2", "e4m3", "e5m2", "e3m2", "e2m3", "e2m1")
 assert set(FORMATS) == set(BITS)
 CLOCK = 1.7e9
-WAIT = 610  # cycles of a step for the latency of its codes and for its mbarriers
-BESIDE = 0.37  # share of the shorter that is not hidden where products and unpacking take equally long
+WAIT = 760  # cycles of a step for the latency of its codes and for its mbarriers
+BESIDE = 0.35  # share of the shorter that is not hidden where products and unpacking take equally long
+PARTS = 4e12  # bytes a second at which pieces are written and read, mostly in the L2
 SPLITS = (1, 2, 3, 4, 6, 8)
-TILES = ((128, 256, 2), (256, 128, 2), (128, 128, 2), (256, 64, 4), (256, 64, 2), (128, 64, 2), (256, 32, 4), (128, 32, 2))
+TILES = (  # BN, BM (one power of two, or two: 160 is 128 and 32), GROUPS
+    (128, 256, 2), (128, 192, 2), (128, 160, 2), (256, 128, 2), (192, 128, 3), (128, 128, 2),
+    (256, 64, 4), (256, 64, 2), (128, 64, 2), (256, 32, 4), (128, 32, 2),
+)
 
 
 def sizes(p: Problem) -> tuple[int, int, int]:
@@ -61,7 +65,8 @@ def supports(p: Problem) -> str | None:
 @dataclass(frozen=True)
 class Config:
     """BN rows of the weight by BM rows of x; STAGES of 128 columns in the ring buffer; GROUP tiles of the weight in a group; SPLIT:
-    split-K, parts of K in different blocks, which a second launch adds in order; GROUPS of consumer warps, each with BN / GROUPS rows."""
+    split-K, pieces of K in different blocks, which a second launch adds in order, of every tile, or with TAIL of those past the last
+    full wave; GROUPS of consumer warps, each with BN / GROUPS rows."""
 
     BN: int = 256
     BM: int = 128
@@ -69,61 +74,61 @@ class Config:
     GROUP: int = 8
     SPLIT: int = 1
     GROUPS: int = 2
+    TAIL: bool = False
 
 
 def bits_of(p: Problem) -> int:
     return BITS[str(p.option("format"))]
 
 
-def pieces(config: Config, p: Problem) -> tuple[int, int]:
-    """Blocks of 128 columns of a part, and the number of parts."""
-    blocks = p["codes"].shape[1]
-    each = -(-blocks // config.SPLIT)
-    return each, -(-blocks // each)
-
-
-def tiles_of(config: Config, p: Problem) -> int:
+def pieces(config: Config, p: Problem) -> tuple[int, int, int, int]:
+    """Tiles computed in one piece; tiles past them; the blocks of 128 columns of a piece of these, and the number of pieces."""
     m, n, _ = sizes(p)
-    return -(-m // config.BM) * -(-n // config.BN)
+    blocks, tiles = p["codes"].shape[1], -(-m // config.BM) * -(-n // config.BN)
+    each = -(-blocks // config.SPLIT)
+    count = -(-blocks // each)
+    whole = tiles if count == 1 else tiles - tiles % p.device.sms if config.TAIL else 0
+    return whole, tiles - whole, each, count
 
 
 def _stage(bn: int, bm: int, bits: int) -> int:
     return bm * 256 + bn * 16 * bits
 
 
-def _seconds(config: Config, p: Problem) -> float:
-    """Predicted time. A step of 128 columns takes the longer of the products and the unpacking, and the more of the shorter the closer the
-    two are; or TMA's loads. Fitted on an H200 to int4, 16 to 8192 rows."""
-    m, n, _ = sizes(p)
-    format = str(p.option("format"))
-    each, count = pieces(config, p)
-    items = -(-m // config.BM) * -(-n // config.BN) * count
-    products = config.BM * config.BN * 128 / FMAS
-    unpack = config.BN / 16 * 8 * (24 if BITS[format] != 6 and format != "e2m1" else 40) / 4
+def _step(bn: int, bm: int, format: str) -> float:
+    """Predicted cycles of 128 columns of a tile: the longer of the products and the unpacking, and the more of the shorter the closer the
+    two are; or TMA's loads. Fitted on an H200 to int4 and int8, 128 to 2048 rows."""
+    products, bits = bn * bm * 128 / FMAS, BITS[format]
+    unpack = bn / 16 * 8 * (24 if bits != 6 and format != "e2m1" else 40) / 4
     longer, shorter = sorted((products, WAIT + unpack), reverse=True)
-    step = max(longer + BESIDE * shorter * shorter / longer, _stage(config.BN, config.BM, BITS[format]) / FROM_L2 + 150)
-    blocks = min(items, p.device.sms)
-    made = -(-items // p.device.sms) * (each * step + EPILOGUE + config.BM * config.BN * 2 / 64) / CLOCK
-    memory = (p["codes"].numel + p["scale"].nbytes) / min(MEMORY, blocks * ONE)
-    extra = SECOND + 2 * count * m * n * 4 / PARTS if count > 1 else 0.0
-    return START / CLOCK + max(made, memory) + extra
+    return max(longer + BESIDE * shorter * shorter / longer, _stage(bn, bm, bits) / FROM_L2 + 150)
 
 
 @lru_cache(maxsize=32)
 def ranked(p: Problem) -> tuple[tuple[float, Config], ...]:
     """Configs with their predicted times, the fastest first."""
-    bits, (m, n, _), blocks, found = bits_of(p), sizes(p), p["codes"].shape[1], []
+    bits, (m, n, _), blocks, sms, found = bits_of(p), sizes(p), p["codes"].shape[1], p.device.sms, []
+    size, short, zero = p["codes"].numel + p["scale"].nbytes, grouping(p)[0] == 32, p.get("zero") is not None
     for bn, bm, groups in TILES:
         free = SHARED - BARRIERS - 2 * bn * bm
         stages = min(6, free // _stage(bn, bm, bits))
-        side = (p.device.sms * bn * bm) ** 0.5
+        side, tiles = (sms * bn * bm) ** 0.5, -(-m // bm) * -(-n // bn)
+        past = tiles % sms if tiles > sms else 0  # tiles past the last full wave
         # scales of groups of 32, and zero points, do not fit the registers
-        crowded = bn == 256 and grouping(p)[0] == 32 and (bm == 128 or groups == 4 or p.get("zero") is not None)
-        if stages < 2 or crowded:
+        wide = bn == 256 and (bm == 128 or groups == 4)
+        if stages < 2 or (short and (wide or (bn > 128 and zero))) or (bm < 128 and m > 8 * bm):  # codes are not unpacked nine times
             continue
+        group, step, area = max(1, round(side / bn)), _step(bn, bm, str(p.option("format"))), bm * bn
+        epilogue = EPILOGUE + area * 2 / 64
         for split in SPLITS:
             each = -(-blocks // split)
-            if split == 1 or (-(-blocks // each) == split and each >= 4 and -(-m // bm) * -(-n // bn) * split <= p.device.sms):
-                config = Config(bn, bm, stages, max(1, round(side / bn)), split, groups)
-                found.append((_seconds(config, p), config))
+            if split > 1 and (-(-blocks // each) != split or each < 4):
+                continue
+            for tail, split_tiles in ((False, tiles), (True, past)):
+                if (split == 1 and not tail) or (split > 1 and 0 < split_tiles * split <= sms):
+                    whole, cut = (tiles, 0) if split == 1 else (tiles - past, past * split) if tail else (0, tiles * split)
+                    cycles = -(-whole // sms) * (blocks * step + epilogue) + -(-cut // sms) * (each * step + epilogue)
+                    memory = size / min(MEMORY, min(whole + cut, sms) * ONE)
+                    seconds = START / CLOCK + max(cycles / CLOCK, memory) + (SECOND + 2 * cut * area * 4 / PARTS if cut else 0.0)
+                    found.append((seconds, Config(bn, bm, stages, group, split, groups, tail)))
     return tuple(sorted(found, key=lambda one: (one[0], one[1].SPLIT)))

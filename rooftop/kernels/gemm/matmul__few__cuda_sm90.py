@@ -98,7 +98,7 @@ def line_of(name: str, meta: Meta) -> int:
     return meta.strides[-2 if (name == "a") != lies_across(name, meta) else -1]
 
 
-def _facts(p: Problem) -> Facts:
+def facts_of(p: Problem) -> Facts:
     a, b = p["a"], p["b"]
     return Facts(
         a.shape[0], b.shape[1], a.shape[1], (mode_of("a", a), mode_of("b", b)),
@@ -207,7 +207,7 @@ def predicted(p: Problem) -> float | None:
         return None
     if len(a.shape) != 2 or lies_across("a", a) or -(-a.shape[0] // 128) * -(-b.shape[1] // 128) > FEW * p.device.sms:
         return None
-    return _ranked(_facts(p))[0][0]
+    return _ranked(facts_of(p))[0][0]
 
 
 def _config(row: Row) -> Config:
@@ -217,11 +217,11 @@ def _config(row: Row) -> Config:
 
 def ranked(p: Problem) -> list[tuple[float, Config]]:
     """Predicted time and config, the best first."""
-    return [(row[0], _config(row)) for row in _ranked(_facts(p))]
+    return [(row[0], _config(row)) for row in _ranked(facts_of(p))]
 
 
 def choose(p: Problem, head: Head) -> Mapping[str, Any]:
-    return _config(_ranked(_facts(p))[0]).fields
+    return _config(_ranked(facts_of(p))[0]).fields
 
 
 def for_any_rows(p: Problem, head: Head) -> str:
@@ -243,7 +243,7 @@ def _stored(meta: Meta) -> int:
 
 
 def launches(p: Problem, config: Mapping[str, Any], head: Head) -> list[Launch]:
-    f = _facts(p)
+    f = facts_of(p)
     c = Config(*(config[n] for n in FIELDS))
     (x, y), (x_mode, y_mode), (r, columns) = (
         (("b", "a"), f.modes[::-1], (f.n, f.m)) if c.SWAP else (("a", "b"), f.modes, (f.m, f.n))
@@ -277,7 +277,7 @@ def launches(p: Problem, config: Mapping[str, Any], head: Head) -> list[Launch]:
 
 
 def explains(p: Problem, config: Mapping[str, Any], head: Head) -> str:
-    f = _facts(p)
+    f = facts_of(p)
     c = Config(*(config[n] for n in FIELDS))
     high, rows = 64 * c.GROUPS, (f.n, f.m) if c.SWAP else (f.m, f.n)
     tile = (c.WIDE, high) if c.SWAP else (high, c.WIDE)

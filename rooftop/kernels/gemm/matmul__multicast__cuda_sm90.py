@@ -6,7 +6,6 @@ bytes apart, and all that arrives in its shared memory. Fitted on an H200 to res
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -14,7 +13,7 @@ from rooftop.core import tensor_maps
 from rooftop.core.head import Head
 from rooftop.core.spec import DTYPES, Launch, Problem, TensorMap, instance
 from rooftop.kernels.gemm import _model
-from rooftop.kernels.gemm.matmul__few__cuda_sm90 import ACROSS, ANY, BK, LINE, boxes, line_of, mode_of
+from rooftop.kernels.gemm.matmul__few__cuda_sm90 import ACROSS, ANY, BK, LINE, Facts, boxes, facts_of, mode_of
 
 BM = 128  # rows of a tile
 WIDTHS = (256, 192, 128, 64)  # columns
@@ -25,26 +24,6 @@ FILLED = 3.7  # cycles that TMA takes to fill a row outside the tensor with zero
 HANDSHAKE = 55.0  # cycles of a slice besides
 FIELDS = ("BN", "CM", "CN", "STAGES", "GROUP")
 Row = tuple[float, int, int, int, int, int]  # predicted seconds and the fields, STAGES and GROUP negative: of equals the most
-
-
-@dataclass(frozen=True)
-class Facts:
-    """out [m, n]; modes of a and b; straddles: rows are no multiple of 128 bytes apart; resident: clusters of 2 and 4 blocks."""
-
-    m: int
-    n: int
-    k: int
-    modes: tuple[int, int]
-    straddles: tuple[bool, bool]
-    resident: tuple[int, int]
-
-
-def _facts(p: Problem) -> Facts:
-    a, b = p["a"], p["b"]
-    return Facts(
-        a.shape[0], b.shape[1], a.shape[1], (mode_of("a", a), mode_of("b", b)),
-        (line_of("a", a) * a.itemsize % LINE != 0, line_of("b", b) * b.itemsize % LINE != 0), (p.device.resident(2), p.device.resident(4)),
-    )
 
 
 def _out_map() -> TensorMap:
@@ -81,7 +60,7 @@ def _shared(wide: int) -> tuple[int, int]:
 
 def _seconds(f: Facts, wide: int, down: int, beside: int) -> float:
     tall, across = -(-f.m // (BM * down)), -(-f.n // (wide * beside))
-    resident = f.resident[1 if down * beside == 4 else 0]
+    resident = f.resident[2 if down * beside == 4 else 1]
     turns, slices = -(-tall * across // resident), -(-f.k // BK)
     a_rate, b_rate = (STRADDLING if cut else _model.FROM_L2 for cut in f.straddles)
     asked = LINE * (BM / beside / a_rate + wide / down / b_rate)
@@ -101,7 +80,7 @@ def _ranked(f: Facts) -> tuple[Row, ...]:
     found = []
     for wide in WIDTHS:
         stages, _ = _shared(wide)
-        group = max(1, round((f.resident[0] * 2 * BM * wide) ** 0.5 / BM))
+        group = max(1, round((f.resident[1] * 2 * BM * wide) ** 0.5 / BM))
         for down, beside in CLUSTERS:
             if f.modes[1] & ACROSS and wide // 64 % down:
                 continue  # a share is whole boxes of 64 columns
@@ -116,15 +95,15 @@ def _fields(row: Row) -> dict[str, int]:
 
 def predicted(p: Problem) -> float:
     """Seconds of the config that it chooses."""
-    return _ranked(_facts(p))[0][0]
+    return _ranked(facts_of(p))[0][0]
 
 
 def choose(p: Problem, head: Head | None = None) -> Mapping[str, Any]:
-    return _fields(_ranked(_facts(p))[0])
+    return _fields(_ranked(facts_of(p))[0])
 
 
 def configs(p: Problem, head: Head) -> list[Mapping[str, Any]]:
-    return [_fields(row) for row in _ranked(_facts(p))]
+    return [_fields(row) for row in _ranked(facts_of(p))]
 
 
 def for_any_rows(p: Problem, head: Head) -> str:
@@ -132,7 +111,7 @@ def for_any_rows(p: Problem, head: Head) -> str:
 
 
 def launches(p: Problem, config: Mapping[str, Any], head: Head) -> list[Launch]:
-    f = _facts(p)
+    f = facts_of(p)
     wide, down, beside = config["BN"], config["CM"], config["CN"]
     tall, across = -(-f.m // (BM * down)), -(-f.n // (wide * beside))
     args: dict[str, Any] = {"slices": -(-f.k // BK), "tall": tall, "across": across, "group": config["GROUP"]}
@@ -150,7 +129,7 @@ def launches(p: Problem, config: Mapping[str, Any], head: Head) -> list[Launch]:
 
 
 def explains(p: Problem, config: Mapping[str, Any], head: Head) -> str:
-    f = _facts(p)
+    f = facts_of(p)
     wide, down, beside = config["BN"], config["CM"], config["CN"]
     return (
         f"tile {BM} x {wide}, {config['STAGES']} slices of {BK} of K in flight; clusters of {down} x {beside} tiles share what they load; "

@@ -10,6 +10,7 @@ from rooftop.core.spec import Problem
 STAGED = 4 * 24 * 1024  # bytes in flight to a multiprocessor: four blocks with a stretch each; with fewer rows the latency decides
 STRETCHED = 1 << 25  # bytes of all logits from which stretches are faster in the backward
 IN_A_WARP = 32 * 4  # vectors of a row that a warp holds in the backward
+ROWS_OF_BLOCK = 8  # of a block of the kernel that holds rows in warps
 VECTOR = 8  # elements of 16 bits
 
 
@@ -28,7 +29,8 @@ def cross_entropy(p: Problem, named: str = "") -> Chosen | str:
     order = []
     if rows * classes * x.itemsize >= STAGED * p.device.sms:
         order.append(staged)
-    if not (float(p.option("softcap")) and classes >= 1024):
+    idle = rows < ROWS_OF_BLOCK * p.device.sms and classes * x.itemsize >= IN_A_WARP * 8  # two vectors a lane, and blocks for a part of the card
+    if not idle and not (float(p.option("softcap")) and classes >= 1024):
         order.append(in_registers)
     order += [block, ("cross_entropy__triton", "a program a row"), in_registers, staged]
     return in_order(p, named, order)

@@ -77,17 +77,14 @@ def transpose(p: Problem, named: str = "") -> Chosen | str:
         order.append(("transpose__triton", "all rows begin on 16 bytes"))
     if max(rows, columns) * size >= 2048:
         order.append(("transpose__planes__cuda_sm80", "two to eight planes: packs are interleaved in registers"))
-    if rows >= 256 and columns * size >= 128:  # half of a tile's width at least
+    alone = x.shape[0] * x.shape[1] * x.shape[2] == 1  # tiles of others hold several small matrices
+    if rows >= (32 if alone else 256) and columns * size >= 128:  # a quarter of a tile's height and half of its width, at least
         order.append(("transpose__shifted__cuda_sm80", "rows begin anywhere: tiles keep their offset in shared memory"))
-    # at least two blocks of six lines a multiprocessor; elements of 1 and 8 bytes have not been timed
-    if not whole and rows >= 256 and columns * size >= 512 and size in (2, 4) and x.numel >= 2 * p.device.sms * 512 * 768 // size**2:
-        order.append(("transpose__strips__cuda_sm80", "rows of the output begin anywhere: strips that write whole lines"))
     if columns * size % 16 or rows * size % 16:
         order.append(("transpose__spans__cuda_sm80", "small matrices one after another: whole spans of them"))
     order += [
         ("transpose__cuda_sm80", "any layout, by words"), ("transpose__planes__cuda_sm80", "planes"),
-        ("transpose__shifted__cuda_sm80", "shifted rows"), ("transpose__strips__cuda_sm80", "strips"),
-        ("transpose__spans__cuda_sm80", "small matrices"), ("transpose__triton", "any layout"),
+        ("transpose__shifted__cuda_sm80", "shifted rows"), ("transpose__spans__cuda_sm80", "small matrices"), ("transpose__triton", "any layout"),
     ]
     return in_order(p, named, order)
 

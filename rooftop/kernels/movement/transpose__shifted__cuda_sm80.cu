@@ -2,7 +2,8 @@
 idea    = """Rows that start at any address. Asynchronous copies of 16 bytes bring the packs that contain a tile's rows to shared memory. \
   There a row is as far from a multiple of 16 bytes as it is in memory, because the pitch of the tile leaves the same remainder as the \
   stride of the rows. Each pack of the output is gathered element by element, from addresses that differ by the constant pitch: no element \
-  is shifted in registers. Eight lanes read eight rows apart and four columns, without bank conflicts if the stride is odd."""
+  is shifted in registers. Eight lanes read packs of eight rows and four columns: in eight different groups of four banks if the stride is \
+  odd; else the rows of each further pack lie 16 bytes further in shared memory."""
 predict = { speedup = 1.2 }
 limit   = """On an H200 0.78 (11585x11585 bfloat16) and 0.81 (8191x8193 float32) of a copy: one shared-memory load for each element, and \
   1.3 times the bytes between L2 and shared memory, because tiles overlap and rows are read in whole vectors."""
@@ -19,7 +20,6 @@ demands = { has = ["LDGSTS.128", "STG.128"], spills = 0 }
 [requires]
 "stride(x, 4) == 1 and stride(out, 3) == 1" = "rows and columns must be exchanged: columns are neighbours in x, rows in the output"
 "starts(x, 16) and starts(out, 16)" = "both must start on 16-byte boundaries"
-"stride(x, 3) * bytes(x) % 4 != 0 or bytes(x) > 2 and stride(x, 3) * bytes(x) % 8 != 0 or bytes(x) > 4 and stride(x, 3) * bytes(x) % 16 != 0" = "the stride of the rows must be odd, nearly: else columns of the tile meet in one bank"
 "numel(x) > 0" = "there is nothing to copy"
 
 # tiles of 128 rows, which overlap by 32 bytes of a column, and 256 bytes
@@ -27,7 +27,7 @@ demands = { has = ["LDGSTS.128", "STG.128"], spills = 0 }
 kernel  = "shifted<{bytes(x)}, {stride(x, 3) * bytes(x) % 16}>"
 grid    = ["B1 * B2 * B3 * ceil((R + 32 // bytes(x) - 1) / 128) * ceil(C * bytes(x) / 256)"]
 block   = [256]
-shared  = "(128 + 32 // bytes(x)) * (272 + stride(x, 3) * bytes(x) % 16) + 16"
+shared  = "(128 + 32 // bytes(x)) * (272 + stride(x, 3) * bytes(x) % 16 + (0 if stride(x, 3) % 2 == 1 else bytes(x))) + 16"
 pdl = true
 */
 #include <cuda_pipeline.h>
@@ -50,13 +50,15 @@ extern __shared__ __align__(128) char held[];
 
 /// A tile of TR rows and TC columns. Of each column a block writes APART rows from the last multiple of 32 bytes at or before row r0 + SKIP
 /// on, so that no two blocks write to one sector. LEFT: the stride of the rows in bytes, modulo 16. Element (j, c) of the tile lies `lead`
-/// + j · PITCH + c · SIZE bytes after the start of shared memory, where `lead` is the remainder of the address of element (0, 0).
+/// + j · PITCH + j / N · GAP + c · SIZE bytes after the start of shared memory, where `lead` is the remainder of the address of element
+/// (0, 0). GAP: so that N rows are an odd multiple of 16 bytes. With it, neighbouring lanes' columns are APART_C apart, in different words.
 template <int SIZE, int LEFT>
 __global__ void __launch_bounds__(256, 5)
     shifted(int R, int C, unsigned tiles_r, unsigned tiles_c, unsigned B2, unsigned B3, const void* __restrict__ x, void* __restrict__ out,
         long long span,
             long long x1, long long x2, long long x3, long long xr, long long o1, long long o2, long long o3, long long oc) {
     constexpr int N = 16 / SIZE, SKIP = 32 / SIZE, APART = 128, TR = APART + SKIP, TC = 256 / SIZE, PITCH = 272 + LEFT, CHUNKS = 17;
+    constexpr int GAP = N * PITCH % 32 == 16 ? 0 : 16, APART_C = GAP && SIZE < 4 ? 4 / SIZE : 1;
     constexpr int GROUP = 16;  // tiles along C before the next along R
     using E = raw<SIZE>;
     const unsigned matrix = blockIdx.x / (tiles_c * tiles_r), b3 = matrix % B3, b2 = matrix / B3 % B2, b1 = matrix / B3 / B2;
@@ -75,7 +77,7 @@ __global__ void __launch_bounds__(256, 5)
     gdc_wait();
 #pragma unroll 4
     for (int k = threadIdx.x; k < TR * CHUNKS; k += 256) {
-        const int j = k / CHUNKS, chunk = k % CHUNKS, start = lead + j * PITCH, at = chunk * 16 - start % 16;  // bytes from element (j, 0)
+        const int j = k / CHUNKS, chunk = k % CHUNKS, start = lead + j * PITCH + j / N * GAP, at = chunk * 16 - start % 16;  // bytes from element (j, 0)
         if (r0 + j < 0 || j >= rows || at >= columns * SIZE) continue;
         const char* from = first + j * xr * SIZE + at;
         char* slot = held + start + at;
@@ -93,16 +95,17 @@ __global__ void __launch_bounds__(256, 5)
 
 #pragma unroll 2
     for (int s = threadIdx.x; s < APART / N * TC; s += 256) {
-        const int column = s / 8 % TC, m = s % 8 + s / (8 * TC) * 8;
+        const int turn = s / 8 % TC, m = s % 8 + s / (8 * TC) * 8;
+        const int column = turn % 4 * APART_C + turn / 4 % APART_C + turn / (4 * APART_C) * (4 * APART_C);
         if (column >= columns) continue;
         char* top = to + column * oc * SIZE;
         // row of the tile; of the matrix
         const int at = SKIP - static_cast<int>(reinterpret_cast<unsigned long long>(top) % 32) / SIZE + m * N, row = r0 + at;
         if (row <= -N || row >= R) continue;
-        const char* source = held + lead + at * PITCH + column * SIZE;
+        const char* source = held + lead + at * PITCH + at / N * GAP + column * SIZE;
         uint4 v;
 #pragma unroll
-        for (int i = 0; i < N; ++i) reinterpret_cast<E*>(&v)[i] = *reinterpret_cast<const E*>(source + i * PITCH);
+        for (int i = 0; i < N; ++i) reinterpret_cast<E*>(&v)[i] = *reinterpret_cast<const E*>(source + i * PITCH + (GAP && i >= N - at % N ? GAP : 0));
         char* place = top + static_cast<long long>(row) * SIZE;
         if (row >= 0 && row + N <= R) {
             *reinterpret_cast<uint4*>(place) = v;

@@ -114,8 +114,9 @@ def _groups_are_fast(p: Problem) -> bool:
 
 
 def _one_shift(p: Problem) -> bool:
-    """Whether shifting weight and bias for each of the rows costs less than persistent blocks save, which do it once."""
-    return p["x"].shape[1] <= 8192 and _no_ring(p)
+    """Whether shifting weight and bias for each of the rows costs less than persistent blocks save, which do it once: short rows, or one
+    of a multiprocessor."""
+    return (p["x"].shape[1] <= 8192 and _no_ring(p)) or p["x"].shape[0] <= p.device.sms
 
 
 def _padded(p: Problem) -> bool:
@@ -192,8 +193,8 @@ TABLE = (
     # rows that no cluster, or before Hopper no block, holds
     Regime(SPLIT, (SOFT,), CLUSTER, ANY, "two passes are faster than all blocks of the card on one row", arch=HOPPER),
     Regime(SPLIT, (SOFT,), REGISTERS, ANY, "rows that no group of blocks holds", _no_groups, arch=BEFORE_HOPPER),
-    Regime(SPLIT, (SOFT_BWD, *BACKWARD), CLUSTER // 2, ANY, "rows that no group of blocks holds", _no_groups, arch=HOPPER),
-    Regime(SPLIT, (SOFT_BWD, *BACKWARD), REGISTERS, ANY, "rows that no group of blocks holds, on a card without clusters", _no_groups,
+    Regime(SPLIT, (SOFT_BWD,), CLUSTER // 2, ANY, "rows that no group of blocks holds", _no_groups, arch=HOPPER),
+    Regime(SPLIT, (SOFT_BWD,), REGISTERS, ANY, "rows that no group of blocks holds, on a card without clusters", _no_groups,
            arch=BEFORE_HOPPER),
     Regime(LONG, (SOFT_BWD,), CLUSTER // 2, ANY, "all blocks of the card on a row", arch=HOPPER),
     Regime(LONG, (SOFT, SOFT_BWD), REGISTERS, ANY, "all blocks of the card on a row, on a card without clusters", arch=BEFORE_HOPPER),
@@ -245,8 +246,11 @@ TABLE = (
     Regime(CLUSTERS, (LAYER_BWD,), -1, ANY, "clusters that loop over rows", _fill_clusters, arch=HOPPER),
     Regime(CLUSTERS, (RMS_BWD,), -1, 8 * KIB, "clusters that loop over rows of up to 8 KiB", _fill_clusters, arch=HOPPER, alone=True),
     Regime(CLUSTERS, (RMS_BWD,), 8 * KIB, ANY, "clusters that loop over longer rows", _fill_clusters, arch=HOPPER),
+    Regime(CLUSTERS, BACKWARD, 32 * KIB, ANY, "few long rows: a program a row occupies as many multiprocessors as there are rows (0.12 of a copy "
+           "at 18x208627 bf16)", arch=HOPPER),
     Regime(LONG, BACKWARD, -1, ANY, "2.3 to 2.5 times as fast as Triton at 1048576 columns; 0.53 where clusters hold 500 KiB",
            _no_block_holds),
+    Regime(SPLIT, BACKWARD, REGISTERS, ANY, "too long for clusters and for a group of blocks: several programs a row, in passes"),
 )
 OF_OP = {op: tuple(r for r in TABLE if op in r.ops) for op in (RMS, LAYER, RMS_BWD, LAYER_BWD, SOFT, LOG, SOFT_BWD, LOG_BWD)}
 OTHERS = {

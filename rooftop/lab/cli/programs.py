@@ -32,7 +32,7 @@ PRINTED = 40  # lines of what the program prints that are shown
 
 UNKNOWN = re.compile(  # in what a compiler says of a library that is not here, or not wholly
     r"is declared neither|has no such header|undefined reference|not simulated"
-    r"|(?:class|struct) .(?:at|torch|c10|py|pybind11|thrust|cub|cuda|cooperative_groups|nvcuda)::[^\n]* has no member named"
+    r"|(?:class|struct) (?:at|torch|c10|py|pybind11|thrust|cub|cuda|cooperative_groups|nvcuda)::[^\n]* has no member named"
     r"|struct cuda\w+\W{1,3}has no member named"
     r"|is not a member of .(?:at|torch|c10|py|pybind11|thrust|cub|cuda|cooperative_groups|nvcuda)\b"
 )
@@ -40,7 +40,10 @@ UNKNOWN = re.compile(  # in what a compiler says of a library that is not here, 
 
 def words(args: str | None, scale: float | None) -> tuple[list[str] | None, str]:
     """The arguments of a program (None: nothing is said of them), its sizes scaled, and what is said of that. Raises ValueError."""
-    given = None if args is None else shlex.split(args)
+    try:
+        given = None if args is None else shlex.split(args)
+    except ValueError as error:
+        raise ValueError(f"--args {args}: {str(error).lower()}") from None
     if scale is None:
         return given, ""
     made = [str(max(1, round(int(w) * scale))) if w.isdigit() and int(w) >= SIZE else w for w in given or []]
@@ -55,9 +58,11 @@ def words(args: str | None, scale: float | None) -> tuple[list[str] | None, str]
     return made, f"--args '{shlex.join(made)}' in place of '{args}'"
 
 
-def simulate(source: Source, assumed: str, *given: Any, alone: Callable[[], tuple[Source, str]] | None = None) -> int:
+def simulate(
+    source: Source, assumed: str, *given: Any, alone: Callable[[], tuple[Source, str]] | None = None, own: bool = True
+) -> int:
     """The exit code: 0, 1 where a fault was found, 3 where the program could not be run to its end. `alone`: the file's kernels without
-    its host code, which are judged too where it comes to no launch."""
+    its host code, which are judged too where it comes to no launch; `own`: the program is the file's own, not that of one beside it."""
     from rooftop.core.compile import CompileError
     from rooftop.lab.simt import SimulatedCrash
 
@@ -66,11 +71,11 @@ def simulate(source: Source, assumed: str, *given: Any, alone: Callable[[], tupl
         code, why = _simulated(source, assumed, *given)
         if source.missing:
             echo(f"{', '.join(source.missing[:3])}: not found, and left out; -I names the folder of headers", err=True)
-        if not why or source.device or alone is None:
+        if not why or source.device or alone is None or code == WRONG:
             return code
         why = why.partition("; ")[0]
     except CompileError as error:
-        if not source.missing and not UNKNOWN.search(str(error)):
+        if own and not source.missing and not UNKNOWN.search(str(error)):
             raise
         is_, its = ("are", "their") if len(source.missing) > 1 else ("is", "its")
         absent = f"{', '.join(source.missing[:3])} {is_} not found: name {its} folder by -I. " if source.missing else ""

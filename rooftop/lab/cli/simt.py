@@ -87,6 +87,8 @@ def simt(
     from rooftop.lab.cli import noted, triton_files
     from rooftop.lab.simt import annotate, ordinary, program
 
+    if budget <= 0:
+        raise ValueError(f"--budget {budget:g}: it is a number of seconds, more than 0")
     what, named = triton_files.cuda_one(what)
     kernel = kernel or named
     if python := triton_files.own(what, arg or ()):
@@ -120,12 +122,14 @@ def simt(
         except program.NoCallerError as error:
             echo(f"rooftop: {error}", err=True)
             raise typer.Exit(ENVIRONMENT) from None
+        if kernel:
+            ordinary.named(source.whole, str(path), kernel)
         if scaled:
             echo(scaled, err=as_json)
         raise typer.Exit(
             programs.simulate(
                 source, assumed, words, kernel, seed, schedules, repeat, blocks, budget, check, html, as_json, file or [], input_,
-                alone=None if kernel else lambda: program.kernels_alone(path, include or [], own.args)
+                alone=None if kernel else lambda: program.kernels_alone(path, include or [], own.args), own=source.path == path
             )
         )
     if plain and own.launches:

@@ -106,12 +106,13 @@ def simulate(what: Own, args: str | None, seed: int, budget: float, as_json: boo
         else ""
     )
     if as_json:
-        echo(json.dumps({"subject": str(what.path), "launches": [x.to_json() for x in ran.launches], "unfinished": cut, "assumed": ran.assumed,
+        echo(json.dumps({"subject": str(what.path), "launches": [x.to_json() for x in ran.launches], "unfinished": cut,
+                         "assumed": ran.assumed, "notes": ran.notes,
                          "findings": [{"kind": f.kind, "text": f.text} for f in ran.findings]}, indent=2))
         return code
     _show(ran)
     if watch.total < 6 * budget:
-        echo(f"in {watch.total:.0f} s of its host code it launched nothing, so its functions were called with tensors of ours (--budget gives it longer)")
+        echo(f"{watch.ended}, so its functions were called with tensors of ours (--budget gives it longer)")
     if cut:
         echo(cut)
     if not ran.launches and not ran.findings:
@@ -132,8 +133,8 @@ def _show(ran: Ran) -> None:
         echo(str(x))
     if len(ran.launches) > SHOWN:
         echo(f"... and {len(ran.launches) - SHOWN} kinds of launches more")
-    for f in ran.findings:
-        echo(str(f))
+    for said in (*ran.notes, *ran.findings):
+        echo(str(said))
 
 
 def _code(ran: Ran) -> int:

@@ -19,6 +19,7 @@ from rooftop.lab.interpret.host import Finding, Launched, Watch
 FILES = 3  # beside a file that are looked at for what launches its kernels
 EACH = 8  # kinds of launches of one kernel that are compiled: of an autotuned one, configs
 AS_NUMBER = "pointer"  # in what Triton says of a tensor that a kernel takes for a number
+LANGUAGE = re.compile(r"\n\s+\w*Error\w*: ")  # in what a finding says: Triton refuses the code, as it may for a number that is assumed
 OF_16_BITS = "must be same dtype"  # what Triton says of a product of the tensors and of what a kernel has made 16-bit itself
 
 
@@ -75,28 +76,31 @@ def _alone(
 ) -> host.Ran:
     """Each kernel launched as is assumed from its code. What is found is no fault, since it may come of that. `why`: what its functions
     refused."""
-    findings = list(why)
+    findings = list[Finding]()
     for word, kernel in kernels.items():
-        before, found = dict(watch.launches), list[Finding]()
-        for even in (False, True):
+        before, first = dict(watch.launches), None
+        for even, long, with_ in ((False, False, ""), (True, False, "sizes that its blocks divide"), (True, True, "longer arrays")):
+            found: Finding | None = None
             with host.standing_in(watch):
                 try:
-                    grid, values = alone.launch(kernel, given, seed, even)
+                    grid, values = alone.launch(kernel, given, seed, even, long)
+                except host.Over:
+                    break
                 except ValueError as error:
-                    found = [Finding("refused", f"not launched, as nothing says what to give for {error}: --arg")]
+                    first = Finding("refused", f"not launched, as nothing says what to give for {error}: --arg")
                     break
                 watch.launches = dict(before)
-                raised = host.guarded(path, lambda: kernel[grid](**values), watch)  # noqa: B023
-            if even and found and not raised:
-                found = [replace(found[0], text=f"{found[0].text}\nwith sizes that its blocks divide there is none")]
-            found = found or [Finding("refused", f"its launch is assumed, and what is found may come of that (--arg): {f}") for f in raised]
+                found = next(iter(host.guarded(path, lambda: kernel[grid](**values), watch)), None)  # noqa: B023
             new = [x for k, x in watch.launches.items() if k not in before]
-            if not found and watch.run and not any(x.stored or x.loaded for x in new):
-                found = [Finding("refused", f"{word}: as its launch is assumed it reads and writes nothing")]
-            if not found or any(f.kind == "not-simulated" for f in raised):
+            if found is None and watch.run and not any(x.stored or x.loaded for x in new):
+                found = Finding("refused", f"{word}: as its launch is assumed it reads and writes nothing")
+            if found is None or found.kind == "not-simulated":
+                first = found or (first and replace(first, text=f"{first.text}\nwith {with_} there is none"))
                 break
-        findings += found
-    return host.Ran(watch, tuple(findings), names, assumed=True)
+            first = first or replace(found, kind="refused", text=f"its launch is assumed, and what is found may come of that (--arg): {found}")
+        findings += [first] if first is not None else []
+    notes = [f for f in why if f.kind == "refused" and not f.outside and not findings and watch.launches]  # its kernels make up for these
+    return host.Ran(watch, (*(f for f in why if f not in notes), *findings), names, assumed=True, notes=tuple(map(str, notes)))
 
 
 def _only(ran: host.Ran, kernel: Any, word: str, path: Path) -> host.Ran:
@@ -113,47 +117,67 @@ def _only(ran: host.Ran, kernel: Any, word: str, path: Path) -> host.Ran:
 def _called(path: Path, names: Any, functions: dict[str, Any], given: Mapping[str, Any], watch: Watch, seed: int) -> host.Ran:
     """Each function, with the first arguments that it takes. What its own checks refuse, and tensors that its kernels leave, are passed
     over: they may be none that it is for."""
-    findings: list[Finding] = []
-    refused: list[Finding] = []
+    findings, refused = list[Finding](), list[Finding]()
     for word, function in functions.items():
-        passed: list[Finding] = []
-        with host.standing_in(watch):
-            made = partial(wrappers.calls, function, given if len(functions) == 1 else {}, seed, wrappers.SIZES[1], usual=True)
+        own = given if len(functions) == 1 else {}
+        before, smaller = {k: replace(x) for k, x in watch.launches.items()}, dict[Any, Launched]()
+        wrong = list[Finding]()
+        for sizes in (wrappers.SIZES[1], wrappers.LARGER):
             try:
-                calls = list(made())
+                found, passed = _first(path, word, function, own, watch, partial(wrappers.calls, function, own, seed, sizes, usual=True))
             except host.Over:
+                watch.launches = smaller or watch.launches
+                wrong = [replace(f, kind="refused", text=f"{f}\nthere was no time for larger tensors of ours: --budget, or --arg") for f in wrong]
                 break
             except ValueError as error:
-                refused.append(Finding("refused", str(error)))
-                continue
-            narrower = ["bfloat16", "float16"]  # types to go on to
-            as_tensors: list[Finding] = []  # what is wrong where each parameter that may be a number is a tensor
-            while calls:
-                values = calls.pop(0)
-                before = {k: replace(x) for k, x in watch.launches.items()}
-                raised = host.guarded(path, partial(function, *values.values()), watch)
-                failed = [replace(f, text=f"{word}({_said(values)}): {f}") for f in raised]
-                if narrower and any(OF_16_BITS in str(f) for f in failed):
-                    calls, watch.launches = list(made(dtype=narrower.pop())), before
-                    continue
-                if any(AS_NUMBER in str(f) for f in failed):
-                    numbers = [n for n in wrappers.unsure(function) if hasattr(values[n], "data_ptr") and n not in given]
-                    if numbers and not as_tensors:
-                        as_tensors, calls = failed, [{**values, n: 2} for n in numbers]
-                    if as_tensors:
-                        watch.launches = before
-                        continue
-                if all(f.kind != "host" and not (f.outside and not given) for f in failed):
-                    findings += failed
-                    break
-                watch.launches = before
-                passed += failed
-            else:  # what came furthest into the file says most
-                findings += as_tensors
-                refused += sorted(passed, key=lambda f: (f.outside, f.line))[-1:]
+                found, passed = [], [Finding("refused", str(error))]
+            if wrong and (found or len(watch.launches) == len(before)):  # no better with these
+                watch.launches = smaller
+                break
+            if wrong:
+                found = [Finding("refused", f"{wrong[0]}\nwith larger tensors of ours there is none: --arg gives its own")]
+            wrong, refused = found, refused + passed
+            if own or not any(f.kind == "fault" for f in found):
+                break
+            smaller, watch.launches = watch.launches, {k: replace(x) for k, x in before.items()}
+        findings += wrong
     if not watch.launches:
-        findings += [Finding("refused", f"not called: {f}; --arg NAME=f32:48x40 gives its arguments") for f in refused]
+        findings += [Finding("refused", f"not called: {f}; --arg NAME=f32:48x40 gives its arguments", outside=f.outside) for f in refused]
     return host.Ran(watch, tuple(findings), names)
+
+
+def _first(
+    path: Path, word: str, function: Any, given: Mapping[str, Any], watch: Watch, made: Any
+) -> tuple[list[Finding], list[Finding]]:
+    """What is found in the first call that a function takes, and of the others the one that came furthest into the file. Raises ValueError
+    where a number is missing, Over."""
+    passed: list[Finding] = []
+    as_tensors: list[Finding] = []  # what is wrong where each parameter that may be a number is a tensor
+    narrower = ["bfloat16", "float16"]  # types to go on to
+    with host.standing_in(watch):
+        calls = list(made())
+        while calls:
+            values = calls.pop(0)
+            before = {k: replace(x) for k, x in watch.launches.items()}
+            raised = host.guarded(path, partial(function, *values.values()), watch)
+            failed = [replace(f, text=f"{word}({_said(values)}): {f}") for f in raised]
+            if narrower and any(OF_16_BITS in str(f) for f in failed):
+                calls, watch.launches = list(made(dtype=narrower.pop())), before
+                continue
+            if any(AS_NUMBER in str(f) for f in failed):
+                numbers = [n for n in wrappers.unsure(function) if hasattr(values[n], "data_ptr") and n not in given]
+                if numbers and not as_tensors:
+                    as_tensors, calls = [replace(f, kind="refused") for f in failed], [{**values, n: 2} for n in numbers]
+                if as_tensors:
+                    watch.launches = before
+                    continue
+            if not given and not all(hasattr(v, "data_ptr") for v in values.values()):
+                failed = [replace(f, kind="refused") if f.kind == "fault" and LANGUAGE.search(f.text) else f for f in failed]
+            if all(f.kind not in ("host", "refused") and not (f.outside and not given) for f in failed):
+                return failed, []
+            watch.launches = before
+            passed += failed
+    return as_tensors, sorted(passed, key=lambda f: (f.outside, f.line))[-1:]
 
 
 def _said(values: Mapping[str, Any]) -> str:

@@ -15,7 +15,7 @@ from typing import Any
 from rooftop.lab.interpret import wrappers
 
 STRIDE = re.compile(r"stride|^ld[abc]$", re.I)
-BLOCK = re.compile(r"block|tile|chunk|^b[a-z]{1,2}$|^b_[a-z]$", re.I)  # a constant that is a part of a size
+BLOCK = re.compile(r"block|tile|chunk|^b[a-z]{1,2}$|^b_[a-z]$|^bs_?[a-z]$", re.I)  # a constant that is a part of a size
 FEW = re.compile(r"heads?$|^h$|num_?heads|group|batch|^b$|^z$|iter|steps|splits?$|kernel|pad|radius|window|dilation|offset|start|expert|top_?k", re.I)
 ON = re.compile(r"(?:has|use|store|save|with|even|add)_\w+", re.I)  # flags that switch on what is there: every array is
 FLAG = re.compile(r"(?:is|no|reverse|causal|inplace|allow|enable|do|return|output|training)(?:_\w+)?|\w*causal\w*", re.I)  # those that stay off
@@ -29,6 +29,8 @@ ROWS = 8  # of a grid whose programs are rows, where nothing says how many
 COUNT = 2  # of heads, groups and the like
 MOST = 256  # programs
 LONGEST = 1 << 24  # elements of an array
+LONG = 1 << 20  # of one of a kernel without sizes
+SPARE = 4  # times what the sizes say, where a kernel reads past that
 
 
 class Unknown(ValueError):
@@ -157,8 +159,11 @@ def launched(names: Mapping[str, Any]) -> dict[str, Any]:
     return {n: names[n] for n, t in texts.items() if t.pointers and n not in inner}
 
 
-def launch(kernel: Any, given: Mapping[str, Any], seed: int, even: bool) -> tuple[Callable[[Mapping[str, Any]], tuple[int, ...]], dict[str, Any]]:
-    """A grid and arguments by name, those of tuning and heuristics left out. `even`: sizes that blocks divide. Raises Unknown."""
+def launch(
+    kernel: Any, given: Mapping[str, Any], seed: int, even: bool, long: bool = False
+) -> tuple[Callable[[Mapping[str, Any]], tuple[int, ...]], dict[str, Any]]:
+    """A grid and arguments by name, those of tuning and heuristics left out. `even`: sizes that blocks divide; `long`: arrays longer than they
+    say. Raises Unknown."""
     import torch
 
     text = Text(kernel)
@@ -195,13 +200,13 @@ def launch(kernel: Any, given: Mapping[str, Any], seed: int, even: bool) -> tupl
         values[name] = COUNT if re.search("group", name, re.I) else part if name in stepped else whole
     programs = _grid(text, values, sizes)
     rows = ROWS if programs[1] else 1
-    total = rows * max(prod(sizes.values()), 64)
+    total = rows * max(prod(sizes.values()), 64) if sizes else LONG
     lengths = _strides(text, strides, sizes, values, total, rows)
     generator = torch.Generator().manual_seed(seed)
     for name in dict.fromkeys(text.pointers):
         if name in values:
             continue
-        length = lengths.get(name, total)
+        length = lengths.get(name, total) * (SPARE if long else 1)
         whole_numbers = name in text.whole or wrappers.TARGET.fullmatch(re.sub(r"_?ptr$", "", name, flags=re.I))
         if length > LONGEST:
             raise Unknown(f"the length of {name} of {text.kernel.__name__}")

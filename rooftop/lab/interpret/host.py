@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import io
+import os
 import re
 import sys
 import time
@@ -18,7 +19,7 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
-from rooftop.core import child
+from rooftop.core import child, settings
 from rooftop.lab.interpret import imports, interpreter
 from rooftop.lab.interpret.memory import StaticAssert
 from rooftop.lab.interpret.repeats import Repeats
@@ -109,7 +110,7 @@ class Watch:
 
     `choice`: of autotuned kernels only the config of that number, modulo how many there are; None: each of them the first time, then the
     last. `configs`: the largest number that a kernel had. `over`: the time of the whole file ended it, half of it where nothing was
-    launched: the rest is for its functions."""
+    launched (the rest is for its functions), or its memory; `ended`: which."""
 
     run: bool = True
     seconds: float = 10.0
@@ -121,6 +122,8 @@ class Watch:
     config: str = ""
     devices: Any = None
     over: bool = False
+    ended: str = ""
+    _most: int = field(default_factory=lambda: settings.load().simt_mib << 19)  # bytes: half of what the process may take
     _began: float = 0.0
     _told: float = 0.0
     _tried: set[Any] = field(default_factory=set)
@@ -134,8 +137,13 @@ class Watch:
             self._told = now
             child.alive()
         if now - self._began > (self.total if self.launches else self.total / 2):
-            self.over = True
-            raise Over
+            self._end(f"in {self.total / 2:.0f} s")
+        if child.memory(os.getpid()) > self._most:
+            self._end(f"in {self._most >> 20} MiB, which its host code takes,")
+
+    def _end(self, within: str) -> None:
+        self.over, self.ended = True, f"{within} it launched nothing"
+        raise Over
 
     def again(self) -> None:
         """Half of the time anew."""
@@ -311,12 +319,13 @@ class Finding:
 
 @dataclass(frozen=True)
 class Ran:
-    """A file that has run, or as far as it came. `assumed`: its kernels alone were launched, with arguments of ours."""
+    """A file that has run, or as far as it came. `assumed`: its kernels alone were launched, with arguments of ours; `notes`: of which."""
 
     watch: Watch
     findings: tuple[Finding, ...]
     names: Mapping[str, Any]
     assumed: bool = False
+    notes: tuple[str, ...] = ()
 
     @property
     def launches(self) -> list[Launched]:
@@ -333,6 +342,8 @@ def program(path: Path, args: Sequence[str] = (), watch: Watch | None = None) ->
             with standing_in(watch):
                 made, findings = run_file(path, watch, "__main__", args)
             wanted = [f.module for f in findings if f.module]
+            if wanted and imports.above(path, wanted[0]):
+                continue
             if not wanted or not absent(wanted[0]):
                 return Ran(watch, findings, vars(made))
 

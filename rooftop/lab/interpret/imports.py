@@ -12,6 +12,7 @@ from types import ModuleType
 from typing import Any
 
 MOST = 8  # modules that may be missing
+ABOVE = 6  # folders above a file in which its own package may lie
 
 
 class _Used:
@@ -73,6 +74,16 @@ def without() -> Iterator[Callable[[str], bool]]:
             sys.meta_path.remove(finder)
         for name in [n for n, m in sys.modules.items() if isinstance(m, _Module)]:
             del sys.modules[name]
+
+
+def above(path: Path, name: str) -> bool:
+    """Lets a package be imported that lies in a folder above a file, as in one whose root is on Python's path; whether there is one."""
+    first = name.partition(".")[0]
+    for folder in path.resolve().parents[1:ABOVE]:
+        if str(folder) not in sys.path and any(p.suffix == ".py" for p in [folder / f"{first}.py", *(folder / first).glob("**/*.py")] if p.is_file()):
+            sys.path.append(str(folder))
+            return True
+    return False
 
 
 class _Package(ModuleType):

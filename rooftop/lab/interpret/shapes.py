@@ -13,6 +13,7 @@ from typing import Any
 
 WEIGHT = re.compile(r"weight|bias|gamma|beta|scale|^[wbg]$", re.I)
 LAST = (64, 32, 2, 2, 2)  # sizes of which nothing is said, from the last
+MORE = (64, 256, 1, 2, 2)  # larger ones, which blocks divide
 
 
 class _Said:
@@ -114,7 +115,7 @@ def _held(node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr]]:
                     yield a, b
 
 
-def said(function: Callable[..., Any], names: Sequence[str], last: bool = False) -> tuple[list[str], dict[str, int]] | None:
+def said(function: Callable[..., Any], names: Sequence[str], last: bool = False, large: bool = False) -> tuple[list[str], dict[str, int]] | None:
     """A letter for each size of these parameters' tensors, and the letters' sizes; None where the code says nothing of them. A tensor of
     which it says nothing is as the one before; a weight has its last size."""
     target = getattr(getattr(function, "__self__", None), "forward", function) if getattr(function, "__name__", "") == "apply" else function
@@ -133,6 +134,6 @@ def said(function: Callable[..., Any], names: Sequence[str], last: bool = False)
     roots = list(dict.fromkeys(w for shape in shapes for w in shape))
     letters = dict(zip(roots, string.ascii_letters, strict=False))
     sizes = {
-        letters[w]: known.numbers.get(w) or LAST[min((len(s) - 1 - s.index(w) for s in shapes if w in s), default=0)] for w in roots
+        letters[w]: known.numbers.get(w) or (MORE if large else LAST)[min((len(s) - 1 - s.index(w) for s in shapes if w in s), default=0)] for w in roots
     }
     return ["".join(letters[w] for w in shape) for shape in shapes], sizes

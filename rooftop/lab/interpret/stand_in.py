@@ -22,7 +22,7 @@ from rooftop.lab.interpret import repeats
 
 CUDA = re.compile(r"cuda(:\d+)?")
 CARD = TARGETS[90]
-DRAWING = ("matplotlib", "matplotlib.pyplot", "seaborn")  # benchmarks import them; what they draw are times
+DRAWING = ("matplotlib", "matplotlib.pyplot", "seaborn", "tabulate", "prettytable", "termcolor", "colorama")  # what they show are results and times
 MEMORY = 80 << 30  # bytes that it says it has
 EMPTY = ("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided")  # functions of torch that leave memory as it was
 
@@ -155,7 +155,7 @@ class _Nothing:
 
 
 class _Drawing(ModuleType):
-    """A package that draws, where it is not installed."""
+    """A package that shows what there is, where it is not installed."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
@@ -249,11 +249,17 @@ def gpu(launched: Callable[..., Any], configs: Callable[..., Any], called: Calla
         **{n: Fixed(0) for n in ("memory_allocated", "max_memory_allocated", "memory_reserved", "max_memory_reserved")},
     }
 
+    any_card = {  # torch's words for a card of any maker
+        **cuda, "current_accelerator": lambda *_, **__: torch.device("cuda"),
+        **{n: Fixed(0) for n in ("current_device_index", "current_device_idx")}, **{n: Fixed(None) for n in ("set_device_index", "set_device_idx")},
+    }
+
     def compiled(function: Any = None, **_: Any) -> Any:
         return function if function is not None else compiled
 
     patches = [
         *((torch.cuda, n, v) for n, v in cuda.items()), (torch, "compile", compiled),
+        *((torch.accelerator, n, v) for n, v in any_card.items() if hasattr(torch, "accelerator") and hasattr(torch.accelerator, n)),
         (JITFunction, "run", lambda self, *args, grid, warmup, **kwargs: launched(self, args, kwargs, grid, warmup)),
         (Autotuner, "run", lambda self, *args, **kwargs: configs(self, args, kwargs)),
         (triton.testing, "do_bench", _once), (triton.testing, "do_bench_cudagraph", _once), (triton.testing.Mark, "run", lambda *_, **__: None),

@@ -23,6 +23,7 @@ USUAL = (  # values of numbers by the names that they go by
     ), 0.5),
 )
 ALSO = {"epsilon": "eps", "causal": "is_causal", "softmax_scale": "scale", "sm_scale": "scale"}  # names of torch's for others'
+COUNTED = re.compile(r"dim|axis|(?:n|num|max)_\w+|(?:\w+_)?(?:size|dim|len|limit)|padding|stride", re.I)  # what a number is called that has no type
 NUMBERS = re.compile(r"int|float|bool|str|dtype|torch\.dtype", re.I)
 TARGET = re.compile(r"(?:\w+_)?(?:labels?|targets?|ind(?:ex|ices)|idx|ids)", re.I)  # what a parameter is called that holds whole numbers
 # Tensors by the letters of their sizes: of one, two, three and more parameters, likely ones first. Targets of a loss are whole numbers.
@@ -37,6 +38,8 @@ SIZES = (  # odd ones first: what a file's own checks refuse is told from what i
     {"m": 33, "n": 100, "k": 40, "b": 2, "h": 3, "d": 32}, {"m": 64, "n": 128, "k": 32, "b": 2, "h": 2, "d": 64},
     {"m": 128, "n": 256, "k": 64, "b": 1, "h": 2, "d": 16},
 )
+
+LARGER = {**SIZES[-1], "d": 64}  # where smaller ones are wrong: a block may be larger than they are
 
 
 def kernels(names: Mapping[str, Any]) -> dict[str, Any]:
@@ -60,7 +63,7 @@ def functions(names: Mapping[str, Any], module: str, inner: bool = False) -> dic
     own = {n: f for n, f in names.items() if inspect.isfunction(f) and f.__module__ == module}
     classes: dict[str, Any] = {n: c for n, c in names.items() if _of_autograd(c, module)}
     used = {n: _names(f) for n, f in own.items()} | {n: _names(inspect.getattr_static(c, "forward")) for n, c in classes.items()}
-    found: set[str] = set()
+    found = {n for n, u in used.items() if {"triton", "jit"} <= u}  # their kernels are inside them
     while new := {n for n, u in used.items() if n not in found and u & (launch | found)}:
         found |= new
     called = {n for f in found for n in used[f] if n in found and n != f}
@@ -143,7 +146,7 @@ def calls(
         flat = iter(_tensors(["e:i64" if one else "e" for one in targets], {**sizes, "e": elements, "n": small}, dtype, seed))
         yield {**{p.name: own[p.name] if p.name in own else next(flat) for p in listed}, **more}
         return
-    own_shapes = [shapes.said(function, [p.name for p in open_], last) for last in (False, True)] if usual and open_ else []
+    own_shapes = [shapes.said(function, [p.name for p in open_], last, sizes is LARGER) for last in (False, True)] if usual and open_ else []
     for found in [f for i, f in enumerate(own_shapes) if f is not None and f not in own_shapes[:i]]:
         family: Sequence[str] = [f"{letters}:i64" if one else letters for letters, one in zip(found[0], targets, strict=True)]
         made = iter(_tensors(family, {"n": 3, **found[1]}, dtype, seed))
@@ -154,7 +157,7 @@ def calls(
 
 
 def _number(p: inspect.Parameter) -> bool:
-    return p.annotation is not p.empty and NUMBERS.fullmatch(_said(p.annotation)) is not None
+    return (COUNTED.fullmatch(p.name) if p.annotation is p.empty else NUMBERS.fullmatch(_said(p.annotation))) is not None
 
 
 def unsure(function: Callable[..., Any]) -> list[str]:
@@ -164,7 +167,7 @@ def unsure(function: Callable[..., Any]) -> list[str]:
 
 def _extents(listed: Sequence[inspect.Parameter]) -> dict[str, Any]:
     """Sizes for whole numbers that have no usual value, as those of `solve(x: Tensor, y: Tensor, rows: int, columns: int)`."""
-    whole = [p.name for p in listed if _number(p) and _said(p.annotation) == "int" and not POINTER.search(p.name)]
+    whole = [p.name for p in listed if _number(p) and (p.annotation is p.empty or _said(p.annotation) == "int") and not POINTER.search(p.name)]
     large = [n for n in whole if not SMALL.search(n) or len(whole) == 1]
     return {**dict.fromkeys(whole, 3), **dict(zip(large, EXTENTS.get(len(large), (8,) * len(large)), strict=True))}
 
@@ -188,6 +191,8 @@ def agreed(function: Callable[..., Any], reference: Callable[..., Any]) -> tuple
 
 
 def _usual(p: inspect.Parameter) -> list[Any]:
+    if whole := re.fullmatch(r"(?:typing\.)?tuple\[((?:int(?:, ?)?)+)\]", _said(p.annotation) if isinstance(p.annotation, str) else str(p.annotation), re.I):
+        return [(16,) * whole[1].count("int")]  # of blocks, as a rule
     if not _number(p) and not (p.annotation is p.empty and p.name in ("causal", "is_causal", "sm_scale", "softmax_scale")):
         return []
     return [value for name, value in USUAL if name.fullmatch(p.name)]

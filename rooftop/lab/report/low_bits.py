@@ -69,11 +69,11 @@ def sparse(rows: Rows) -> str:
 def peers(rows: Rows) -> str:
     """Times as fast as cuBLAS: ours, and other libraries."""
     names = sorted({n for r in rows for n in r["peers"]} - {"torch"})
-    lines = [f"| M | ours | {' | '.join(names)} |", f"|---:|---:|{'---:|' * len(names)}"]
+    lines = [f"| weights | M | ours | {' | '.join(names)} |", f"|---|---:|---:|{'---:|' * len(names)}"]
     for r in rows:
         if cublas := r["peers"].get("torch"):
             theirs = (f"{cublas / us:.2f}" if (us := r["peers"].get(n)) else "" for n in names)
-            lines.append(f"| {r['M']} | {cublas / r['us']:.2f} | {' | '.join(theirs)} |")
+            lines.append(f"| {r['format']} | {r['M']} | {cublas / r['us']:.2f} | {' | '.join(theirs)} |")
     return "\n".join(lines)
 
 

@@ -20,7 +20,10 @@ INTEGERS = "".join(
     f"typedef {'' if s else 'un'}signed {t} {'' if s else 'u'}int{n}_t; " for n, t in ((8, "char"), (16, "short"), (32, "int"))
     for s in (1, 0)
 )
-_MACRO = re.compile(r"^[ \t]*#[ \t]*define[ \t]+(\w+)[ \t]+[^\n(]*(?:__device__|__global__|constexpr)", re.M)
+_MACRO = re.compile(
+    r"^[ \t]*#[ \t]*define[ \t]+(\w+)(?:[ \t]+[^\n(]*|\([^)\n]*\)(?:[^\n\\]|\\\n|\\)*?)(?:__device__|__global__|constexpr)", re.M
+)
+_CALL = re.compile(r"[A-Z][A-Z0-9_]+")  # how a macro is called that stands at the level of the file, without a semicolon
 _DEVICE = ("__device__", "__global__", "__constant__", "__shared__", "constexpr", "consteval")
 _ALIGNING = ("alignas", "__align__", "__attribute__")
 _OWN = re.compile(r"std|cuda[A-Z]\w*|cublas\w*|cudnn\w*|torch|thrust")  # of a class that holds any of these, but for device code
@@ -102,6 +105,10 @@ def declaration(tokens: Sequence[Token], at: int) -> tuple[int, bool]:
             depth -= 1
             if depth == 0 and text == "}" and body:
                 return i + 1, False
+            if depth == 0 and text == ")" and _CALL.fullmatch(words[0]) and words[1] == "(" and words.count("(") == words.count(")"):
+                after = next((t for t in tokens[i + 1 :] if t.kind not in ("space", "comment")), None)
+                if after is None or after.kind == "newline":
+                    return i + 1, False
         elif depth == 0 and text == ";":
             return i + 1, False
     if depth > 0 or body:
@@ -168,6 +175,8 @@ def _hosts(part: Sequence[Token], device: Collection[str]) -> bool:
     if words[:1] == ["template"] and words[1:2] != ["<"] and words[-1:] == [";"]:
         return True  # an explicit instantiation
     outside = _outside(words)
+    if _CALL.fullmatch(words[0] if words else "") and outside in ([words[0], "(", ")"], [words[0], "(", ")", ";"]):
+        return True  # a macro that no code of the device's is in
     is_class = any(w in ("struct", "class", "union") for w in outside) and "{" in outside
     if outside[:1] in (["using"], ["typedef"], ["concept"]):
         return False

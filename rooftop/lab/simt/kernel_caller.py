@@ -11,12 +11,17 @@ from rooftop.lab.simt.ordinary import Kernel, Parameter
 from rooftop.lab.simt.program_caller import REAL, SMALL, WHOLE, Unknown, main_of, shown
 
 FLOATS = {"f32": "float", "f64": "double", "f16": "__half", "bf16": "__nv_bfloat16"}
-ARRAYS = {"half": "f16", "nv_bfloat16": "bf16", "int": "i32", "unsigned int": "u32", "unsigned": "u32", "char": "i8", "unsigned char": "u8", "long long": "i64",
-          "size_t": "u64", "short": "i16", "uint": "u32"}
+ARRAYS = {
+    "half": "f16", "nv_bfloat16": "bf16", "int": "i32", "unsigned int": "u32", "unsigned": "u32", "uint": "u32", "char": "i8", "signed char": "i8",
+    "unsigned char": "u8", "short": "i16", "unsigned short": "u16", "long": "i64", "unsigned long": "u64", "size_t": "u64"
+}
 VECTOR = re.compile(r"(float|double|u?int|u?short|u?char|half|__half|__nv_bfloat16)([1-4])")  # CUDA's types of several numbers
 ZEROS = re.compile(r"curandState\w*|cu\w*Complex")  # of its libraries: zeros stand for them
 DYNAMIC = 48 << 10  # bytes of dynamic shared memory where nothing says them: what a launch may have without asking for more
-CTYPES = {**FLOATS, "bool": "bool", **{f"{s}{b}": f"{'u' if s == 'u' else ''}int{b}_t" for s in "iu" for b in (8, 16, 32, 64)}}
+CTYPES = {
+    **FLOATS, "bool": "bool", "longlong": "long long", "ulonglong": "unsigned long long",
+    **{f"{s}{b}": f"{'u' if s == 'u' else ''}int{b}_t" for s in "iu" for b in (8, 16, 32, 64)}
+}
 
 
 def call_of_kernel(
@@ -67,6 +72,8 @@ _SIDE = re.compile(
 )
 SIDE = 64  # of an array of assumed size, in a kernel of which nothing says how it is launched
 SPARE = 4  # times that size, where a kernel reads past it
+LONGEST = 1 << 24  # elements of an array
+_TILE = re.compile(r"\bblockIdx\.([xy])\s*\*\s*(\w+)|\b(\w+)\s*\*\s*blockIdx\.([xy])")  # a block's part of the rows or columns
 _COARSE = re.compile(r"threadIdx\.([xy])\s*\*\s*(\w+)")  # elements of a thread, beside each other
 
 
@@ -75,7 +82,7 @@ def call_of_kernels(
 ) -> tuple[str, str]:
     """C++ with a main() that launches each kernel (its name expression beside it) as is assumed from its code, and what is assumed. `own`:
     arguments that `--arg` gives, by their names; `headers`: the text that may define structs; `spare`: how much longer arrays are than the
-    sizes ask for; `coarse`: blocks are smaller by the elements that each thread takes.
+    sizes ask for; `coarse`: blocks are smaller by the elements that each thread takes, where nothing says what part a block has.
 
     Raises Unknown where none can be launched."""
     lines = source_text.split("\n")
@@ -85,15 +92,10 @@ def call_of_kernels(
         end = next((n for n in starts if n > kernel.line), len(lines) + 1)
         try:
             body = "\n".join(lines[kernel.line - 1 : end - 1])
-            grid, block, shared, given = _assumed(kernel, entry, body, source_text, own, headers, spare)
+            grid, block, shared, given = _assumed(kernel, entry, body, source_text, own, headers, spare, coarse)
         except Unknown as error:
             unknown.append(str(error))
             continue
-        for way, word in _COARSE.findall(body) if coarse else ():
-            number = _value(word, entry, kernel, source_text)
-            i = "xy".index(way)
-            if i < len(block) and 1 < number < block[i]:
-                block[i] = block[i] // number
         launches.append(_launch(entry, grid, block, shared, False, given))
         words = ", ".join(f"{n}={v}" for n, v in given.items())
         more = f", {shared} B shared" if shared else ""
@@ -102,6 +104,12 @@ def call_of_kernels(
         raise Unknown("; ".join(dict.fromkeys(unknown)) or "a kernel: it has none of its own")
     said += [f"not launched, as no caller can be made for {'; '.join(dict.fromkeys(unknown))}"] * bool(unknown)
     return main_of(launches), "; ".join(said)
+
+
+def _placed(body: str) -> str:
+    """A kernel's code with the places of thread and block by their own names, not by ones such as `tx`."""
+    short = dict(re.findall(r"\b(\w+)\s*=\s*((?:block|thread)Idx\.[xy])\s*[;,]", body))
+    return re.sub(r"\b\w+\b", lambda word: short.get(word[0], word[0]), body)
 
 
 def _value(word: str, entry: str, kernel: Kernel, source_text: str) -> int:
@@ -119,7 +127,7 @@ def _arguments(entry: str, kernel: Kernel, source_text: str) -> dict[str, str]:
 
 
 def _assumed(
-    kernel: Kernel, entry: str, body: str, source_text: str, own: Mapping[str, str], headers: str, spare: int
+    kernel: Kernel, entry: str, body: str, source_text: str, own: Mapping[str, str], headers: str, spare: int, coarse: bool
 ) -> tuple[list[int], list[int], int, dict[str, str]]:
     """Grid, block, dynamic shared memory and arguments of a kernel: block and shared memory as a launch in the source has them, else sizes
     that blocks divide, and a thread an element or, where blocks are rows, a row."""
@@ -130,25 +138,33 @@ def _assumed(
     whole = [p.name for p in parameters if not p.pointer and WHOLE.fullmatch(p.text.replace(" ", ""))]
     product = {"m", "n", "k"} <= {n.lower() for n in whole}
     large = [n for n in whole if not SMALL.search(n) or len(whole) == 1 or (product and n.lower() == "k")]
-    sizes = {**dict.fromkeys(whole, 3), **dict.fromkeys(large, SIDE if len(large) > 1 or "threadIdx.y" in body else 16 * SIDE)}
-    sides = [int(n) for name, n in _SIDE.findall(source_text) if re.search(rf"\b{name}\b", body)]
+    parts = {a or b: _value(before or after, entry, kernel, headers or source_text) for a, before, after, b in _TILE.findall(_placed(body))}
+    side = max([SIDE, *(n for n in parts.values() if n <= 256)])
+    sizes = {**dict.fromkeys(whole, 3), **dict.fromkeys(large, side if len(large) > 1 or "threadIdx.y" in body else 16 * SIDE)}
+    sides = [int(n) for name, n in _SIDE.findall(headers or source_text) if re.search(rf"\b{name}\b", body)]
     bound = re.search(r"__launch_bounds__\s*\(\s*(\d+)", body) or re.search(r"\bcub::Block\w+\s*<[^<>;]*?,\s*(\d+)", body)
+    rows = 1  # that blocks are, of a size each
     if "threadIdx.y" in body:
-        side = next((n for n in sides if 1 < n <= 32), 16)
-        block = stated if len(stated) > 1 else [side, side]
-        grid = [-(-SIDE // n) for n in block[:2]]
+        square = next((n for n in sides if 1 < n <= 32), 16)
+        block = stated if len(stated) > 1 else [square, square]
+        grid = [-(-side // max(n, parts.get(way, 1))) for way, n in zip("xy", block, strict=False)]
     else:
         block = stated or [next((n for n in ([int(bound[1])] if bound else []) + sides if 32 <= n <= 1024), 256)]
         whole_block = "|".join([r"blockDim\.x", *(re.escape(name) for name, _ in _SIDE.findall(source_text)), r"\d+"])
         elements = re.search(rf"blockIdx\.x\s*\*\s*\(?(?:{whole_block})\b|\b(?:{whole_block})\s*\*\s*blockIdx\.x", body) is not None
-        grid = [-(-(SIDE * SIDE if len(large) > 1 else 16 * SIDE) // block[0]) if elements else SIDE]
-        grid += [SIDE] if "blockIdx.y" in body else []
+        rows = SIDE if "blockIdx" in body and not elements else 1
+        grid = [-(-(SIDE * SIDE if len(large) > 1 else 16 * SIDE) // block[0]) if elements else -(-side // parts.get("x", 1))]
+        grid += [-(-side // parts.get("y", 1))] if "blockIdx.y" in body else []
     if "blockIdx" not in body:  # of one block
         grid = [1]
+    for way, word in _COARSE.findall(_placed(body)) if not stated else ():
+        number, at = _value(word, entry, kernel, headers or source_text), "xy".index(way)
+        if at < len(block) and number > 1 and (way in parts or coarse):
+            block[at] = max(parts.get(way, block[at]) // number, 1)
     given: dict[str, str] = {}
     names = {v: n for n, v in CTYPES.items()} | ARRAYS
     types = _arguments(entry, kernel, source_text)
-    square = spare * SIDE * SIDE
+    square = min(spare * max(side ** max(len(large), 2), rows * max(sizes.values(), default=1)), LONGEST)
     for p in parameters:
         kind = re.sub(r"\bconst\b|\b__restrict(?:__)?\b|[*&]|\[\d*\]", "", p.text).strip()
         kind = types.get(kind, kind)
@@ -159,13 +175,13 @@ def _assumed(
         if p.name in own:
             given[p.name] = own[p.name]
         elif p.pointer and p.text.count("*") < 2 and kind in names:
-            given[p.name] = f"{names[kind]}:{square * (SIDE if len(large) > 2 else 1)}"
+            given[p.name] = f"{names[kind]}:{square}"
         elif p.pointer and p.text.count("*") < 2 and (VECTOR.fullmatch(kind) or ZEROS.fullmatch(kind) or _numbers_alone(kind, source_text)):
             given[p.name] = f"{kind}:{square}" + ":zeros" * (VECTOR.fullmatch(kind) is None)
         elif p.pointer and p.text.count("*") < 2 and meant and meant <= {*names, *CTYPES.values()}:  # a type that a macro decides
             given[p.name] = f"{kind}:{square}"
         elif p.pointer and p.text.count("*") == 2 and kind in names:
-            given[p.name] = f"{names[kind]}*:{SIDE}x{square}"
+            given[p.name] = f"{names[kind]}*:{SIDE}x{SIDE * SIDE}"
         elif not p.pointer and (vector := VECTOR.fullmatch(kind)):
             given[p.name] = f"{kind}{{{', '.join(['1'] * int(vector[2]))}}}"
         elif p.name in sizes:

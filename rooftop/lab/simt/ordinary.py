@@ -110,22 +110,26 @@ def parameters(tokens: Sequence[Token]) -> list[Parameter]:
     return made
 
 
+def named(text: str, path: str, asked: str) -> Kernel:
+    """The kernel of this name, without its arguments. Raises ValueError."""
+    have, base = kernels(text), asked.partition("<")[0].strip()
+    found = [k for k in have if base in (k.name, k.name.rpartition("::")[2])]
+    if not found:
+        raise ValueError(f"--kernel {asked}: {path} has no such kernel; it has {'; '.join(map(str, have)) or 'none'}")
+    return found[0]
+
+
 def choose(text: str, path: str, asked: str | None) -> tuple[Kernel, str]:
     """The kernel that `asked` names (the only one where None), and its name expression. Raises ValueError."""
     have = kernels(text)
     if not have:
         raise ValueError(f"{path} has no kernel: no __global__ function is defined in it")
-    listed = "; ".join(map(str, have))
     if asked is None and len(have) > 1:
-        raise ValueError(f"{path} has {len(have)} kernels; choose one by --kernel: {listed}")
-    base = (asked or have[0].name).partition("<")[0].strip()
-    found = [k for k in have if base in (k.name, k.name.rpartition("::")[2])]
-    if not found:
-        raise ValueError(f"--kernel {asked}: {path} has no such kernel; it has {listed}")
-    kernel = found[0]
+        raise ValueError(f"{path} has {len(have)} kernels; choose one by --kernel: {'; '.join(map(str, have))}")
+    kernel = named(text, path, asked or have[0].name)
     if kernel.template and "<" not in (asked or ""):
         raise ValueError(f"{kernel.name} is a template ({path}:{kernel.line}): give its arguments, as in --kernel '{kernel.name}<float>'")
-    return kernel, kernel.name + (asked or "")[len(base) :]
+    return kernel, kernel.name + "".join((asked or "").partition("<")[1:])
 
 
 BYTES = {"float": 4, "int": 4, "unsigned": 4, "float4": 16, "double": 8, "half": 2, "__half": 2, "__nv_bfloat16": 2}

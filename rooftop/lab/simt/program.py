@@ -119,10 +119,11 @@ def source_of(path: Path, folders: Sequence[Path] = (), given: Sequence[str] = (
     text = source.texts[source.shown]
     text = text if program_text.launches(text) else _code(source)
     try:
-        offered = program_caller.module(source.whole)
+        offered = program_caller.offers(source.whole)
         if (functions := program_caller.torch_functions(text)) or offered:
             code, assumed = program_caller.call_of_torch(functions, offered, texts)
-            return replace(source, added=code), assumed
+            again = () if texts else (program_caller.call_of_torch(functions, offered, texts, larger=True),)
+            return replace(source, added=code, guessed="" if texts else "its inputs are assumed", others=again), assumed
         other = program_build.main_beside(source, folders)
         if (functions := program_caller.of_arrays(text)) and (other is None or functions[0].name == "solve"):
             code, assumed = program_caller.call_of_arrays(functions, texts, text)

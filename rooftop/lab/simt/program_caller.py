@@ -275,7 +275,9 @@ template <class T> void shown(const char* when, const char* name, const T* p, co
 template <class T> void fill(T* p, size_t n, int seed) {      // small whole numbers, or numbers between -1 and 1
     std::vector<T> v(n);
     std::mt19937 drawn(seed + 1);
+    size_t at = 0;
     for (T& x : v) {
+        if (at++ >= 1 << 20) { x = v[at - (1 << 20)]; continue; }
         const float f = static_cast<float>(drawn() >> 8) / 8388608.0f - 1.0f;
         if constexpr (std::is_integral_v<T>) x = static_cast<T>((f + 1) * 8);
         else if constexpr (std::is_constructible_v<T, float>) x = T(f);
@@ -297,22 +299,17 @@ def main_of(calls: Sequence[str], end: str = "exit(0)") -> str:
     return f"{_FILL}SIMT_MAIN int main() {{\n{body}    {end};\n}}\n"
 
 
-def module(text: str) -> str | None:
-    """The name of the module of Python that a text defines for torch."""
-    found = re.search(r"^[ \t]*(?:PYBIND11_MODULE|TORCH_LIBRARY(?:_IMPL|_FRAGMENT)?)\s*\(\s*(\w+)", text, re.M)
-    if found is None:
-        return None
-    kinds = {"PYBIND11_MODULE": "module", "TORCH_LIBRARY_IMPL": "library_impl"}
-    kind = kinds.get(found[0].partition("(")[0].strip(), "library")
-    return f"simt_{kind}_{'simt_extension' if found[1] == 'TORCH_EXTENSION_NAME' else found[1]}"
+def offers(text: str) -> bool:
+    """Whether a text hands functions to Python, by torch's macros."""
+    return re.search(r"^[ \t]*(?:PYBIND11_MODULE|TORCH_LIBRARY(?:_IMPL|_FRAGMENT)?)\s*\(", text, re.M) is not None
 
 
-def call_of_torch(every: Sequence[Function], offered: str | None, given: Mapping[str, str]) -> tuple[str, str]:
-    """C++ with a main() that calls each function, or all that the module offers, with the first tensors that it takes; and what is
-    assumed."""
+def call_of_torch(every: Sequence[Function], offered: bool, given: Mapping[str, str], larger: bool = False) -> tuple[str, str]:
+    """C++ with a main() that calls each function, or all that the file offers, with the first tensors that it takes, `larger` ones or
+    not; and what is assumed."""
     calls = []
     for f in every:
-        if offered is not None and not any(p.name in given for p in f.parameters):
+        if offered and not any(p.name in given for p in f.parameters):
             continue
         args = []
         for i, p in enumerate(f.parameters):
@@ -322,12 +319,13 @@ def call_of_torch(every: Sequence[Function], offered: str | None, given: Mapping
             elif p.name in given:
                 args.append(given[p.name])
             else:
-                args.append(f"made.template of<std::decay_t<{p.text}>>()")
+                one = f"made.template of<std::decay_t<{p.text}>>()"
+                args.append(f"simt::lasting({one})" if "&" in plain and "const" not in plain else one)
         calls.append(f'    simt::attempt("{f.name}", [](auto& made) {{ (void)made; {f.name}({", ".join(args)}); }});')
-    if offered is not None and not calls:
-        calls.append(f"    SimtModule m; {offered}(m);")
-    code = "SIMT_MAIN int main() {\n    /*simt_shown*/\n" + "\n".join(calls) + "\n    return 0;\n}\n"
-    return code, "each function with tensors of the first type and shape that it takes" if not given else "as given"
+    if offered and not calls:
+        calls.append("    SimtOffer::call();")
+    code = "SIMT_MAIN int main() {\n    /*simt_shown*/\n" + "    simt::larger = true;\n" * larger + "\n".join(calls) + "\n    return 0;\n}\n"
+    return code, f"each function with tensors of the first type and {'larger ' * larger}shape that it takes" if not given else "as given"
 
 
 def _tensor(text: str, seed: int) -> str:

@@ -244,7 +244,8 @@ extern "C" {
 __attribute__((visibility("default"))) void* simt_arena(size_t bytes) {
     if (arena) {
         munmap(arena, static_cast<size_t>(arena_end - arena));
-        munmap(cells, (cell_count + variable_cells) * sizeof(GlobalCell) + 64);
+        munmap(pages, (cell_count + variable_cells) * 4 / PAGE_BYTES + 1 + 64);
+        munmap(cells, (cell_count + variable_cells + PAGE_BYTES / 4) * sizeof(GlobalCell) + 64);
         munmap(readers, (cell_count + variable_cells) * sizeof(Readers) + 64);
         munmap(watchers, (cell_count + variable_cells) * sizeof(Readers) + 64);
         munmap(stamps, (cell_count + variable_cells) * sizeof(u64) + 64);
@@ -252,7 +253,8 @@ __attribute__((visibility("default"))) void* simt_arena(size_t bytes) {
     arena = map_array<char>(bytes);
     arena_end = arena ? arena + bytes : nullptr;
     cell_count = arena ? bytes / 4 : 0;
-    cells = map_array<GlobalCell>(cell_count + variable_cells);
+    cells = map_array<GlobalCell>(cell_count + variable_cells + PAGE_BYTES / 4);
+    pages = map_array<u8>((cell_count + variable_cells) * 4 / PAGE_BYTES + 1);
     readers = map_array<Readers>(cell_count + variable_cells);
     watchers = map_array<Readers>(cell_count + variable_cells);
     stamps = map_array<u64>(cell_count + variable_cells);
@@ -264,6 +266,13 @@ __attribute__((visibility("default"))) void simt_mark(size_t at, u32 item, u32 d
     if (dims == 0 || (dims == 1 && strides[0] == 1)) {
         const size_t bytes = dims ? shape[0] * item : item;
         for (size_t i = at; i < at + bytes;) {
+            u8& page = pages[i / PAGE_BYTES];
+            if (page != IN_CELLS && i % PAGE_BYTES == 0 && at + bytes - i >= PAGE_BYTES && !(bits & 8)) {
+                page = static_cast<u8>((page & 6) | (bits & 7));
+                i += PAGE_BYTES;
+                continue;
+            }
+            if (page != IN_CELLS) into_cells(i);
             const u32 from = i & 3, n = static_cast<u32>(std::min<size_t>(4 - from, at + bytes - i)), mask = ((1u << n) - 1) << from;
             u32& b = cells[i / 4].bits;
             if (bits & 1) b |= mask << INIT;
@@ -280,11 +289,19 @@ __attribute__((visibility("default"))) void simt_mark(size_t at, u32 item, u32 d
 
 /// Nobody may touch these bytes any more.
 __attribute__((visibility("hidden"))) void simt_forget_range(size_t at, size_t bytes) {
-    for (size_t i = at; i < at + bytes; ++i) cells[i / 4].bits &= ~((1u << INIT | 1u << VALID | 1u << WRITABLE) << (i & 3));
+    for (size_t i = at; i < at + bytes; ++i) {
+        u8& page = pages[i / PAGE_BYTES];
+        if (page != IN_CELLS && i % PAGE_BYTES == 0 && at + bytes - i >= PAGE_BYTES) {
+            page = 0, i += PAGE_BYTES - 1;
+            continue;
+        }
+        if (page != IN_CELLS) into_cells(i);
+        cells[i / 4].bits &= ~((1u << INIT | 1u << VALID | 1u << WRITABLE) << (i & 3));
+    }
 }
 /// For each byte from `at` on, whether anybody has written it (or it had a value to begin with).
 __attribute__((visibility("default"))) void simt_written(size_t at, size_t bytes, u8* to) {
-    for (size_t i = at; i < at + bytes; ++i) *to++ = cells[i / 4].bits >> (INIT + (i & 3)) & 1;
+    for (size_t i = at; i < at + bytes; ++i) *to++ = pages[i / PAGE_BYTES] != IN_CELLS ? pages[i / PAGE_BYTES] & 1 : cells[i / 4].bits >> (INIT + (i & 3)) & 1;
 }
 
 // The compiler's own check of indices (-fsanitize=bounds).

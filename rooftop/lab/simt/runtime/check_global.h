@@ -109,6 +109,7 @@ static __attribute__((noinline, cold)) void read_before(Worker& w, const Readers
 
 // PTX takes ld.volatile and st.volatile for relaxed ones of the system's scope (PTX ISA, Memory Consistency Model): they race with what is plain alone.
 static __attribute__((noinline)) void global_slow(Worker& w, GlobalCell& c, size_t word, u32 mask, u32 bytes, bool write, bool read, How how, u64 address, u64 pc) {
+    if (__builtin_expect(__atomic_load_n(&pages[word * 4 / PAGE_BYTES], __ATOMIC_ACQUIRE) != IN_CELLS, 0)) into_cells(word * 4);
     const CellLock lock(word, how);
     const u32 bits = c.bits;
     if (read) {

@@ -10,7 +10,7 @@ void simt_forget_range(size_t at, size_t bytes);
 
 namespace simt {
 static constexpr size_t GAP_BYTES = 4096;
-static constexpr size_t LARGEST_ALLOCATION = size_t(2) << 30;    // bytes: each is watched by four times as many
+static constexpr size_t LARGEST_ALLOCATION = size_t(4) << 30;    // bytes: what a host can fill, too
 
 void begin() {
     if (arena) return;
@@ -42,7 +42,7 @@ static cudaError_t allocate(void** p, size_t bytes, int kind, u64 pc) {
     size_t& used = kind == cudaMemoryTypeDevice ? program.device_at : program.shared_at;
     const u64 first = kind == cudaMemoryTypeDevice ? 0 : REGION;
     const u64 at = first + (used + GAP_BYTES + 255) / 256 * 256;
-    if (bytes > LARGEST_ALLOCATION && bytes <= REGION && !program.listed) not_on_the_host("an allocation of more than 2 GiB: give the program smaller sizes");
+    if (bytes > LARGEST_ALLOCATION && bytes <= REGION && !program.listed) not_on_the_host("an allocation of more than 4 GiB: give the program smaller sizes");
     if (bytes > REGION || at + bytes + GAP_BYTES > first + REGION) return failed(cudaErrorMemoryAllocation);
     Open open;
     used = at - first + bytes;

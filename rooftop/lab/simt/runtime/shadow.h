@@ -20,6 +20,11 @@ static Readers* readers;
 static Readers* watchers;           // those that read it by atomics or as volatile: `first` and `second` are tags, which count from the launch's first on
 static u64* stamps;                 // of the last write, as in shared memory: for races inside a cluster
 static size_t cell_count;           // of the arena; those of the source's variables come behind
+// A page of which every byte is marked alike has no marks in its cells until a thread comes to it, so that memory that nobody watches costs none.
+constexpr u8 IN_CELLS = 8;          // of a page's state; else the bits of simt_mark() for all of it, and 0: none is marked
+constexpr size_t PAGE_BYTES = 4096;
+static u8* pages;
+static std::mutex pages_mutex;
 static const size_t variable_cells = static_cast<size_t>(simt_variables_end - simt_variables + 3) / 4;
 static u32 many, mixed;             // tags of this launch: several readers; several writers, each of its own bytes
 // When a cluster released what it had done by then: the last so many times. An access keeps `since`, the low bits of how many there had been.
@@ -82,6 +87,17 @@ template <class T>
 static T* map_array(size_t n) {
     void* p = mmap(nullptr, n * sizeof(T) + 64, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     return p == MAP_FAILED ? nullptr : static_cast<T*>(p);
+}
+
+// The marks of the page of this byte are in its cells from now on.
+static __attribute__((noinline)) void into_cells(size_t at) {
+    std::lock_guard<std::mutex> lock(pages_mutex);
+    u8& state = pages[at / PAGE_BYTES];
+    if (state == IN_CELLS) return;
+    const u32 bits = (state & 1 ? 15u << INIT : 0) | (state & 2 ? 15u << VALID : 0) | (state & 4 ? 15u << WRITABLE : 0);
+    GlobalCell* c = cells + at / PAGE_BYTES * (PAGE_BYTES / 4);
+    for (size_t i = 0; bits && i < PAGE_BYTES / 4; ++i) __atomic_store_n(&c[i].bits, bits, __ATOMIC_RELAXED);
+    __atomic_store_n(&state, IN_CELLS, __ATOMIC_RELEASE);
 }
 
 // -- faults ---------------------------------------------------------------------------------------------------------------------------
@@ -215,7 +231,11 @@ static bool judged(Worker& w, const Fiber& f, const void* p, u64 pc) {
     const u32 bytes = element_bytes(f.array);
     if (!bytes || std::strstr(f.array, "simt_type_")) return true;
     const char* array = at - f.index * static_cast<i64>(bytes);
-    if (space == GLOBAL) return array >= simt_variables && array < simt_variables_end && cells[global_place(array) / 4].bits >> VALID & 15;
+    if (space == GLOBAL) {
+        if (array < simt_variables || array >= simt_variables_end) return false;
+        into_cells(global_place(array));
+        return cells[global_place(array) / 4].bits >> VALID & 15;
+    }
     Launch& l = *w.launch;
     const i64 from = array - w.shared, in = from % static_cast<i64>(SHARED_STRIDE);
     if (from < 0) return false;

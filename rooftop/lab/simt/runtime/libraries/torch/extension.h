@@ -68,6 +68,7 @@ struct TensorOptions {
     ScalarType kind = ScalarType::Float;
     TensorOptions(ScalarType t = ScalarType::Float) : kind(t) {}
     TensorOptions(Device) {}
+    TensorOptions(DeviceType) {}
     TensorOptions dtype(ScalarType t) const { TensorOptions o = *this; o.kind = t; return o; }
     template <class D> TensorOptions device(D, int = 0) const { return *this; }
     TensorOptions requires_grad(bool) const { return *this; }
@@ -151,6 +152,7 @@ public:
     Device device() const { return {}; }
     int get_device() const { return 0; }
     bool is_cuda() const { return true; }
+    bool is_cpu() const { return false; }
     bool is_contiguous() const {
         int64_t n = 1;
         for (size_t i = shape_.size(); i-- > 0; n *= shape_[i])
@@ -397,9 +399,12 @@ struct Made {
         else return T{};
     }
 };
+template <class T> T& lasting(T&& v) { return v; }     // for a parameter that is a reference
+inline bool larger = false;         // tensors of shapes that tiles divide
 template <class F> void attempt(const char* name, F call) {
     std::string why;
-    for (const std::vector<int64_t>& shape : std::vector<std::vector<int64_t>>{{128, 128}, {4096}, {2, 64, 64}, {1, 2, 128, 64}})
+    const int64_t side = larger ? 256 : 128;
+    for (const std::vector<int64_t>& shape : std::vector<std::vector<int64_t>>{{side, side}, {32 * side}, {2, larger ? side : 64, 64}, {1, 2, side, 64}})
         for (const at::ScalarType kind : {at::kFloat, at::kHalf, at::kBFloat16, at::kInt, at::kDouble, at::kChar, at::kLong, at::kByte}) {
             simt_fresh();
             const unsigned long long before = simt_launches();
@@ -437,9 +442,20 @@ namespace pybind11 { using py::arg; typedef SimtModule module_; typedef SimtModu
 #define TORCH_EXTENSION_NAME simt_extension
 #define SIMT_JOINED(a, b) a##b
 #define SIMT_JOIN(a, b) SIMT_JOINED(a, b)
-#define PYBIND11_MODULE(name, m) static __attribute__((unused)) void SIMT_JOIN(simt_module_, name)(SimtModule& m)
-#define TORCH_LIBRARY(name, m) static __attribute__((unused)) void SIMT_JOIN(simt_library_, name)(SimtModule& m)
-#define TORCH_LIBRARY_IMPL(name, key, m) static __attribute__((unused)) void SIMT_JOIN(simt_library_impl_, name)(SimtModule& m)
+struct SimtOffer {       // what a file hands to Python: a list, since there are several fragments of a name, and some are in namespaces
+    void (*const fill)(SimtModule&);
+    SimtOffer* const before;
+    static inline SimtOffer* last = nullptr;
+    SimtOffer(void (*f)(SimtModule&)) : fill(f), before(last) { last = this; }
+    static void call() { SimtModule m; for (SimtOffer* o = last; o; o = o->before) o->fill(m); }
+};
+#define SIMT_OFFERED(own, m) \
+    static __attribute__((unused)) void own(SimtModule& m); \
+    static SimtOffer SIMT_JOIN(own, _listed)(own); \
+    static __attribute__((unused)) void own(SimtModule& m)
+#define PYBIND11_MODULE(name, m) SIMT_OFFERED(SIMT_JOIN(simt_module_, __LINE__), m)
+#define TORCH_LIBRARY(name, m) SIMT_OFFERED(SIMT_JOIN(simt_module_, __LINE__), m)
+#define TORCH_LIBRARY_IMPL(name, key, m) TORCH_LIBRARY(name, m)
 #define TORCH_LIBRARY_FRAGMENT(name, m) TORCH_LIBRARY(name, m)
 namespace simt {
 template <class... A> std::string joined(const A&... a) { std::ostringstream o; (o << ... << a); return o.str(); }
