@@ -42,7 +42,7 @@ def range_of(row, SQ, SK, BM: gl.constexpr, BN: gl.constexpr, LEFT: gl.constexpr
 
 
 @gluon.jit
-def store_tile(tile, made, more, out_desc, b, h, row, REST: gl.constexpr):
+def store_tile(tile, made, out_desc, b, h, row, more=None, REST: gl.constexpr = 0):
     """Stores 64 rows of the result through shared memory, once the store before has read it. With REST, `more` are the columns from 64 on."""
     tma.store_wait(0)
     if REST:

@@ -321,7 +321,7 @@ def _consume(INDEX: gl.constexpr, q_tiles, k_ring, v_ring, o_tiles, q_full, q_em
             if v_scale is not None:
                 share *= gl.load(v_scale + h // GROUP * vg)
             made = (acc * gl.convert_layout(share, gl.SliceLayout(1, RESULT), assert_trivial=True)[:, None]).to(out_desc.dtype)
-            store_tile(o_tiles.index(INDEX), made, made, out_desc, bh // H, h, row + INDEX * 64, 0)
+            store_tile(o_tiles.index(INDEX), made, out_desc, bh // H, h, row + INDEX * 64)
             norm = (top + gl.log2(total)) * (1.0 / LOG2E)
             gl.store(lse + bh.to(gl.int64) * SQ + rows, norm, mask=rows < SQ)
     tma.store_wait(0)

@@ -333,14 +333,14 @@ def _consume(INDEX: gl.constexpr, q_tiles, k_ring, v_ring, z_tiles, o_tiles, q_f
                 rest = _times(more, share).to(out_desc.dtype)
             if PACKED:
                 if row + INDEX * 64 + 64 <= SQ:
-                    store_tile(o_tiles.index(INDEX), made, rest, out_desc, bh // H, bh % H, first + row + INDEX * 64, REST_V)
+                    store_tile(o_tiles.index(INDEX), made, out_desc, bh // H, bh % H, first + row + INDEX * 64, rest, REST_V)
                 else:
                     to = out + (bh // H).to(gl.int64) * ob + (bh % H).to(gl.int64) * oh
                     _store_columns(to, made, 0, first, row + INDEX * 64, SQ, os, WIDTH)
                     if REST_V:
                         _store_columns(to, rest, 64, first, row + INDEX * 64, SQ, os, WIDTH)
             else:
-                store_tile(o_tiles.index(INDEX), made, rest, out_desc, bh // H, bh % H, first + row + INDEX * 64, REST_V)
+                store_tile(o_tiles.index(INDEX), made, out_desc, bh // H, bh % H, first + row + INDEX * 64, rest, REST_V)
             if OVER:  # the next queries overwrite the staged result
                 tma.store_wait(0)
                 if end > begin:
