@@ -159,9 +159,10 @@ def _latent(
 ) -> tuple[Tensor, Tensor]:
     from rooftop.ops.latent_attention import latent_attention
 
-    if causal == "upper_left" or k_scale is not v_scale:
-        what = "causal is 'upper_left'" if causal == "upper_left" else "k_scale and v_scale are two tensors"
-        raise ValueError(f"attention: {what}, and v is a view of k, of latent heads; accepted are True, False and 'lower_right', and one scale for both")
+    if causal == "upper_left":
+        raise ValueError("attention: causal is 'upper_left', and v is a view of k, of latent heads; accepted are True, False and 'lower_right'")
+    if k_scale is not v_scale:
+        raise ValueError("attention: k_scale and v_scale are two tensors, and v is a view of k, of latent heads; pass one tensor as both")
     out, lse = latent_attention(
         q, k, value_size=v.shape[-1], causal=_attention_call.window_of(causal, None)[1] == 0, scale=scale, page_table=pages, cache_lengths=lengths,
         kv_scale=k_scale, return_lse=True, implementation=implementation,

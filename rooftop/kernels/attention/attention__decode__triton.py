@@ -437,7 +437,8 @@ def launches(p: Problem, config: Config) -> list[Launch]:
     both = {
         "out": "out", "lse": "lse", "parts": None if whole else "parts", "norms": None if whole else "norms", "lengths": name("cache_lengths"), "SQ": queries,
         "SK": shared.room(p), "B": batch, "programs": config.programs, "H": heads, "GROUP": heads // k.shape[2], **shared.strides(p, "o", "out"),
-        "DV": v.shape[3], "SIZE_V": wide_v, "BN": config.BN, "LISTED": listed, "MANY": max(16, shared.pow2(batch)) if listed else 16, **shared.windows(p), "PDL": early,
+        "DV": v.shape[3], "SIZE_V": wide_v, "BN": config.BN, "LISTED": listed, "MANY": max(16, shared.pow2(batch)) if listed else 16,
+        **shared.windows(p), "PDL": early,
     }
     args = {
         "q": "q", "k": "k", "v": "v", "slopes": name("alibi_slopes"), "sinks": name("sinks"), "table": name("page_table"), "q_scale": name("q_scale"),
