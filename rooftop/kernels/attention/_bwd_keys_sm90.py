@@ -82,7 +82,6 @@ def _key_steps(to_k, more_k, to_v, more_v, p, ds, norm, delta, k_tile, v_tile, q
         if BIAS:
             mbarrier.wait(z_full.index(INDEX), n & 1)
             added = flat(z_tiles.index(INDEX)).permute((1, 0)).load(SCORES)
-            mbarrier.arrive(z_empty.index(INDEX), count=1)
         p = weights_of(z, factor, across[None, :], rows[None, :], columns[:, None], position, slope, added, ALIBI, BIAS)
         if MASKED:
             inside = inside_of(rows[None, :], columns[:, None], position, SQ, LEFT, RIGHT, True)
@@ -94,6 +93,8 @@ def _key_steps(to_k, more_k, to_v, more_v, p, ds, norm, delta, k_tile, v_tile, q
         across_delta = gl.convert_layout(delta, ACROSS)
         delta = gl.load(delta_at + ahead)
         dp = warpgroup_mma_wait(num_outstanding=2 if PIPED else 0, deps=(dp,))
+        if BIAS:  # not before: the loads of other warps may still wait for the shared memory when this one has got its numbers
+            mbarrier.arrive(z_empty.index(INDEX), count=1)
         if not PIPED:
             if REST_V:
                 to_v = warpgroup_mma(w, columns_of(g_ring.index(stage), 0, 64), to_v, is_async=True)

@@ -62,12 +62,13 @@ def _query_steps(to_q, more_q, ds, norm, delta, q_tile, g_tile, k_ring, v_ring, 
         if BIAS:
             mbarrier.wait(z_full.index(INDEX), n & 1)
             added = flat(z_tiles.index(INDEX)).load(SCORES)
-            mbarrier.arrive(z_empty.index(INDEX), count=1)
         ahead = i * BN + gl.arange(0, BN, gl.SliceLayout(0, SCORES))
         p = weights_of(z, factor, norm[:, None], rows[:, None], ahead[None, :], position, slope, added, ALIBI, BIAS)
         if CAP:
             p = p * (1.0 - z * z)
         dp = warpgroup_mma_wait(num_outstanding=2 if REST else 1, deps=(dp,))
+        if BIAS:  # not before: the loads of other warps may still wait for the shared memory when this one has got its numbers
+            mbarrier.arrive(z_empty.index(INDEX), count=1)
         if DROP:
             dp = dropped(dp, seed, limit, numbers, i * BN) * again
         ds = p * (dp - delta[:, None])

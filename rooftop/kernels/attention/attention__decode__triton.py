@@ -16,7 +16,6 @@ import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from rooftop.core.spec import Launch, Meta, Problem
-from rooftop.kernels._device import code_pairs
 from rooftop.kernels.attention import _arguments as shared
 from rooftop.kernels.attention._tiles import LOG2E, page_of, scored, seen
 
@@ -25,7 +24,12 @@ MOST = 16  # queries
 ROWS = 128  # queries times the heads that share a key head
 SPREAD = 2048  # sequences whose lengths a program can hold
 ALONE = 0.17  # the time for a tile of a program alone, of that for a tile of each where all read
-FROM_WORDS = tl.constexpr(code_pairs.FROM_WORDS)
+# Of two words of two codes the even codes (those of the low bytes) and the odd ones: Triton's own shifts and masks take five instructions for two.
+PAIRS = (
+    "{ .reg .b32 u; .reg .b16 x, y; prmt.b32 u, $2, 0, 0x3120; mov.b32 {x, y}, u; "
+    "cvt.rn.f16x2.e4m3x2 $0, x; cvt.rn.f16x2.e4m3x2 $1, y; }"
+)
+FROM_WORDS = tl.constexpr(PAIRS)
 DEMANDS = {"spills": 64}  # places in the list, read once a key head
 
 
@@ -183,7 +187,7 @@ def _part(q, k, v, slopes, sinks, table, lengths, q_scale, k_scale, v_scale, out
         slope = scales
         if ALIBI:
             slope = tl.load(slopes + batch * ab + head, mask=rows_in, other=0.0)
-        low, high, _ = _tiles_of(keys, SQ, BN, LEFT, RIGHT)
+        low, high, unused = _tiles_of(keys, SQ, BN, LEFT, RIGHT)
         from_tile = 0
         slot = 0
         alone = True

@@ -124,7 +124,6 @@ def _weights(z, top, total, factor, cap, z_tiles, z_full, z_empty, n, INDEX: gl.
     if BIAS:
         mbarrier.wait(z_full.index(INDEX), n & 1)
         added = flat(z_tiles.index(INDEX)).load(L)
-        mbarrier.arrive(z_empty.index(INDEX), count=1)
         z = z * factor + added.to(gl.float32) * LOG2E
     if ALIBI:
         if not BIAS:
@@ -152,6 +151,8 @@ def _weights(z, top, total, factor, cap, z_tiles, z_full, z_empty, n, INDEX: gl.
         new = gl.maximum(top, gl.max(z, 1))
         base = gl.where(new == float("-inf"), 0.0, new)
         p = gl.exp2(z - base[:, None])
+        if BIAS:  # not before: the loads of other warps may still wait for the shared memory when this one has got its numbers
+            mbarrier.arrive(z_empty.index(INDEX), count=1)
     else:
         new = gl.maximum(top, gl.max(z, 1) * factor)
         base = gl.where(new == float("-inf"), 0.0, new)

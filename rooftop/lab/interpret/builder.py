@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from rooftop.lab.interpret.memory import Array, DeviceAssert, Memory, NotSimulated, OutOfBounds
@@ -237,12 +238,14 @@ class Builder:
         return self.handle(np.take_along_axis(source.data, index, axis=axis), source.dtype.scalar)
 
     def create_inline_asm(self, asm: str, constraints: str, args: Any, types: Any, pure: bool, pack: int) -> Any:
-        """What rooftop's own kernels have and say what it does; no other."""
-        from rooftop.kernels._device import code_pairs
+        """That of attention's decode kernel: of words of two codes of e4m3 the even codes and the odd ones."""
+        from rooftop.kernels.attention.attention__decode__triton import PAIRS
 
-        if asm != code_pairs.FROM_WORDS:
+        if asm != PAIRS:
             raise NotSimulated(f"not simulated: inline assembly {asm.strip()!r}")
-        return _Results([self.handle(x, to.scalar) for x, to in zip(code_pairs.from_words(args[0].data), types, strict=True)])
+        codes = np.ascontiguousarray(args[0].data).astype(np.uint16)
+        even, odd = (part.astype(np.uint8).view(ml_dtypes.float8_e4m3fn).astype(np.float16) for part in (codes & 255, codes >> 8))
+        return _Results([self.handle(x, to.scalar) for x, to in zip((even, odd), types, strict=True)])
 
     def create_assert(self, condition: Any, message: str) -> None:
         if not condition.data.all():
