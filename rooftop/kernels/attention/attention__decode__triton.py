@@ -187,7 +187,7 @@ def _part(q, k, v, slopes, sinks, table, lengths, q_scale, k_scale, v_scale, out
         slope = scales
         if ALIBI:
             slope = tl.load(slopes + batch * ab + head, mask=rows_in, other=0.0)
-        low, high, unused = _tiles_of(keys, SQ, BN, LEFT, RIGHT)
+        low, high, unused = _tiles_of(keys, SQ, BN, LEFT, RIGHT)  # noqa: RUF059  `_` is a tensor below
         from_tile = 0
         slot = 0
         alone = True

@@ -411,9 +411,11 @@ def _part(q, codes, c_desc, r_desc, table, lengths, kv_scale, out, lse, parts, n
     if codes is None:
         gl.warp_specialize([
             (_even, (q_tiles, q_more, c_ring, r_ring, p_tile, tops, sums, full, empty, q_full, p_full, summed, q, table, out, lse, parts, norms, factor,
-                     weight, first, rows, begin, end, keys, part, position, PAGES, GROUP, number, qs, qh, os, oh, V, R, PAGE, BN, PARTS, CAUSAL, CLEARED, CODED)),
+                     weight, first, rows, begin, end, keys, part, position, PAGES, GROUP, number, qs, qh, os, oh, V, R, PAGE, BN, PARTS, CAUSAL, CLEARED,
+                     CODED)),
             (_odd, (q_tiles, q_more, c_ring, r_ring, p_tile, tops, sums, full, empty, q_full, p_full, summed, q, table, out, lse, parts, norms, factor,
-                    weight, first, rows, begin, end, keys, part, position, PAGES, GROUP, number, qs, qh, os, oh, V, R, PAGE, BN, PARTS, CAUSAL, CLEARED, CODED)),
+                    weight, first, rows, begin, end, keys, part, position, PAGES, GROUP, number, qs, qh, os, oh, V, R, PAGE, BN, PARTS, CAUSAL, CLEARED,
+                    CODED)),
             (_load, (c_desc, r_desc, c_ring, r_ring, full, empty, table, begin, end, batch, key_head, V, R, PAGE, BN)),
         ], [4, 1], [240, 24])
     else:
@@ -422,9 +424,11 @@ def _part(q, codes, c_desc, r_desc, table, lengths, kv_scale, out, lse, parts, n
             words += wide * kb
         gl.warp_specialize([
             (_even, (q_tiles, q_more, c_ring, r_ring, p_tile, tops, sums, full, empty, q_full, p_full, summed, q, table, out, lse, parts, norms, factor,
-                     weight, first, rows, begin, end, keys, part, position, PAGES, GROUP, number, qs, qh, os, oh, V, R, PAGE, BN, PARTS, CAUSAL, CLEARED, CODED)),
+                     weight, first, rows, begin, end, keys, part, position, PAGES, GROUP, number, qs, qh, os, oh, V, R, PAGE, BN, PARTS, CAUSAL, CLEARED,
+                     CODED)),
             (_odd, (q_tiles, q_more, c_ring, r_ring, p_tile, tops, sums, full, empty, q_full, p_full, summed, q, table, out, lse, parts, norms, factor,
-                    weight, first, rows, begin, end, keys, part, position, PAGES, GROUP, number, qs, qh, os, oh, V, R, PAGE, BN, PARTS, CAUSAL, CLEARED, CODED)),
+                    weight, first, rows, begin, end, keys, part, position, PAGES, GROUP, number, qs, qh, os, oh, V, R, PAGE, BN, PARTS, CAUSAL, CLEARED,
+                    CODED)),
             (load_codes, (words, c_ring, r_ring, full, empty, table, begin, end, keys, kb, ks, PAGES, V, R, PAGE, BN)),
         ], [4, 4], [192, 120])
 
