@@ -452,7 +452,7 @@ def launches(p: Problem, config: Config) -> list[Launch]:
         "PAGE": k.shape[1] if pages else 0, "WHOLE": whole, "CAP": float(p.option("softcap")) != 0, "EIGHT": _eight(p),
     }
     most = min(255, 65536 // (32 * config.warps * _resident(p, config.BN, config.stages)) // 8 * 8)  # registers
-    made = [Launch(_part, (config.programs,), args, config.warps, config.stages, pdl=early, options={} if whole else {"maxnreg": most})]
+    made = [Launch(_part, (config.programs,), args, config.warps, config.stages, pdl=early, options={} if whole or p.device.gfx else {"maxnreg": most})]
     if not whole:
         each = -(-_blocks(p) * _tiles(p, config.BN) // config.programs)
         most = min(64, shared.pow2(config.programs if listed else -(-_tiles(p, config.BN) // each) + 1))
