@@ -14,7 +14,7 @@ from rooftop.core.spec import TARGETS, Case, Input, case
 from rooftop.lab.check import checker, judgement
 
 DECODE = "attention__decode__triton"
-OPTIONS = {"left": -1, "right": -1, "scale": 0.25, "softcap": 0.0, "dropout_p": 0.0, "seed": 7}
+OPTIONS: dict[str, Any] = {"left": -1, "right": -1, "scale": 0.25, "softcap": 0.0, "dropout_p": 0.0, "seed": 7}
 LENGTHS = ([0, 1, 70, 33, 16], [0, 0, 0, 0, 99], [99, 99, 99, 99, 99], None)
 
 

@@ -59,8 +59,9 @@ def _clamped(length, SK):  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _counts(lengths, SK, SQ, B, BN: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr, LISTED: tl.constexpr,
-            MANY: tl.constexpr):  # type: ignore[no-untyped-def]
+def _counts(  # type: ignore[no-untyped-def]
+    lengths, SK, SQ, B, BN: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr, LISTED: tl.constexpr, MANY: tl.constexpr
+):
     """The tiles of a sequence; LISTED: of each, and 0 behind the last."""
     if LISTED:
         i = tl.arange(0, MANY)
