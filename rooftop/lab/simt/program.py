@@ -13,6 +13,7 @@ from typing import Any
 
 from rooftop.core import settings
 from rooftop.core.compile import CompileError
+from rooftop.lab import guesses
 from rooftop.lab.simt import counts, findings, host_variables, native, process, program_build, program_text
 from rooftop.lab.simt.build import stack_bytes
 from rooftop.lab.simt.launching import POISONS, Answer, Mode, Program, Request
@@ -158,7 +159,7 @@ def _kernels_of(source: Source, given: Mapping[str, str]) -> tuple[Source, str]:
     text = _code(source)
     each = [
         kernel_caller.call_of_kernels(text, _instances(text), given, source.whole, spare, coarse)
-        for spare, coarse in ((1, False), (kernel_caller.SPARE, False), (kernel_caller.SPARE, True))
+        for spare, coarse in ((1, False), (guesses.SPARE, False), (guesses.SPARE, True))
     ]
     (code, assumed), *others = dict.fromkeys(each)
     return replace(source, added=code, device=True, guessed="its launches are assumed", others=tuple(others)), assumed

@@ -42,7 +42,7 @@ CALLER = "the caller"  # what a main() of ours is shown as
 UNITS_IN = ("src", "source", "kernels", "kernel", "lib", "utils", "util", "common")
 UNITS = 5  # times that files are added for what the others of a program call
 PLAIN = "plain."  # before the names of the plain build's functions
-UNDEFINED = re.compile(r"undefined reference to [`‘'](?:[\w:*& ]+ )?(?:\w+::)*(\w+)")  # the function's name; of a template's, behind its type
+UNDEFINED = re.compile(r"undefined reference to [`‘'](?:[^(]*[\s:*&])?~?(\w+)(?:<[^(]*>)?[('’]")  # the function's name, behind its type and its class
 _TWENTY = re.compile(r"^[ \t]*#[ \t]*include[ \t]*<(?:concepts|span|numbers|ranges|bit|compare)>|\bconcept\s+\w+\s*=", re.M)  # what only C++20 has
 _MAIN = re.compile(r"\bmain\s*\(")
 _INCLUDE = re.compile(r"[ \t]*#[ \t]*include[ \t]*([<\"])([^>\"\n]+)[>\"]")
@@ -184,6 +184,7 @@ def together(source: Source, folders: Sequence[Path], wanted: Collection[str] | 
             if not (of := open_ & set(_defined(_beside(path)))):
                 continue
             open_ -= of
+        path = path if source.path.is_absolute() else Path(os.path.relpath(path))  # so that a header has one name
         if str(path) not in made.texts and not _MAIN.search(without_comments(_beside(path))):
             unit = read(path, folders, _beside(path))
             made = replace(
