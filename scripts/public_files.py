@@ -2,9 +2,10 @@
 
     python scripts/public_files.py draw FOLDER --seed 1 --cuda 120 --triton 18      draws files of the clones FOLDER/OWNER/NAME
     python scripts/public_files.py run FOLDER --as first                             runs each; an interrupted run is taken up again
+    python scripts/public_files.py run FOLDER --as second --but first                those again that did not simply run
 
-Both write results/public_files.json: of a file its repository, commit, path and SHA-256, of a command its exit code, seconds, seconds of
-CPU time, longest time without a line, and what it came to. No text of a file is kept. docs/simulator.md shows the totals (rooftop report --docs)."""
+Both write results/public_files.json: of a file its repository, commit, path and SHA-256, of a command its exit code, seconds, longest
+time without a line, and what it came to. No text of a file is kept. docs/simulator.md shows the totals (rooftop report --docs)."""
 
 from __future__ import annotations
 
@@ -14,7 +15,6 @@ import json
 import os
 import random
 import re
-import resource
 import signal
 import subprocess
 import sys
@@ -69,9 +69,8 @@ def described(folder: Path, kind: str, file: Path) -> dict[str, str]:
 
 
 def ran(words: list[str], folder: Path) -> tuple[list[float], str]:
-    """[exit code (124: it was ended), seconds, seconds of CPU time, the longest time without a line], what it said."""
+    """[exit code (124: it was ended), seconds, the longest time without a line], what it said."""
     start = last = time.monotonic()
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
     silent, said = 0.0, []
     with subprocess.Popen(
         [sys.executable, "-m", "rooftop", *words], cwd=folder, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
@@ -85,10 +84,9 @@ def ran(words: list[str], folder: Path) -> tuple[list[float], str]:
             said.append(line)
         process.wait()
         limit.cancel()
-    end, after = time.monotonic(), resource.getrusage(resource.RUSAGE_CHILDREN)
-    cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    end = time.monotonic()
     code = 124 if process.returncode == -signal.SIGKILL else process.returncode
-    return [code, round(end - start, 1), round(cpu, 1), round(max(silent, end - last), 1)], b"".join(said).decode(errors="replace")
+    return [code, round(end - start, 1), round(max(silent, end - last), 1)], b"".join(said).decode(errors="replace")
 
 
 def came_to(command: str, code: float, said: str) -> str:
@@ -103,15 +101,16 @@ def came_to(command: str, code: float, said: str) -> str:
     return "refused" if code == 3 else "own"
 
 
-def run(folder: Path, name: str, texts: Path | None) -> None:
+def run(folder: Path, name: str, texts: Path | None, but: str | None) -> None:
     record = json.loads(RECORD.read_text())
+    done = {at for at, r in record["runs"][but]["rows"].items() if (r[0], r[3]) == (0, "whole")} if but else set()
     rows = record["runs"].setdefault(name, {"commit": revision(), "seconds_allowed": SECONDS, "rows": {}})["rows"]
     for command in ("simt", "inspect"):
         for f in sorted(record["files"], key=lambda f: f["sha256"]):  # so that all kinds come early
             file, at = folder / f["repository"] / f["path"], f"{command} {f['sha256'][:16]}"
             if hashlib.sha256(file.read_bytes()).hexdigest() != f["sha256"]:
                 raise SystemExit(f"{file} is not the file that was drawn: git checkout {f['commit']}")
-            if at in rows:
+            if at in rows or at in done:
                 continue
             numbers, said = ran([command, file.name], file.parent)
             rows[at] = [*numbers, came_to(command, numbers[0], said)]
@@ -144,12 +143,13 @@ def main() -> None:
     parser.add_argument("--cuda", type=int, default=120)
     parser.add_argument("--triton", type=int, default=18)
     parser.add_argument("--as", dest="name", default="first", help="the name of this run")
+    parser.add_argument("--but", help="only files that this run did not find whole, right and with exit code 0")
     parser.add_argument("--texts", type=Path, help="a folder for what the commands say, outside of the repository")
     given = parser.parse_args()
     if given.what == "draw":
         write(draw(given.folder.resolve(), given.seed, {"cuda": given.cuda, "triton": given.triton}))
     else:
-        run(given.folder.resolve(), given.name, given.texts)
+        run(given.folder.resolve(), given.name, given.texts, given.but)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,46 @@
+"""What scripts/public_files.py found of other people's kernel files, results/public_files.json, as a table of docs/simulator.md."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from statistics import median
+from typing import Any
+
+from rooftop.core import settings
+from rooftop.lab.records.record import Record
+from rooftop.lab.report.data import SiteData
+
+COMMANDS = (("simt", "cuda"), ("simt", "triton"), ("inspect", "cuda"), ("inspect", "triton"))
+KINDS = ("whole", "assumed", "alone", "own", "refused", "none")  # as scripts/public_files.py has them
+HEADS = (
+    "of", "run as it is", "inputs assumed", "kernels alone", "error of the file's", "refused", "no verdict", "median s", "longest s",
+    "longest s without a line"
+)
+SUFFIX = {"cuda": ".cu", "triton": ".py"}
+
+
+def table(found: Sequence[Record], _site: SiteData | None = None) -> str:
+    path = settings.load().results / "public_files.json"
+    return text(json.loads(path.read_text(encoding="utf-8"))) if found and path.is_file() else "Nothing has been recorded yet."
+
+
+def text(record: Mapping[str, Any]) -> str:
+    """Of the first run, and of the files that were run again after it."""
+    kinds = {f["sha256"][:16]: f["kind"] for f in record["files"]}
+    repositories = len({f["repository"] for f in record["files"]})
+    counts = Counter(f["kind"] for f in record["files"])
+    lines = [
+        f"{counts['cuda']} `.cu` files and {counts['triton']} Triton files of {repositories} repositories, drawn with seed {record['seed']}",
+        "before any was read.", "", f"| run | command | {' | '.join(HEADS)} |", f"|---|---|{'---:|' * len(HEADS)}",
+    ]
+    for name, run in record["runs"].items():
+        for command, kind in COMMANDS:
+            rows = [r for at, r in run["rows"].items() if at.split()[0] == command and kinds[at.split()[1]] == kind]
+            if rows:
+                came = Counter(r[3] for r in rows)
+                times = f"{median(r[1] for r in rows):.1f}", f"{max(r[1] for r in rows):.0f}", f"{max(r[2] for r in rows):.0f}"
+                cells = str(len(rows)), *(str(came[k]) for k in KINDS), *times
+                lines.append(f"| {name} | `{command} X{SUFFIX[kind]}` | {' | '.join(cells)} |")
+    return "\n".join(lines)
