@@ -44,7 +44,10 @@ UNITS_IN = ("src", "source", "kernels", "kernel", "lib", "utils", "util", "commo
 UNITS = 5  # times that files are added for what the others of a program call
 PLAIN = "plain."  # before the names of the plain build's functions
 UNDEFINED = re.compile(r"undefined reference to [`‘'](?:[^(]*[\s:*&])?~?(\w+)(?:<[^(]*>)?[('’]")  # the function's name, behind its type and its class
-_TWENTY = re.compile(r"^[ \t]*#[ \t]*include[ \t]*<(?:concepts|span|numbers|ranges|bit|compare)>|\bconcept\s+\w+\s*=", re.M)  # what only C++20 has
+_TWENTY = re.compile(  # what only C++20 has; of CUDA's vectors, which have no constructors, also int2(a, b)
+    r"^[ \t]*#[ \t]*include[ \t]*<(?:concepts|span|numbers|ranges|bit|compare)>|\bconcept\s+\w+\s*="
+    r"|[^\w:.](?:float|double|u?char|u?short|u?int|u?long|u?longlong)[2-4]\s*\((?:[^()]|\([^()]*\))*,", re.M
+)
 _MAIN = re.compile(r"\bmain\s*\(")
 _INCLUDE = re.compile(r"[ \t]*#[ \t]*include[ \t]*([<\"])([^>\"\n]+)[>\"]")
 _BY_NAME = ("T", "t", "W", "w", "V", "v", "u")

@@ -14,7 +14,8 @@ __global__ void convolve(const float *x, float *y, int n) {
 }
 void set(const void *symbol, float f) { cudaMemcpyToSymbol(symbol, &f, sizeof f); }  // the address of a variable
 int main() {
-    float f[3] = {1, 2, 3}, *x;
+    const int2 first = int2(1, 2);  // as C++20 has it
+    float f[3] = {float(first.x), float(first.y), 3}, *x;
     int n;
     cudaMemcpyToSymbol(filter, f, sizeof f);
     set(&bias, 0);
