@@ -17,7 +17,10 @@ if TYPE_CHECKING:
     from rooftop.lab.simt.program_build import Source
 
 BY_HAND = "--kernel, --grid, --block and --arg give"
-TRUE = {"its inputs are assumed": "--arg gives", "its arguments are assumed": "--args gives", "it was given no arguments": "--args gives"}
+TRUE = {  # how the true ones are given
+    "its inputs are assumed": "--arg gives", "its standard input is assumed": "--input gives", "its arguments are assumed": "--args gives",
+    "it was given no arguments": "--args gives"
+}
 SIZE = 32  # a whole number of the arguments from which on it is a size
 ASSUMED = (8, 64, 128)  # numbers for the arguments of a program that says how many it wants
 RANGE = re.compile(r"\b(\d{1,2})\s*(?:-|–|~|to|\.\.+)\s*(\d{1,2})\b")  # of the numbers of kernels that an argument chooses from
@@ -103,7 +106,7 @@ def _simulated(
     budget: float, check: bool, html: Path | None, as_json: bool, files: Sequence[Path] = (), input: Path | None = None,
 ) -> tuple[int, str]:
     """The exit code, and why no kernel of the program's was launched; empty where one was."""
-    from rooftop.core import whole_file
+    from rooftop.core import settings, whole_file
     from rooftop.lab.cli import noted
     from rooftop.lab.simt import annotate, build, process, program, verdict
 
@@ -149,6 +152,15 @@ def _simulated(
                 break
     if wanted and not begun:
         source = replace(source, guessed="it was given no arguments")
+    if (checked or counted).without_input:  # type: ignore[union-attr]
+        before, given["input"] = given["input"], settings.load().cache / "simt" / f"numbers_{ASSUMED[0]}"
+        whole_file.write(given["input"], f"{ASSUMED[0]}\n" * 4096)
+        others = ran(words)
+        if any(r is not None and r.launches and not r.without_input for r in others):
+            (checked, counted), assumed = others, f"a standard input of the number {ASSUMED[0]}, again and again"
+            source = replace(source, guessed="its standard input is assumed")
+        else:
+            given["input"] = before
     for caller, said in source.others if given_words is None else ():
         known: Run = checked or counted  # type: ignore[assignment]
         if not (wrong := _faults((checked, counted))) or known.cut or known.over:
