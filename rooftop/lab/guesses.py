@@ -18,6 +18,7 @@ SPARE = 4  # times what the sizes say, where a kernel reads past that
 def whole_numbers(names: Sequence[str], large: Collection[str] | None = None) -> dict[str, int]:
     """Values by name. `large`: those that are sizes, where more than their names says it."""
     if large is None:
-        large = [n for n in names if not SMALL.search(n) or len(names) == 1]
+        product = {"m", "n", "k"} <= {n.lower() for n in names}  # of matrices, whose k is no small number
+        large = [n for n in names if not SMALL.search(n) or len(names) == 1 or (product and n.lower() == "k")]
     sizes = EXTENTS.get(len(large), (8,) * len(large))
     return {**dict.fromkeys(names, FEW), **dict(zip(large, sizes, strict=True))}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -31,6 +32,7 @@ MAIN = re.compile(r"\bmain\s*\(\s*(?:const\s+)?int\s+\w+\s*,\s*(?:const\s+)?char
 LISTED = 60  # launches that are shown
 RACES = ("shared-race", "warp-race", "missing-wait")  # that no assumed size or value makes
 PRINTED = 40  # lines of what the program prints that are shown
+PATIENT = 60  # seconds after which no other sizes are tried
 
 
 UNKNOWN = re.compile(  # in what a compiler says of a library that is not here, or not wholly
@@ -121,6 +123,7 @@ def _simulated(
         )
 
     given: dict[str, Any] = {"repeat": repeat, "only": kernel, "budget": budget, "files": files, "input": input, "seed": seed}
+    began = time.monotonic()
     checked, counted = ran(words)
     wanted = [] if given_words is not None else _wanted(checked or counted, source)  # type: ignore[arg-type]
     own = "__global__" in source.whole
@@ -163,7 +166,7 @@ def _simulated(
             given["input"] = before
     for caller, said in source.others if given_words is None else ():
         known: Run = checked or counted  # type: ignore[assignment]
-        if not (wrong := _faults((checked, counted))) or known.cut or known.over:
+        if not (wrong := _faults((checked, counted))) or known.cut or known.over or time.monotonic() - began > PATIENT:
             break
         called = replace(source, added=caller)
         others = ran(words, called)

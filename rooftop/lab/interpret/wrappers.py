@@ -140,7 +140,7 @@ def calls(
     if extents:  # sizes are given apart: as many elements as they say
         numbers = [own[n] for n in extents if isinstance(own[n], int)]
         elements = min(max(prod(numbers), 64), guesses.MOST)
-        small = min((n for n in numbers if n > 3), default=3)  # below any size
+        small = min((n for n in numbers if n > guesses.FEW), default=guesses.FEW)  # below any size
         flat = iter(_tensors(["e:i64" if one else "e" for one in targets], {**sizes, "e": elements, "n": small}, dtype, seed))
         yield {**{p.name: own[p.name] if p.name in own else next(flat) for p in listed}, **more}
         return

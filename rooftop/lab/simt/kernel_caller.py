@@ -73,6 +73,7 @@ _SIDE = re.compile(
 )
 SIDE = 64  # of an array of assumed size, in a kernel of which nothing says how it is launched
 _TILE = re.compile(r"\bblockIdx\.([xy])\s*\*\s*(\w+)|\b(\w+)\s*\*\s*blockIdx\.([xy])")  # a block's part of the rows or columns
+_OF_A_WARP = re.compile(r"\bmma\.sync|\bldmatrix|\bload_matrix_sync|\b__shfl|\bmma\w*\(")
 _COARSE = re.compile(r"threadIdx\.([xy])\s*\*\s*(\w+)")  # elements of a thread, beside each other
 
 
@@ -156,6 +157,8 @@ def _assumed(
         grid += [-(-side // parts.get("y", 1))] if "blockIdx.y" in body else []
     if "blockIdx" not in body:  # of one block
         grid = [1]
+        if coarse and not stated and len(block) == 1 and _OF_A_WARP.search(body):
+            block = [32]
     for way, word in _COARSE.findall(_placed(body)) if not stated else ():
         number, at = _value(word, entry, kernel, headers or source_text), "xy".index(way)
         if at < len(block) and number > 1 and (way in parts or coarse):
