@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 
 EXTENTS = {1: (1000,), 2: (48, 40), 3: (48, 40, 56), 4: (12, 20, 16, 24)}  # of whole numbers that are sizes, by how many there are
 SMALL = re.compile(  # names of whole numbers that are no sizes
-    r"kernel|radius|window|stride|pad|^k$|k(er)?_?size|iter|steps|head|class|group|^n?dims?$|^axis$|^rank$", re.I
+    r"kernel|radius|window|stride|pad|(?-i:^k$)|k(er)?_?size|iter|steps|head|class|group|^n?dims?$|^axis$|^rank$", re.I
 )
 FEW = 3  # what those are
 MOST = 1 << 20  # elements of an array of assumed size

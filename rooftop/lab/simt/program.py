@@ -349,8 +349,10 @@ class Placed(Layout):
         self.freed = freed
         self.buffers = {n: Buffer(n, t.at, t.span, t.shape, t.strides, t.item) for n, t in tensors.items()}
 
-    def state(self, at: int) -> str:
-        return ", which has been freed" if any(b.at <= at < b.at + b.span and b.at in self.freed for b in self.buffers.values()) else ""
+    def state(self, at: int, size: int) -> str:
+        """Of an access that may not be: to memory that is wholly the program's, it can only have been freed before."""
+        inside = any(b.at <= at and at + size <= b.at + b.span and b.at in self.freed for b in self.buffers.values())
+        return ", which has been freed" if inside else ""
 
     def describe(self, at: int, size: int) -> str:
         for b in self.buffers.values():

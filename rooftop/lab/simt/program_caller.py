@@ -154,8 +154,8 @@ def _lists(function: Function) -> list[str]:
 
 def _sizes(function: Function) -> dict[str, int]:
     whole = [p.name for p in function.parameters if not p.pointer and WHOLE.fullmatch(p.text.replace(" ", ""))]
-    product = {"m", "n", "k"} <= set(whole)  # of matrices, whose k is no small number
-    large = [n for n in whole if not (LEADING.search(n) or (guesses.SMALL.search(n) and not (n == "k" and product))) or len(whole) == 1]
+    product = {"m", "n", "k"} <= {n.lower() for n in whole}  # of matrices, whose k is no small number
+    large = [n for n in whole if not (LEADING.search(n) or (guesses.SMALL.search(n) and not (n.lower() == "k" and product))) or len(whole) == 1]
     sizes = guesses.whole_numbers(whole, large)
     return {n: max((sizes[m] for m in large), default=8) if LEADING.search(n) and n not in large else size for n, size in sizes.items()}
 
