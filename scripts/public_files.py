@@ -20,12 +20,14 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from rooftop.core import whole_file
 
 RECORD = Path(__file__).parents[1] / "results" / "public_files.json"
+COMMANDS = ("simt", "inspect")
 SECONDS = 240  # a command has no verdict that takes longer
 KERNEL = {"cuda": re.compile(r"\b__global__\b"), "triton": re.compile(r"@triton\.jit\b")}
 COMMENT = {"cuda": re.compile(r"//[^\n]*|/\*.*?\*/", re.S), "triton": re.compile(r"#[^\n]*")}
@@ -101,11 +103,11 @@ def came_to(command: str, code: float, said: str) -> str:
     return "refused" if code == 3 else "own"
 
 
-def run(folder: Path, name: str, texts: Path | None, but: str | None) -> None:
+def run(folder: Path, name: str, commands: Sequence[str], texts: Path | None, but: str | None) -> None:
     record = json.loads(RECORD.read_text())
     done = {at for at, r in record["runs"][but]["rows"].items() if (r[0], r[3]) == (0, "whole")} if but else set()
     rows = record["runs"].setdefault(name, {"commit": revision(), "seconds_allowed": SECONDS, "rows": {}})["rows"]
-    for command in ("simt", "inspect"):
+    for command in commands:
         for f in sorted(record["files"], key=lambda f: f["sha256"]):  # so that all kinds come early
             file, at = folder / f["repository"] / f["path"], f"{command} {f['sha256'][:16]}"
             if hashlib.sha256(file.read_bytes()).hexdigest() != f["sha256"]:
@@ -143,13 +145,14 @@ def main() -> None:
     parser.add_argument("--cuda", type=int, default=120)
     parser.add_argument("--triton", type=int, default=18)
     parser.add_argument("--as", dest="name", default="first", help="the name of this run")
+    parser.add_argument("--commands", nargs="+", choices=COMMANDS, default=COMMANDS)
     parser.add_argument("--but", help="only files that this run did not find whole, right and with exit code 0")
     parser.add_argument("--texts", type=Path, help="a folder for what the commands say, outside of the repository")
     given = parser.parse_args()
     if given.what == "draw":
         write(draw(given.folder.resolve(), given.seed, {"cuda": given.cuda, "triton": given.triton}))
     else:
-        run(given.folder.resolve(), given.name, given.texts, given.but)
+        run(given.folder.resolve(), given.name, given.commands, given.texts, given.but)
 
 
 if __name__ == "__main__":
