@@ -12,8 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import prod
 from typing import Any
 
-from rooftop.lab import guesses
-from rooftop.lab.interpret import wrappers
+from rooftop.lab.interpret import guesses, wrappers
 
 STRIDE = re.compile(r"stride|^ld[abc]$", re.I)
 BLOCK = re.compile(r"block|tile|chunk|^b[a-z]{1,2}$|^b_[a-z]$|^bs_?[a-z]$", re.I)  # a constant that is a part of a size

@@ -8,8 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import prod
 from typing import Any
 
-from rooftop.lab import guesses
-from rooftop.lab.interpret import shapes
+from rooftop.lab.interpret import guesses, shapes
 
 POINTER = re.compile(r"(?:^|_)ptr(?:$|_)", re.I)  # what a tensor is called that older sources hand over by its address, as an int
 OUTPUT = re.compile(r"(?:out|output|result|res|dst|y|z|c|o)(?:_\w+|ptr)?", re.I)  # what a parameter is called that a function writes into

@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 
-from rooftop.lab import guesses
+from rooftop.lab.interpret import guesses
 from rooftop.lab.simt import ordinary
 from rooftop.lab.simt.ordinary import Kernel, Parameter
 from rooftop.lab.simt.program_caller import REAL, WHOLE, Unknown, main_of, shown

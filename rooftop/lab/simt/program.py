@@ -13,7 +13,7 @@ from typing import Any
 
 from rooftop.core import settings
 from rooftop.core.compile import CompileError
-from rooftop.lab import guesses
+from rooftop.lab.interpret import guesses
 from rooftop.lab.simt import counts, findings, host_variables, native, process, program_build, program_text
 from rooftop.lab.simt.build import stack_bytes
 from rooftop.lab.simt.launching import POISONS, Answer, Mode, Program, Request

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from rooftop.lab import guesses
+from rooftop.lab.interpret import guesses
 from rooftop.lab.simt import host
 from rooftop.lab.simt.ordinary import Parameter, parameters
 from rooftop.lab.simt.tokens import Token, tokenise
