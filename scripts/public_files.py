@@ -103,9 +103,9 @@ def came_to(command: str, code: float, said: str) -> str:
     return "refused" if code == 3 else "own"
 
 
-def run(folder: Path, name: str, commands: Sequence[str], texts: Path | None, but: str | None) -> None:
+def run(folder: Path, name: str, commands: Sequence[str], texts: Path | None, but: str | None, kinds: Sequence[str]) -> None:
     record = json.loads(RECORD.read_text())
-    done = {at for at, r in record["runs"][but]["rows"].items() if (r[0], r[3]) == (0, "whole")} if but else set()
+    done = {at for at, r in record["runs"][but]["rows"].items() if (r[3] not in kinds if kinds else (r[0], r[3]) == (0, "whole"))} if but else set()
     rows = record["runs"].setdefault(name, {"commit": revision(), "seconds_allowed": SECONDS, "rows": {}})["rows"]
     for command in commands:
         for f in sorted(record["files"], key=lambda f: f["sha256"]):  # so that all kinds come early
@@ -147,12 +147,13 @@ def main() -> None:
     parser.add_argument("--as", dest="name", default="first", help="the name of this run")
     parser.add_argument("--commands", nargs="+", choices=COMMANDS, default=COMMANDS)
     parser.add_argument("--but", help="only files that this run did not find whole, right and with exit code 0")
+    parser.add_argument("--kinds", nargs="+", help="with --but: only files that it came to one of these with")
     parser.add_argument("--texts", type=Path, help="a folder for what the commands say, outside of the repository")
     given = parser.parse_args()
     if given.what == "draw":
         write(draw(given.folder.resolve(), given.seed, {"cuda": given.cuda, "triton": given.triton}))
     else:
-        run(given.folder.resolve(), given.name, given.commands, given.texts, given.but)
+        run(given.folder.resolve(), given.name, given.commands, given.texts, given.but, given.kinds or ())
 
 
 if __name__ == "__main__":

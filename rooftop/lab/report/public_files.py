@@ -12,7 +12,6 @@ from rooftop.core import settings
 from rooftop.lab.records.record import Record
 from rooftop.lab.report.data import SiteData
 
-COMMANDS = (("simt", "cuda"), ("simt", "triton"), ("inspect", "cuda"), ("inspect", "triton"))
 KINDS = ("whole", "assumed", "alone", "own", "refused", "none")  # as scripts/public_files.py has them
 HEADS = (
     "of", "run as it is", "inputs assumed", "kernels alone", "error of the file's", "refused", "no verdict", "median s", "longest s",
@@ -27,7 +26,7 @@ def table(found: Sequence[Record], _site: SiteData | None = None) -> str:
 
 
 def text(record: Mapping[str, Any]) -> str:
-    """Of the first run, and of the files that were run again after it."""
+    """Of each run, with what runs before it found of the files that it left out."""
     kinds = {f["sha256"][:16]: f["kind"] for f in record["files"]}
     repositories = len({f["repository"] for f in record["files"]})
     counts = Counter(f["kind"] for f in record["files"])
@@ -35,12 +34,15 @@ def text(record: Mapping[str, Any]) -> str:
         f"{counts['cuda']} `.cu` files and {counts['triton']} Triton files of {repositories} repositories, drawn with seed {record['seed']}",
         "before any was read.", "", f"| run | command | {' | '.join(HEADS)} |", f"|---|---|{'---:|' * len(HEADS)}",
     ]
+    known: dict[str, Sequence[Any]] = {}
     for name, run in record["runs"].items():
-        for command, kind in COMMANDS:
-            rows = [r for at, r in run["rows"].items() if at.split()[0] == command and kinds[at.split()[1]] == kind]
-            if rows:
-                came = Counter(r[3] for r in rows)
-                times = f"{median(r[1] for r in rows):.1f}", f"{max(r[1] for r in rows):.0f}", f"{max(r[2] for r in rows):.0f}"
-                cells = str(len(rows)), *(str(came[k]) for k in KINDS), *times
-                lines.append(f"| {name} | `{command} X{SUFFIX[kind]}` | {' | '.join(cells)} |")
+        known |= run["rows"]  # of the files that were not run again what was found before
+        for command in dict.fromkeys(at.split()[0] for at in run["rows"]):
+            for kind in SUFFIX:
+                rows = [r for at, r in known.items() if at.split()[0] == command and kinds[at.split()[1]] == kind]
+                if rows:
+                    came = Counter(r[3] for r in rows)
+                    times = f"{median(r[1] for r in rows):.1f}", f"{max(r[1] for r in rows):.0f}", f"{max(r[2] for r in rows):.0f}"
+                    cells = str(len(rows)), *(str(came[k]) for k in KINDS), *times
+                    lines.append(f"| {name} | `{command} X{SUFFIX[kind]}` | {' | '.join(cells)} |")
     return "\n".join(lines)
