@@ -105,14 +105,15 @@ def came_to(command: str, code: float, said: str) -> str:
 
 def run(folder: Path, name: str, commands: Sequence[str], texts: Path | None, but: str | None, kinds: Sequence[str]) -> None:
     record = json.loads(RECORD.read_text())
-    done = {at for at, r in record["runs"][but]["rows"].items() if (r[3] not in kinds if kinds else (r[0], r[3]) == (0, "whole"))} if but else set()
+    before = record["runs"][but]["rows"] if but else {}
+    wanted = {at for at, r in before.items() if (r[3] in kinds if kinds else (r[0], r[3]) != (0, "whole"))}
     rows = record["runs"].setdefault(name, {"commit": revision(), "seconds_allowed": SECONDS, "rows": {}})["rows"]
     for command in commands:
         for f in sorted(record["files"], key=lambda f: f["sha256"]):  # so that all kinds come early
             file, at = folder / f["repository"] / f["path"], f"{command} {f['sha256'][:16]}"
             if hashlib.sha256(file.read_bytes()).hexdigest() != f["sha256"]:
                 raise SystemExit(f"{file} is not the file that was drawn: git checkout {f['commit']}")
-            if at in rows or at in done:
+            if at in rows or (but and at not in wanted):
                 continue
             numbers, said = ran([command, file.name], file.parent)
             rows[at] = [*numbers, came_to(command, numbers[0], said)]
