@@ -22,7 +22,7 @@ SUFFIX = {"cuda": ".cu", "triton": ".py"}
 
 def table(found: Sequence[Record], _site: SiteData | None = None) -> str:
     path = settings.load().results / "public_files.json"
-    return text(json.loads(path.read_text(encoding="utf-8"))) if found and path.is_file() else "Nothing has been recorded yet."
+    return text(json.loads(path.read_text(encoding="utf-8"))) if found and path.is_file() else "Nothing has been measured yet."
 
 
 def text(record: Mapping[str, Any]) -> str:
