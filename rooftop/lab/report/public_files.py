@@ -37,12 +37,11 @@ def text(record: Mapping[str, Any]) -> str:
     known: dict[str, Sequence[Any]] = {}
     for name, run in record["runs"].items():
         known |= run["rows"]  # of the files that were not run again what was found before
-        for command in dict.fromkeys(at.split()[0] for at in run["rows"]):
-            for kind in SUFFIX:
-                rows = [r for at, r in known.items() if at.split()[0] == command and kinds[at.split()[1]] == kind]
-                if rows:
-                    came = Counter(r[3] for r in rows)
-                    times = f"{median(r[1] for r in rows):.1f}", f"{max(r[1] for r in rows):.0f}", f"{max(r[2] for r in rows):.0f}"
-                    cells = str(len(rows)), *(str(came[k]) for k in KINDS), *times
-                    lines.append(f"| {name} | `{command} X{SUFFIX[kind]}` | {' | '.join(cells)} |")
+        of = {at: (at.split()[0], kinds[at.split()[1]]) for at in known}
+        for command, kind in sorted({of[at] for at in run["rows"]}, key=lambda x: (x[0] != "simt", x[1])):
+            rows = [r for at, r in known.items() if of[at] == (command, kind)]
+            came = Counter(r[3] for r in rows)
+            times = f"{median(r[1] for r in rows):.1f}", f"{max(r[1] for r in rows):.0f}", f"{max(r[2] for r in rows):.0f}"
+            cells = str(len(rows)), *(str(came[k]) for k in KINDS), *times
+            lines.append(f"| {name} | `{command} X{SUFFIX[kind]}` | {' | '.join(cells)} |")
     return "\n".join(lines)
