@@ -276,9 +276,9 @@ def _compile_first(todo: list[tuple[Subject, Case]]) -> None:
     import torch
 
     from rooftop.core.implementation import device_of
-    from rooftop.lab import ahead
+    from rooftop.lab import aot
 
-    ahead.compile_first(todo, device_of(torch.cuda.current_device()))
+    aot.compile_first(todo, device_of(torch.cuda.current_device()))
 
 
 def _needs_gpu() -> None:
