@@ -5,6 +5,7 @@ TMA into a ring of stages of 128 columns of K; each half of a stage has two mbar
 the weight: it reads its codes from shared memory, each lane the 16 bytes that the packing stored for it, unpacks them to the registers of
 wgmma's left operand, and multiplies; x is the right operand, in shared memory. So the kernel computes the transposed result, and
 transposes it through shared memory. While a group unpacks one half the product of the half before runs, and so do those of the others.
+Where a half's products are short, its steps of 16 columns take turns: one is unpacked while the products of another run.
 
 A group's scale, rounded to the dtype of x, is multiplied into the 16-bit weight, as if it were dequantised first; one scale per row is
 multiplied into the sums in float32.
