@@ -26,10 +26,10 @@ from rooftop.ops.quantized_matmul import _given
 FEW_ROWS = "quantized_matmul__mma__cuda_sm80"
 WAYS: list[tuple[dict[str, int], int, int, int, str]] = [  # config, M, N, K, format
     ({"tokens": 1, "tiles": 1, "high": 2, "down": 1, "along": 8, "deep": 4, "slab": 1, "split": 1, "raw": 1}, 1, 40, 2208, "int4"),
-    ({"tokens": 1, "tiles": 1, "high": 1, "down": 2, "along": 4, "deep": 6, "slab": 2, "split": 2}, 1, 40, 2304, "int4"),
+    ({"tokens": 1, "tiles": 1, "high": 1, "down": 2, "along": 2, "deep": 6, "slab": 2, "split": 2}, 1, 40, 2304, "int4"),
     ({"tokens": 4, "tiles": 1, "high": 1, "down": 4, "along": 2, "deep": 4, "slab": 4, "split": 1, "raw": 1}, 3, 80, 640, "int2"),
     ({"tokens": 16, "tiles": 2, "high": 2, "down": 8, "along": 1, "deep": 2, "slab": 2, "split": 4}, 13, 150, 1100, "e2m3"),
-    ({"tokens": 32, "tiles": 4, "high": 1, "down": 2, "along": 4, "deep": 3, "slab": 1, "split": 1}, 32, 50, 512, "int8"),
+    ({"tokens": 32, "tiles": 4, "high": 1, "down": 1, "along": 4, "deep": 3, "slab": 1, "split": 1}, 32, 50, 512, "int8"),
     ({"tokens": 64, "tiles": 8, "high": 2, "down": 4, "along": 2, "deep": 4, "slab": 1, "split": 1}, 70, 70, 520, "e2m1"),
     ({"tokens": 64, "tiles": 8, "high": 1, "down": 8, "along": 1, "deep": 3, "slab": 2, "split": 2}, 64, 130, 300, "int4"),
 ]

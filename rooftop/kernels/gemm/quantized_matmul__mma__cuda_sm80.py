@@ -115,7 +115,7 @@ def seconds(f: Facts, high: int, down: int, along: int, split: int, deep: int, r
     idle = max(1.0, IN_FLIGHT * f.sms / flight)
     memory = max(f.bytes_of_weight / MEMORY * idle, (f.bytes_of_weight * tall + towers * f.m * f.k * 2) / L2)
     extra = 0.0 if split == 1 else SECOND + 2 * split * f.m * f.n * 4 / MEMORY
-    memory *= (-(-count // f.sms) * f.sms / count) ** 0.5  # of multiprocessors with a block less than others half of the share is lost
+    memory *= (-(-count // f.sms) * f.sms / count) ** 0.5  # where some multiprocessors have a block less, the others make up for about half of it
     return max(memory, busy) + 0.15 * min(memory, busy) + START + ROUND * (rounds - 1) + extra
 
 
