@@ -59,11 +59,6 @@ def gelu_short(x):  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def gelu_short_slope(x):  # type: ignore[no-untyped-def]
-    return normal_short(x) + x * (PEAK * tl.exp(-0.5 * x * x))
-
-
-@triton.jit
 def gelu_tanh(x):  # type: ignore[no-untyped-def]
     """x (1 + tanh z) / 2 = x sigmoid(2 z) with z = sqrt(2 / pi) (x + 0.044715 x³)."""
     return x * sigmoid(TANH_SCALE * (x + TANH_CUBE * x * x * x))
@@ -78,7 +73,8 @@ def gelu_tanh_slope(x):  # type: ignore[no-untyped-def]
     return tl.where(z < 0, e, 1) * r + x * (e * r * r) * (TANH_SCALE * (1 + 3 * TANH_CUBE * x * x))
 
 
-# For the epilogue of a product with a 16-bit result, in few instructions: while they run, the tensor cores are idle.
+# For 16-bit results in few instructions: in the epilogue of a product the tensor cores are idle while they run, and elementwise they would take as
+# long as the memory.
 #
 # With e(y) = Φ(-y) for y >= 0 (of gelu_tanh: the sigmoid that stands in for Φ), gelu(x) = x |[x > 0] - e(|x|)|. log2 e is smooth, so a
 # polynomial and one ex2 give e to a given relative error, also in the tail of negative x. A multiprocessor executes 128 multiply-adds per
@@ -115,6 +111,19 @@ def gelu_fine(x):  # type: ignore[no-untyped-def]
     p = -0.4585615975756573 + p * y
     p = -1.1512100265386889 + p * y
     return _half(x, y, p)
+
+
+@triton.jit
+def gelu_fine_slope(x):  # type: ignore[no-untyped-def]
+    """The slope of x Φ(x), with Φ as in gelu_fine."""
+    y = tl.abs(x)
+    p = 5.9754067385828225e-05 - 1.7356653543854073e-06 * y
+    p = -0.0009169386381084332 + p * y
+    p = 0.00845751245380599 + p * y
+    p = -0.05386145716967388 + p * y
+    p = -0.4585615975756573 + p * y
+    p = -1.1512100265386889 + p * y
+    return tl.abs(tl.where(x > 0, 1.0, 0.0) - tl.exp2(p * y - 1.0)) + x * (PEAK * tl.exp(-0.5 * x * x))
 
 
 @triton.jit

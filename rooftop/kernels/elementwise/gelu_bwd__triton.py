@@ -7,7 +7,7 @@ from typing import Any
 import triton
 
 from rooftop.core.spec import Problem
-from rooftop.kernels._device.activations import gelu_short_slope, gelu_slope, gelu_tanh_slope
+from rooftop.kernels._device.activations import gelu_fine_slope, gelu_slope, gelu_tanh_slope
 from rooftop.kernels.elementwise._pointwise import Config, pointwise
 
 
@@ -23,7 +23,7 @@ def _tanh(dy, x):  # type: ignore[no-untyped-def]
 
 @triton.jit
 def _short(dy, x):  # type: ignore[no-untyped-def]
-    return dy * gelu_short_slope(x)
+    return dy * gelu_fine_slope(x)
 
 
 def _function(p: Problem) -> Any:
