@@ -19,7 +19,6 @@ args = ["C: i32", "x: T[R, C, 1]", "xs: i64 = stride(x, 0)", "y: T[R, C, 1]", "y
 threads = 256
 cluster = 1
 blocks  = 3
-parts   = 1
 
 [bwd]
 args = [
@@ -33,7 +32,7 @@ args = [
 
 [[launch]]
 kernel  = """softmax{'_bwd' if op == 'softmax_bwd' or op == 'log_softmax_bwd' else ''}<{T}, {threads}, {cluster}, {blocks}, \
-  {op == 'log_softmax' or op == 'log_softmax_bwd'}, {parts}>"""
+  {op == 'log_softmax' or op == 'log_softmax_bwd'}>"""
 grid    = ["R * cluster"]
 block   = ["threads"]
 pdl = true
@@ -68,16 +67,8 @@ constexpr float LOWEST = -3.402823466e38f;
 // (docs/persistent.md).
 extern __shared__ __align__(128) uint4 held[];  // this block's packs, of y before those of dy; each thread reads only what it copied itself
 
-// A share is copied in PARTS; while later ones are on their way, those that are there are summed.
-
-/// Packs of a part, but for the last.
-template <int THREADS, int PARTS>
-__device__ int part_of(int packs) {
-    return PARTS == 1 ? packs : (packs + PARTS * THREADS - 1) / (PARTS * THREADS) * THREADS;
-}
-
 /// Softmax, or its logarithm.
-template <typename T, int THREADS, int CLUSTER, int BLOCKS, bool LOG, int PARTS>
+template <typename T, int THREADS, int CLUSTER, int BLOCKS, bool LOG>
 __global__ void __launch_bounds__(THREADS, BLOCKS) softmax(int C, const T* __restrict__ x, long long xs, T* __restrict__ y, long long ys) {
     constexpr int N = Word<T>::N, PACK = 16 / sizeof(T), WARPS = THREADS / 32, PAIRS = WARPS * CLUSTER;
     __shared__ float2 pairs[PAIRS];  // (max, sum) of every warp of the cluster; every block has all of them
@@ -90,46 +81,38 @@ __global__ void __launch_bounds__(THREADS, BLOCKS) softmax(int C, const T* __res
     const LineShare<T, CLUSTER> share(x, C, rank);
 
     const T* from = x + share.first;
-    const int each = part_of<THREADS, PARTS>(share.mine);
     gdc_wait();
-#pragma unroll
-    for (int part = 0; part < PARTS; ++part) {
 #pragma unroll 8
-        for (int k = tid + part * each; k < min(share.mine, (part + 1) * each); k += THREADS) __pipeline_memcpy_async(held + k, from + k * PACK, 16);
-        __pipeline_commit();
-    }
+    for (int k = tid; k < share.mine; k += THREADS) __pipeline_memcpy_async(held + k, from + k * PACK, 16);
+    __pipeline_commit();
     if (CLUSTER > 1) cluster.barrier_arrive();  // after the matching wait all blocks are known to have started
     const float single = tid < share.singles ? static_cast<float>(x[share.single(tid)]) : -CUDART_INF_F;
+    __pipeline_wait_prior(0);
 
-    float f[N], m = fmaxf(LOWEST, single), s = 0;
+    float f[N];
 #pragma unroll
-    for (int part = 0; part < PARTS; ++part) {
-        __pipeline_wait_prior(PARTS - 1 - part);
-        const int end = min(share.mine, (part + 1) * each);
-#pragma unroll
-        for (int j = 0; j < N; ++j) f[j] = LOWEST;
-        unsigned most = Word<T>::narrow(f);
+    for (int j = 0; j < N; ++j) f[j] = LOWEST;
+    unsigned most = Word<T>::narrow(f);
 #pragma unroll 4
-        for (int k = tid + part * each; k < end; k += THREADS) {
-            const uint4 p = held[k];
-            most = Word<T>::larger(most, Word<T>::larger(Word<T>::larger(p.x, p.y), Word<T>::larger(p.z, p.w)));
-        }
-        Word<T>::widen(most, f);
-        const float until_now = m;
+    for (int k = tid; k < share.mine; k += THREADS) {
+        const uint4 p = held[k];
+        most = Word<T>::larger(most, Word<T>::larger(Word<T>::larger(p.x, p.y), Word<T>::larger(p.z, p.w)));
+    }
+    Word<T>::widen(most, f);
+    float m = fmaxf(LOWEST, single);
 #pragma unroll
-        for (int j = 0; j < N; ++j) m = fmaxf(m, f[j]);
-        m = warp_max(m);
-        s = part == 0 ? exponential<T>(single - m) : s * exponential<T>(until_now - m);
+    for (int j = 0; j < N; ++j) m = fmaxf(m, f[j]);
+    m = warp_max(m);
+    float s = exponential<T>(single - m);
 #pragma unroll 4
-        for (int k = tid + part * each; k < end; k += THREADS) {
-            const uint4 p = held[k];
-            const unsigned w[4] = {p.x, p.y, p.z, p.w};
+    for (int k = tid; k < share.mine; k += THREADS) {
+        const uint4 p = held[k];
+        const unsigned w[4] = {p.x, p.y, p.z, p.w};
 #pragma unroll
-            for (int i = 0; i < 4; ++i) {
-                Word<T>::widen(w[i], f);
+        for (int i = 0; i < 4; ++i) {
+            Word<T>::widen(w[i], f);
 #pragma unroll
-                for (int j = 0; j < N; ++j) s += exponential<T>(f[j] - m);
-            }
+            for (int j = 0; j < N; ++j) s += exponential<T>(f[j] - m);
         }
     }
     s = warp_sum(s);
@@ -176,11 +159,11 @@ __global__ void __launch_bounds__(THREADS, BLOCKS) softmax(int C, const T* __res
 }
 
 /// dx = y (dy - sum of dy y), or, of the logarithm, dx = dy - e^y sum of dy.
-template <typename T, int THREADS, int CLUSTER, int BLOCKS, bool LOG, int PARTS>
+template <typename T, int THREADS, int CLUSTER, int BLOCKS, bool LOG>
 __global__ void __launch_bounds__(THREADS, BLOCKS)
 softmax_bwd(int C, const T* __restrict__ dy, long long gs, const T* __restrict__ y, long long ys, T* __restrict__ dx, long long xs) {
-    constexpr int N = Word<T>::N, PACK = 16 / sizeof(T), WARPS = THREADS / 32, SUMS = WARPS * CLUSTER;
-    __shared__ float parts[SUMS];  // of every warp of the cluster; every block has all of them
+    constexpr int N = Word<T>::N, PACK = 16 / sizeof(T), WARPS = THREADS / 32, PARTS = WARPS * CLUSTER;
+    __shared__ float parts[PARTS];  // of every warp of the cluster; every block has all of them
     const auto cluster = cg::this_cluster();
     const int tid = threadIdx.x, lane = tid % 32, warp = tid / 32;
     const int rank = CLUSTER == 1 ? 0 : blockIdx.x % CLUSTER;
@@ -193,45 +176,36 @@ softmax_bwd(int C, const T* __restrict__ dy, long long gs, const T* __restrict__
 
     const T *from_y = y + share.first, *from_dy = dy + share.first;
     gdc_wait();
-    const bool alike = aligned(from_dy);
-    const int each = part_of<THREADS, PARTS>(share.mine);
-#pragma unroll
-    for (int part = 0; part < PARTS; ++part) {
-        const int end = min(share.mine, (part + 1) * each);
-        if (alike) {
+    if (aligned(from_dy)) {
 #pragma unroll 4
-            for (int k = tid + part * each; k < end; k += THREADS) {
-                __pipeline_memcpy_async(held_y + k, from_y + k * PACK, 16);
-                __pipeline_memcpy_async(held_dy + k, from_dy + k * PACK, 16);
-            }
-        } else {
-            for (int k = tid + part * each; k < end; k += THREADS) {
-                __pipeline_memcpy_async(held_y + k, from_y + k * PACK, 16);
-                for (int j = 0; j < PACK; ++j) reinterpret_cast<T*>(held_dy + k)[j] = from_dy[k * PACK + j];
-            }
+        for (int k = tid; k < share.mine; k += THREADS) {
+            __pipeline_memcpy_async(held_y + k, from_y + k * PACK, 16);
+            __pipeline_memcpy_async(held_dy + k, from_dy + k * PACK, 16);
         }
-        __pipeline_commit();
+    } else {
+        for (int k = tid; k < share.mine; k += THREADS) {
+            __pipeline_memcpy_async(held_y + k, from_y + k * PACK, 16);
+            for (int j = 0; j < PACK; ++j) reinterpret_cast<T*>(held_dy + k)[j] = from_dy[k * PACK + j];
+        }
     }
+    __pipeline_commit();
     if (CLUSTER > 1) cluster.barrier_arrive();  // after the matching wait all blocks are known to have started
     const bool has_single = tid < share.singles;
     const float single_y = has_single ? static_cast<float>(y[share.single(tid)]) : 0;
     const float single_dy = has_single ? static_cast<float>(dy[share.single(tid)]) : 0;
+    __pipeline_wait_prior(0);
 
     float a[N], b[N], s = LOG ? single_dy : single_y * single_dy;
-#pragma unroll
-    for (int part = 0; part < PARTS; ++part) {
-        __pipeline_wait_prior(PARTS - 1 - part);
 #pragma unroll 4
-        for (int k = tid + part * each; k < min(share.mine, (part + 1) * each); k += THREADS) {
-            const uint4 p = held_y[k], q = held_dy[k];
-            const unsigned v[4] = {p.x, p.y, p.z, p.w}, w[4] = {q.x, q.y, q.z, q.w};
+    for (int k = tid; k < share.mine; k += THREADS) {
+        const uint4 p = held_y[k], q = held_dy[k];
+        const unsigned v[4] = {p.x, p.y, p.z, p.w}, w[4] = {q.x, q.y, q.z, q.w};
 #pragma unroll
-            for (int i = 0; i < 4; ++i) {
-                Word<T>::widen(v[i], a);
-                Word<T>::widen(w[i], b);
+        for (int i = 0; i < 4; ++i) {
+            Word<T>::widen(v[i], a);
+            Word<T>::widen(w[i], b);
 #pragma unroll
-                for (int j = 0; j < N; ++j) s += LOG ? b[j] : a[j] * b[j];
-            }
+            for (int j = 0; j < N; ++j) s += LOG ? b[j] : a[j] * b[j];
         }
     }
     s = warp_sum(s);
@@ -246,7 +220,7 @@ softmax_bwd(int C, const T* __restrict__ dy, long long gs, const T* __restrict__
     }
     s = 0;
 #pragma unroll
-    for (int i = lane; i < SUMS; i += 32) s += parts[i];
+    for (int i = lane; i < PARTS; i += 32) s += parts[i];
     s = warp_sum(s);
 
     T* to = dx + share.first;

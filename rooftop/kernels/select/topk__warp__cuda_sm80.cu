@@ -125,7 +125,7 @@ __device__ V kth_of_lanes(V most, unsigned k, unsigned lane, V* top) {
 
 /// Rows of more than 32 (R - 2) elements and at most 32 R, one warp each; 1 <= k <= 32. Lane l has elements l, l + 32, ...
 template <typename T, int R>
-__global__ void __launch_bounds__(32 * WARPS, R <= 12 ? 12 : R <= 24 ? 8 : 4)
+__global__ void __launch_bounds__(32 * WARPS, R <= 10 ? 16 : R <= 24 ? 8 : 4)
     first_of_rows(const bits_of<T>* __restrict__ x, long long xs, unsigned rows, unsigned n, const void* __restrict__ lengths, int wide, unsigned k,
         unsigned sense, bits_of<T>* __restrict__ values, long long* __restrict__ indices) {
     using C = Compared<T>;

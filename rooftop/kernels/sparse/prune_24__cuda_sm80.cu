@@ -286,7 +286,8 @@ prune(int M, int K, const T* __restrict__ w, long long ws, T* __restrict__ value
             unsigned low[4], high[4], line[4];
 #pragma unroll
             for (int r = 0; r < 4; ++r) low[r] = t ? row[r].z : row[r].x, high[r] = t ? row[r].w : row[r].y;
-            const unsigned found = OPTIMAL ? optimal<T>(low, high) : greedy<T>(low, high, places);
+            unsigned found = 0;  // outside of the matrix
+            if (m < M && k + 4 * t < K) found = OPTIMAL ? optimal<T>(low, high) : greedy<T>(low, high, places);
             // Line i of the rows (bits 4 i of found), or of the columns (bits 16 + 4 i).
             const auto put_together = [&](unsigned x, unsigned y, int shift, bool there, unsigned& how) {
                 const uint2 l = *reinterpret_cast<const uint2*>(reinterpret_cast<const char*>(lines)
