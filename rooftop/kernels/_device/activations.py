@@ -114,19 +114,6 @@ def gelu_fine(x):  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def gelu_fine_slope(x):  # type: ignore[no-untyped-def]
-    """The slope of x Φ(x), with Φ as in gelu_fine."""
-    y = tl.abs(x)
-    p = 5.9754067385828225e-05 - 1.7356653543854073e-06 * y
-    p = -0.0009169386381084332 + p * y
-    p = 0.00845751245380599 + p * y
-    p = -0.05386145716967388 + p * y
-    p = -0.4585615975756573 + p * y
-    p = -1.1512100265386889 + p * y
-    return tl.abs(tl.where(x > 0, 1.0, 0.0) - tl.exp2(p * y - 1.0)) + x * (PEAK * tl.exp(-0.5 * x * x))
-
-
-@triton.jit
 def gelu_tanh_fine(x):  # type: ignore[no-untyped-def]
     """x (1 + tanh z) / 2, z = sqrt(2 / π) (x + 0.044715 x³), with a relative error of the factor of x of 1.1e-4: seven multiply-adds."""
     y = tl.abs(x)
