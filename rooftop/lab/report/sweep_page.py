@@ -9,7 +9,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from markupsafe import Markup
 
 from rooftop.lab.records.record import Record, of_kind
-from rooftop.lab.report.data import SiteData
 from rooftop.lab.report.markup import table
 from rooftop.lab.report.model import Behind, SweepView
 from rooftop.lab.report.scatter import Line, Point, drawing
@@ -45,7 +44,7 @@ def reached(shares: Iterable[float], part: float) -> float:
     return found[math.ceil(part * len(found)) - 1]
 
 
-def together(records: Sequence[Record], _site: SiteData | None = None) -> str:
+def together(records: Sequence[Record], _site: object = None) -> str:
     """The newest sweeps of the row ops, and the newest regret of each, as tables: what share of the roof the points reach, and how fast they
     are beside peers; and what the choice of kernel and config loses."""
     sweeps, lost = newest(records), {(r["op"], r.card): r for r in of_kind(records, "sweep") if r["us"] and "best" in r}
