@@ -203,7 +203,7 @@ TABLE = (
     Regime(LONG, (SOFT_BWD,), CLUSTER // 2, ANY, "all blocks of the card on a row", arch=HOPPER),
     Regime(LONG, (SOFT, SOFT_BWD), REGISTERS, ANY, "all blocks of the card on a row, on a card without clusters", arch=BEFORE_HOPPER),
     Regime(SPLIT, FORWARD, long_rows.STREAMED, ANY, "few rows: the second pass reads x from the L2, and no block waits for another (42 rows of "
-           "187593 float32: 30 us, by groups of blocks 39)", _rests_in_l2, arch=HOPPER, alone=True),
+           "187593 float32: 33 us, by groups of blocks 39)", _rests_in_l2, arch=HOPPER, alone=True),
     Regime(LONG, FORWARD, long_rows.STREAMED, ANY, "streaming clusters take 1.4 to 1.9 times the time of a copy", _groups_are_fast,
            arch=HOPPER, alone=True),
     Regime(SPLIT, (LAYER,), 1 << 19, CLUSTER, "streaming blocks read weight and bias for each row: 0.41 to 0.54", arch=HOPPER, starts="odd",
