@@ -45,16 +45,18 @@ def adamw_8bit(param: Tensor, grad: Tensor, first: Quantized, second: Quantized,
     Raises TypeError for other dtypes or states, ValueError for shapes, devices or numbers that do not fit, RuntimeError where `param`
     requires a gradient and gradients are on."""
 
-def add(x: Tensor, y: Tensor, *, implementation: str | None=None) -> Tensor:
-    """The sum of `x` and `y`, element by element, rounded once.
+def add(x: Tensor, y: Tensor | float, *, alpha: float=1, implementation: str | None=None) -> Tensor:
+    """x + alpha · y, element by element, rounded once.
 
     Args:
-        x, y: float32, float16 or bfloat16, of one dtype, and of one shape or of shapes that torch broadcasts; any strides.
+        x, y: float32, float16 or bfloat16, of one dtype, and of one shape or of shapes that torch broadcasts; any strides. `y` may be a number.
+        alpha: with another one than 1, or with a number as `y`, it is torch's own function that adds.
         implementation: name of a kernel (`"triton"`), which runs or raises. None selects the best one that supports the input.
 
     Returns a tensor of their shape (broadcast) and dtype.
 
-    Raises TypeError for other dtypes or two different ones, ValueError for shapes that do not broadcast or different devices."""
+    Raises TypeError for other dtypes or two different ones, ValueError for shapes that do not broadcast or different devices, or for an
+    implementation where torch's own function adds."""
 
 def all_gather_matmul_ranks(a: Tensor, b: Tensor, *, implementation: str | None=None) -> Tensor:
     """Each rank's product with the rows of all ranks, [W, W M, N]: ``rooftop.all_gather_matmul_ranks(a, b)``.
@@ -143,13 +145,14 @@ def append_kv(k_cache: Tensor, v_cache: Tensor, k: Tensor, v: Tensor, lengths: T
     Raises TypeError for other dtypes, ValueError for shapes, devices or options that do not fit, RuntimeError if the cache requires a
     gradient."""
 
-def argsort(x: Tensor, dim: int=-1, descending: bool=False, *, lengths: Tensor | None=None, nan: str='largest', implementation: str | None=None) -> Tensor:
+def argsort(x: Tensor, dim: int=-1, descending: bool=False, *, stable: bool=True, lengths: Tensor | None=None, nan: str='largest', implementation: str | None=None) -> Tensor:
     """The indices that put each row along `dim` in order. Always stable: among equal elements the one with the lower index comes first.
 
     Args:
         x: float32, float16, bfloat16, int32 or int64, of any shape and strides with at least one dimension.
         dim: the dimension along which rows lie; negative values count from the last.
         descending: if True, the largest come first.
+        stable: as torch's; the order is stable if it is False too.
         lengths: int32 or int64 of the shape of `x` without `dim`: the number of elements of each row that are sorted. None: all.
         nan: "largest": NaN is above +infinity; "smallest": below -infinity; "error": a NaN within the lengths is a ValueError, and the call
         waits
@@ -758,7 +761,8 @@ def matmul(a: Tensor, b: Tensor, *, c: Tensor | None=None, alpha: float=1.0, bet
     Args:
         a: [M, K], or [B, M, K] for a batch; [..., M, K] with a `b` of two dimensions, as in a linear layer; float32, float16 or bfloat16. Rows or columns
             may be contiguous in memory; any other layout is copied into contiguous memory first.
-        b: [K, N], or [B, K, N], in the dtype of `a`, likewise.
+        b: [K, N], or [B, K, N], in the dtype of `a`, likewise. An `a` or a `b` of one dimension, [K], is a row or a column, as in torch.matmul; the
+            result, and what has its shape, is then without that dimension.
         c: of the shape of the result, or None.
         alpha, beta: scales. With beta = 0, c is not read: NaN in it does not matter.
         bias: [N], added to each row, or None.
@@ -1164,7 +1168,7 @@ def softmax_quantize(x: Tensor, format: str | Format='int8', *, group: int | Non
 
     Raises the errors of `rooftop.quantize`."""
 
-def sort(x: Tensor, dim: int=-1, descending: bool=False, *, lengths: Tensor | None=None, nan: str='largest', implementation: str | None=None) -> tuple[Tensor, Tensor]:
+def sort(x: Tensor, dim: int=-1, descending: bool=False, *, stable: bool=True, lengths: Tensor | None=None, nan: str='largest', implementation: str | None=None) -> tuple[Tensor, Tensor]:
     """The elements of each row along `dim` in order, and their indices. Always stable: among equal elements the one with the lower index
     comes first.
 
@@ -1172,6 +1176,7 @@ def sort(x: Tensor, dim: int=-1, descending: bool=False, *, lengths: Tensor | No
         x: float32, float16, bfloat16, int32 or int64, of any shape and strides with at least one dimension.
         dim: the dimension along which rows lie; negative values count from the last.
         descending: if True, the largest come first.
+        stable: as torch's; the order is stable if it is False too.
         lengths: int32 or int64 of the shape of `x` without `dim`: the number of elements of each row that are sorted. None: all.
         nan: "largest": NaN is above +infinity; "smallest": below -infinity; "error": a NaN within the lengths is a ValueError, and the call
         waits
