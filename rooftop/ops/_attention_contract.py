@@ -32,11 +32,34 @@ def cpu(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, mask: Tensor | Non
         group = q.shape[2] // k.shape[2]
         score = (wide_q * wide_k.repeat_interleave(group, 2)).sum(-1, keepdim=True) * scale
         return (score.softmax(-1) * wide_v.repeat_interleave(group, 2)).to(q.dtype), None
-    if q.element_size() == 2 and any(x.requires_grad for x in (q, k, v)):  # its gradients err too much
+    if q.element_size() == 2 and any(x.requires_grad for x in (q, k, v)):  # its gradients err too much: `cpu_backward`
         return NotImplemented
     a, b, c = (x.transpose(1, 2) for x in (q, k, v))
     out = torch.nn.functional.scaled_dot_product_attention(a, b, c, is_causal=causal, scale=scale, enable_gqa=q.shape[2] != k.shape[2])
     return out.transpose(1, 2), None
+
+
+def cpu_backward(
+    dout: Tensor, dlse: Tensor | None, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, bias: Tensor | None, mask: Tensor | None,
+    *rest: Any,
+) -> Any:
+    """By torch's own function, in float32, of dense sequences whose normalisers are finite."""
+    import torch
+
+    tensors, (left, right, scale, softcap, dropout_p, _) = rest[:11], rest[11:]
+    causal, group = right == 0 and q.shape[1] != 1, q.shape[2] // max(k.shape[2], 1)
+    if (
+        any(t is not None for t in (dlse, bias, mask, *tensors)) or softcap or dropout_p or left != UNBOUNDED or right not in (UNBOUNDED, 0)
+        or q.dtype != k.dtype or q.element_size() == 1 or (causal and q.shape[1] != k.shape[1]) or k.shape[1] < 2
+        or q.shape[-1] != v.shape[-1] or not (q.numel() and k.numel()) or not bool(lse.isfinite().all())
+    ):
+        return NotImplemented
+    a, da, o = (x.float().transpose(1, 2) for x in (q, dout, out))
+    b, c = (x.float().repeat_interleave(group, 2).transpose(1, 2) for x in (k, v))
+    found = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(da, a, b, c, o, lse, 0.0, causal, scale=scale)
+    dq, dk, dv = (x.transpose(1, 2) for x in found)
+    dk, dv = (x.unflatten(2, (-1, group)).sum(3) for x in (dk, dv)) if group > 1 else (dk, dv)
+    return dq.to(q.dtype), dk.to(q.dtype), dv.to(q.dtype), None, None
 
 
 def with_columns(q: Meta, last: int) -> Meta:
