@@ -20,8 +20,6 @@ from rooftop.ops._linear_cases import SHAPES
 
 MIB = 2**20
 
-MIB = 2**20
-
 
 def counted(out: Any, a: Any, b: Any, live: Any, out_at: int, a_at: int, b_at: int, sizes: tuple[int, int, int], first: int, turned: tuple[bool, bool],
             depth: bool, add: bool) -> None:
@@ -94,6 +92,18 @@ def test_gradients_of_the_tokens_that_count(like: str, rows: int) -> None:
 
 
 @pytest.mark.sampled("kernels", "linear_cross_entropy__gluon_sm90")
+@pytest.mark.parametrize(
+    ("like", "rows"),
+    [("everything bf16", 0), ("ignored bf16", 4), ("frozen input f16", 0), ("frozen weight bf16", 4), ("weight's gradient in float32 bf16", 0)],
+)
+def test_gradients_with_a_weight_that_tma_does_not_read(like: str, rows: int) -> None:
+    """61 features: the weight is copied into aligned rows; of one chunk dW takes their place."""
+    subject, case = fixed("linear_cross_entropy", like, (11, 61, 150), rows=rows, inside=like == "ignored bf16")
+    found = checker.check(subject, case, backend="interpreter")
+    assert found.status == "ok", found.message
+
+
+@pytest.mark.sampled("kernels", "linear_cross_entropy__gluon_sm90")
 @pytest.mark.parametrize("like", ["everything, small bf16", "each token's f16", "entropy, everything bf16", "entropy, -inf in the bias bf16"])
 def test_slices_of_the_classes_of_the_tokens_that_count(like: str) -> None:
     subject, case = fixed("linear_cross_entropy", like, (7, 32, 200), columns=64, warps=1)
@@ -138,6 +148,12 @@ def test_the_memory_of_both_points(shape: str) -> None:
     forward, backward = call("linear_cross_entropy", small), call("linear_cross_entropy_bwd", small)
     states = sum(m.nbytes for n, m in forward.outputs if m is not None)
     assert max(own(forward), own(backward) + states) <= dw + 3 * dx + 64 * MIB
+
+
+@pytest.mark.parametrize(("n", "h", "v"), [(5000, 3034, 29576), (20000, 1001, 50257), (2000, 300, 20001)])
+def test_the_memory_with_features_that_are_no_eights(n: int, h: int, v: int) -> None:
+    dw, dx = 2 * v * h, 2 * n * h
+    assert own(call("linear_cross_entropy", "small head 2048x2048x32000, fast bf16", n=n, h=h, v=v)) <= max(4.1 * dw, 4 * dw + 256 * MIB) + 2 * dx
 
 
 @pytest.mark.parametrize(("n", "h", "v"), [(8192, 4096, 128256), (131072, 2048, 50257), (20000, 16384, 3000), (6720, 20000, 10000), (700, 32, 70001)])

@@ -246,10 +246,18 @@ def one_config_is_quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_regret_is_the_time_of_the_choice_over_the_best(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    run, _ = swept_add(monkeypatch)
+    plain, _ = swept_add(monkeypatch)
     one_config_is_quick(monkeypatch)
-    every: list[dict[str, Any]] = []
-    made = regret.measured(run, 60.0, lambda text: None, every.append)
+    run = regret.Regret(plain.op, plain.of, plain.points, plain.device, timer=plain.timer)
+    run.on = "cpu"
+    said: list[str] = []
+    saved: list[dict[str, Any]] = []
+    monkeypatch.setattr(sweep, "SAVE_S", 0.0)
+    monkeypatch.setattr(sweep, "SAVES", 1e9)
+    made = run.run(60.0, said.append, saved.append)
+    every = list(run.every.values())
+    assert [len(r["best"]) for r in saved] == [1, 2, 3], "what there is when the time ends is on disk"
+    assert sum("the best of" in text for text in said) == 3
     with store.Writer(tmp_path, "NVIDIA H200") as writer:
         writer.write(made)
     (record,) = store.read(tmp_path)
@@ -257,9 +265,9 @@ def test_a_regret_is_the_time_of_the_choice_over_the_best(monkeypatch: pytest.Mo
     assert all("block=1024, warps=8" in best for best in record["best"]) and set(record["peers"]) == {"torch"}
     assert regret.ratios(record) == pytest.approx([2.0] * 3, rel=0.01) and regret.mean(regret.ratios(record)) == pytest.approx(2.0, rel=0.01)
     assert all(e["by"] == "add__triton" and len(e["seconds"]) > 3 and "torch" not in str(e["seconds"]) for e in every)
-    assert all(n == len(e["seconds"]) <= 2 + worst.FIRST + worst.DRAWN for n, e in zip(record["tried"], every, strict=True))
+    assert all(n == len(e["seconds"]) <= 2 + worst.FIRST + worst.DRAWN for n, e in zip(record["tried"], (run.every[i] for i in range(3)), strict=True))
     assert sweep_page.newest([record]) == {}, "the page of an op draws its sweep"
-    assert regret.measured(run, -1.0, lambda text: None)["us"] == []
+    assert run.run(-1.0, lambda text: None)["us"] == []
 
 
 def test_the_worst_points_have_a_bound_and_the_next_better_config(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -301,7 +309,7 @@ def test_a_spent_budget_leaves_points_out(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_what_the_budget_does_not_reach_is_not_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     run, _ = swept_add(monkeypatch)
-    monkeypatch.setattr(sweep, "BATCH", 2)
+    monkeypatch.setattr(sweep.Sweep, "batch", 2)
     asked: list[list[int]] = []
     monkeypatch.setattr(run, "compile", lambda which: asked.append(list(which)) or 1)
     order, said = list(sweep._scattered_order(3)), list[str]()
@@ -330,6 +338,7 @@ def test_a_point_that_raises_is_named_and_the_others_stay(monkeypatch: pytest.Mo
 
     monkeypatch.setattr(run, "row", once)
     monkeypatch.setattr(sweep, "SAVE_S", 0.0)
+    monkeypatch.setattr(sweep, "SAVES", 1e9)
     saved: list[store.Record] = []
     record = run.run(60.0, lambda text: None, saved.append)
     assert len(record["us"]) == 2 and [len(r["us"]) for r in saved] == [1, 2] and saved[-1] == record

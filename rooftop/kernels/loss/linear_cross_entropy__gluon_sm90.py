@@ -7,6 +7,9 @@ library that read their number from device memory (rooftop/kernels/loss/_counted
 ignored token costs 16 bytes of lists and zeros in dX, and nothing waits for the device. With no token ignored the gather and the scatter
 move 4 x dX; the products take hundreds of times as long.
 
+Where TMA cannot read the weight, as with features that are no multiple of 8, the gradients are made from a copy of it in aligned rows: 4 bytes
+of device memory per element beside 6 N operations. dX is then computed first, and dW takes the place of that copy.
+
 Memory in addition to the Triton plan: the gathered rows of a chunk, which the chunk's dX then overwrites; a chunk has correspondingly fewer
 rows. The loss alone gathers all of x."""
 
@@ -68,6 +71,12 @@ def _wanted(p: Problem) -> bool:
     return any(p.get(n) is not None for n in ("unit_x", "unit_weight", "unit_bias"))
 
 
+def _unread(p: Problem) -> str | None:
+    """None, or why TMA does not read the weight where it lies."""
+    width = p["x"].shape[1]
+    return f"it has {width} features, which are no multiple of 8" if width % 8 else not_copied(p["weight"])
+
+
 def supports(p: Problem) -> str | None:
     rows, width, columns = sizes(p)
     if not rows:
@@ -76,9 +85,7 @@ def supports(p: Problem) -> str | None:
         return f"takes bf16 and f16; given {p['x'].dtype}"
     if columns >= 2**31 - 2**20 or rows >= 2**31 - 2**14:
         return f"takes fewer than 2**31 - 2**20 classes and 2**31 - 2**14 tokens; given {columns} and {rows}"
-    if width % 8:
-        return f"takes features in eights, which TMA moves; given {width}"
-    if reason := not_copied(p["weight"]):
+    if (reason := _unread(p)) and not _wanted(p):
         return f"TMA does not read weight: {reason}"
     made = p.get("unit_weight")
     return f"TMA does not write the weight's gradient: it begins at {made.align} bytes" if made is not None and made.align % 16 else None
@@ -115,12 +122,24 @@ def _summed_aside(p: Problem, config: Config) -> bool:
     return weight is not None and 0 < config.rows < rows and weight.dtype != "f32"
 
 
+def _turned_round(p: Problem, config: Config) -> bool:
+    """Whether dX is computed before dW, which takes the place of the copied weight."""
+    weight = p.get("unit_weight")
+    return _unread(p) is not None and weight is not None and weight.dtype != "f32" and not _summed_aside(p, config)
+
+
 def scratch(p: Problem, config: Config) -> dict[str, Meta]:
     rows, width, columns = sizes(p)
     found = {"order": Meta((rows,), "i32"), "place": Meta((rows,), "i32"), "live": Meta((1,), "i32")}
     if p.option("reduction") != "none":
         found["losses"] = Meta((rows,), "f32")
-    found["taken"] = Meta(((config.rows or rows) if _wanted(p) else rows, width), p["x"].dtype)
+    height, kind = (config.rows or rows) if _wanted(p) else rows, p["x"].dtype
+    copying = _unread(p) is not None
+    found["taken"] = Meta((height, padded(width) if copying else width), kind)
+    if copying:
+        found["weight_rows"] = Meta((columns, padded(width)), kind)
+        if _turned_round(p, config):
+            found["dx_rows"] = Meta((height, padded(width)), kind)
     if not config.inside:
         found["chunk"] = Meta((config.rows or rows, padded(config.columns or columns)), p["x"].dtype)
     if _summed_aside(p, config):
@@ -180,24 +199,33 @@ def _by_tokens(p: Problem, config: Config) -> list[Step]:
         "COLUMNS": piece, **ragged(columns)
     }
     found: list[Step] = []
+    weight, pitch, first_dx = matrix(p, "weight"), 0, _turned_round(p, config)
+    if "weight_rows" in metas:
+        pitch = padded(width)
+        weight = View("weight_rows", (columns, width), (pitch, 1))
+        found.append(copied(weight, matrix(p, "weight")))
     for first in range(0, rows, each):
         height = min(each, rows - first)
-        chunk, taken, weight = View(memory, (height, columns), (stride, 1)), dense("taken", height, width), matrix(p, "weight")
-        found += [gathered(p, "taken", first, height), counted(metas, chunk, taken, turned(weight), p.device.sms, first=first)]
+        chunk, taken = View(memory, (height, columns), (stride, 1)), View("taken", (height, width), (pitch or width, 1))
+        found += [gathered(p, "taken", first, height, pitch), counted(metas, chunk, taken, turned(weight), p.device.sms, first=first)]
         found.append(taking(live_rows, {**same, "first": first, "STAGES": config.stages}, height, warps))
+        of_w: list[Step] = []
+        of_x: list[Step] = []
         if p.get("unit_weight") is not None:
-            to = dense(weight_sum, columns, width)
-            found.append(counted(metas, to, turned(chunk), taken, p.device.sms, first=first, depth=True, add=first > 0))
+            to = weight if first_dx else dense(weight_sum, columns, width)
+            of_w = [counted(metas, to, turned(chunk), taken, p.device.sms, first=first, depth=True, add=first > 0)]
         if p.get("unit_x") is not None:
-            found += [counted(metas, taken, chunk, weight, p.device.sms, first=first), spread(p, "taken", "unit_x", first, height)]
+            to = View("dx_rows" if first_dx else "taken", taken.shape, taken.strides)
+            of_x = [counted(metas, to, chunk, weight, p.device.sms, first=first), spread(p, to.tensor, "unit_x", first, height, pitch)]
+        found += [*of_x, *of_w] if first_dx else [*of_w, *of_x]
         if bias is not None:
             args = {
                 "z": memory, "live": "live", "out": bias_sum, "zo": 0, "zs": stride, "rows": height, "columns": columns, "first": 0,
                 "chunk": first
             }
             found.append(taking(live_column_sums, {**args, "ADD": first > 0, "ROWS": 32, "COLUMNS": 64}, -(-columns // 64), 4))
-    if aside:
-        found.append(copied(dense("unit_weight", columns, width), dense("weight_sum", columns, width)))
+    if aside or first_dx:
+        found.append(copied(dense("unit_weight", columns, width), weight if first_dx else dense("weight_sum", columns, width)))
     if bias_sum == "bias_sum":
         found.append(copied(dense("unit_bias", 1, columns), dense("bias_sum", 1, columns)))
     return found
