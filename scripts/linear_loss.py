@@ -1,5 +1,5 @@
-"""linear_cross_entropy with its gradients at sizes drawn from a seed, beside torch.compile of plain torch, Liger and the three products alone, on this
-machine's GPU. Writes one JSON record.
+"""linear_cross_entropy with its gradients at sizes drawn from a seed, beside torch.compile of plain torch, Liger and the three products alone (hidden and
+classes padded to 64), on this machine's GPU. Writes one JSON record.
 
     python scripts/linear_loss.py --seed 76 --out results/h200/linear_loss.json
 
@@ -12,6 +12,7 @@ import math
 import random
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -47,16 +48,10 @@ def steps() -> dict[str, Callable[[Any, Any, Any], Any]]:
 
         return step
 
-    def products(x: Any, weight: Any, target: Any) -> Any:
-        with torch.no_grad():
-            logits = x @ weight.T
-            return logits @ weight, logits.T @ x
-
     plain = torch.compile(lambda x, weight, target: functional.cross_entropy((x @ weight.T).float(), target), dynamic=False)
     found = {
         "fast": of(lambda x, weight, target: rooftop.linear_cross_entropy(x, weight, target)),
-        "small": of(lambda x, weight, target: rooftop.linear_cross_entropy(x, weight, target, memory="small")), "products": products,
-        "torch.compile": of(plain),
+        "small": of(lambda x, weight, target: rooftop.linear_cross_entropy(x, weight, target, memory="small")), "torch.compile": of(plain),
     }
     try:
         from liger_kernel.ops.fused_linear_cross_entropy import LigerFusedLinearCrossEntropyFunction as Liger
@@ -67,6 +62,7 @@ def steps() -> dict[str, Callable[[Any, Any, Any], Any]]:
 
 def row(timer: Any, size: tuple[int, int, int], calls: Mapping[str, Callable[[Any, Any, Any], Any]]) -> dict[str, Any]:
     import torch
+    from torch.nn import functional
 
     from rooftop.lab.timing.peak_memory import peak_bytes
     from rooftop.lab.timing.sweep import first_line
@@ -80,6 +76,13 @@ def row(timer: Any, size: tuple[int, int, int], calls: Mapping[str, Callable[[An
     target = [torch.randint(v, (n,), device="cuda") for _ in range(count)]
     field, without, off, memory = [], {}, {}, {}
     want: Any = None
+    apart = [tuple(functional.pad(t.detach(), (0, -h % 64, 0, below)) for t, below in ((a, 0), (w, -v % 64))) for a, w in zip(x, weight, strict=True)]
+
+    def products(i: int) -> Any:
+        a, w = apart[i]
+        logits = a @ w.T
+        return logits @ w, logits.T @ a
+
     for name in ("torch.compile", *(c for c in calls if c != "torch.compile")):
         def once(i: int = 0, step: Callable[..., Any] = calls[name]) -> Any:
             return step(x[i], weight[i], target[i])
@@ -87,7 +90,7 @@ def row(timer: Any, size: tuple[int, int, int], calls: Mapping[str, Callable[[An
             result = once()
             if name == "torch.compile":
                 want = result
-            elif name != "products" and want is not None:
+            elif want is not None:
                 off[name] = max(float((a.float() - b.float()).norm() / b.float().norm()) for a, b in zip(result, want, strict=True))
             del result
             memory[name] = peak_bytes(once)
@@ -95,6 +98,7 @@ def row(timer: Any, size: tuple[int, int, int], calls: Mapping[str, Callable[[An
         except Exception as error:
             without[name] = first_line(error)[:200]
             torch.cuda.empty_cache()
+    field.append(Candidate("products", [partial(products, i) for i in range(count)], uncapturable="beside what is not captured"))
     del want
     field.sort(key=lambda c: c.name != "fast")
     m = timer.measure(field, "kernel", bytes_per_call=2 * (n * h + v * h), target=0.004, budget_s=BUDGET_S, samples=SAMPLES)
@@ -105,18 +109,31 @@ def row(timer: Any, size: tuple[int, int, int], calls: Mapping[str, Callable[[An
     }
 
 
+def once(size: tuple[int, int, int], calls: Mapping[str, Callable[[Any, Any, Any], Any]]) -> None:
+    import torch
+
+    n, h, v = size
+    torch.compiler.reset()
+    x, weight = (torch.zeros(k, h, device="cuda", dtype=torch.bfloat16, requires_grad=True) for k in (n, v))
+    for call in calls.values():
+        call(x, weight, torch.zeros(n, device="cuda", dtype=torch.int64))
+
+
 def table(rows: list[dict[str, Any]]) -> str:
-    lines, every = [], []
+    lines, every, over = list[str](), list[float](), list[float]()
     for r in rows:
         us, peers = r["us"], [r["us"][c] for c in ("torch.compile", "liger") if c in r["us"]]
         if peers and "fast" in us:
             every.append(min(peers) / us["fast"])
         mib = " ".join(f"{c} {b >> 20}" for c, b in r["bytes"].items())
+        if "products" in us and "fast" in us:
+            over.append(us["fast"] / us["products"])
         lines.append(f"{r['tokens']}x{r['hidden']}x{r['classes']}: {every[-1] if every else 0:.3f}  " + " ".join(f"{c} {t:.0f}" for c, t in us.items())
                      + f" us; MiB {mib}{'; WRONG ' + str(r['wrong']) if r['wrong'] else ''}{'; ' + str(r['absent']) if r['absent'] else ''}")
     if every:
         mean = math.exp(sum(map(math.log, every)) / len(every))
         lines.append(f"the faster of torch.compile and Liger over fast: {mean:.3f}, least {min(every):.3f}, {len(every)} points")
+        lines.append(f"fast over the three products alone: {math.exp(sum(map(math.log, over)) / len(over)):.3f}, most {max(over):.3f}")
     return "\n".join(lines)
 
 
@@ -125,6 +142,7 @@ def main() -> int:
     parser.add_argument("--points", type=int, default=8)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--seconds", type=float, default=120.0, help="compiling included")
+    parser.add_argument("--compile-only", action="store_true", help="run each once, so that all is in the caches")
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
     began = time.monotonic()
@@ -140,7 +158,10 @@ def main() -> int:
     rows: list[dict[str, Any]] = []
     for size in drawn(given.seed, given.points):
         if time.monotonic() - began > given.seconds:
-            print("left out: x".join(map(str, size)), flush=True)
+            print(f"left out: {'x'.join(map(str, size))}", flush=True)
+            continue
+        if given.compile_only:
+            once(size, calls)
             continue
         rows.append(row(timer, size, calls))
         print(table(rows[-1:]).splitlines()[0], flush=True)

@@ -22,13 +22,18 @@ MIB = 2**20
 
 
 def counted(out: Any, a: Any, b: Any, live: Any, out_at: int, a_at: int, b_at: int, sizes: tuple[int, int, int], first: int, turned: tuple[bool, bool],
-            depth: bool, add: bool) -> None:
+            depth: bool, add: bool, parts: int) -> None:
     """What rooftop/kernels/loss/_counted_gluon.py makes; of rows that do not count NaN, as far as it may write there."""
     m, n, k = sizes
     left = a[a_at : a_at + k, :m].t() if turned[0] else a[a_at : a_at + m, :k]
     right = b[b_at : b_at + n, :k].t() if turned[1] else b[b_at : b_at + k, :n]
     count = min(max(int(live[0]) - first, 0), k if depth else m)
     rows = m if depth else count
+    if parts > 1:
+        each = -(-(-(-k // 64)) // parts) * 64
+        for i in range(parts):
+            out[i * m : i * m + rows, :n] = left[:rows, i * each : (i + 1) * each].float() @ right[i * each : (i + 1) * each].float()
+        return
     found = left[:rows, : count if depth else k].float() @ right[: count if depth else k].float()
     to = out[out_at : out_at + m, :n]
     to[:rows] = (found + to[:rows] if add else found).to(out.dtype)
@@ -44,10 +49,10 @@ def by_torch(launch: Launch) -> TorchCall:
 
     x = launch.args
     sizes = (x["M"], x["N"], x["K"])
-    out = whole(x["out_desc"]) if x["out"] is None else View(x["out"], (x["out_at"] + x["M"], x["N"]), (x["ldo"], 1))
+    out = whole(x["out_desc"]) if x["out"] is None else View(x["out"], (x["out_at"] + x.get("SPLIT", 1) * x["M"], x["N"]), (x["ldo"], 1))
     return TorchCall(counted, {"out": out, "a": whole(x["a_desc"]), "b": whole(x["b_desc"]), "live": View("live", (1,), (1,)), "out_at": x["out_at"],
                                "a_at": x["a_at"], "b_at": x["b_at"], "sizes": sizes, "first": x["first"], "turned": (x["A_COLUMNS"], x["B_COLUMNS"]),
-                               "depth": x["DEPTH"], "add": x["ADD"]})
+                               "depth": x["DEPTH"], "add": x["ADD"], "parts": x.get("SPLIT", 1)})
 
 
 class Interpreted(GluonImplementation):
@@ -99,6 +104,17 @@ def test_gradients_of_the_tokens_that_count(like: str, rows: int) -> None:
 def test_gradients_with_a_weight_that_tma_does_not_read(like: str, rows: int) -> None:
     """61 features: the weight is copied into aligned rows; of one chunk dW takes their place."""
     subject, case = fixed("linear_cross_entropy", like, (11, 61, 150), rows=rows, inside=like == "ignored bf16")
+    found = checker.check(subject, case, backend="interpreter")
+    assert found.status == "ok", found.message
+
+
+@pytest.mark.sampled("kernels", "linear_cross_entropy__gluon_sm90")
+@pytest.mark.parametrize("width", [64, 61])
+def test_parts_of_the_classes_in_the_gradient_of_x(width: int) -> None:
+    subject, case = fixed("linear_cross_entropy", "everything bf16", (11, width, 900))
+    assert subject.implementation is not None and subject.kernel_problem(case, TARGETS["h200"])[1] is not None
+    problem = subject.kernel_problem(case, TARGETS["h200"])[1]
+    assert "dx_parts" in subject.implementation.scratch(problem, subject.implementation.resolve(problem)[0])
     found = checker.check(subject, case, backend="interpreter")
     assert found.status == "ok", found.message
 

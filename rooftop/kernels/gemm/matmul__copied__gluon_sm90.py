@@ -82,7 +82,5 @@ def launches(p: Problem, config: Config) -> list[Launch]:
 
 
 def explains(p: Problem, config: Config) -> str:
-    copied = " and ".join(_copied(p))
-    return (
-        f"TMA does not read {copied} where it lies: copied first, predicted {_product_launches.copying_seconds(p, _copied(p)) * 1e6:.1f} µs; {explanation(_product(p), config)}"
-    )
+    copied, us = " and ".join(_copied(p)), _product_launches.copying_seconds(p, _copied(p)) * 1e6
+    return f"TMA does not read {copied} where it lies: copied first, predicted {us:.1f} µs; {explanation(_product(p), config)}"

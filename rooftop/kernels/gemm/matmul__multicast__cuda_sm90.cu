@@ -184,7 +184,10 @@ hgemm(int slices, int tall, int across, int group, const __grid_constant__ CUten
             for (int piece = 0; piece < HALVES * (BN / WIDE); ++piece) {
                 const int half = piece / (BN / WIDE), column = piece % (BN / WIDE) * WIDE;
                 const unsigned to = staging + piece % 2 * PIECE;
-                if (first_warp) stores_read<1>();
+                if (first_warp) {  // the last piece of a tile may lie where the first of the next goes
+                    if (piece == 0) stores_read<0>();
+                    else stores_read<1>();
+                }
                 asm volatile("bar.sync %0, 128;" ::"r"(1 + group_of) : "memory");
 #pragma unroll
                 for (int q = 0; q < WIDE / 16; ++q) {

@@ -21,7 +21,10 @@ CLUSTERS = ((2, 1), (1, 2), (2, 2))  # blocks down and across
 STAGING = 16 * 1024  # bytes of the result on its way out, of a warp group
 STRADDLING = 34.0  # bytes a cycle that a block asks of the L2 where rows are no multiple of 128 bytes apart
 FILLED = 3.7  # cycles that TMA takes to fill a row outside the tensor with zeros
-HANDSHAKE = 55.0  # cycles of a slice besides
+HANDSHAKE = 40.0  # cycles of a slice besides
+SHALLOW = 40.0  # the same that 3 stages do not hide
+STORED = 32.0  # bytes of the result a cycle
+TOGETHER = 8.0  # products and loads of a slice combine as the norm of this order
 FIELDS = ("BN", "CM", "CN", "STAGES", "GROUP", "BM")
 Row = tuple[float, int, int, int, int, int, int]  # predicted seconds and the fields, STAGES and GROUP negative: of equals the most
 
@@ -67,6 +70,10 @@ def _slice_bytes(f: Facts, high: int, wide: int) -> int:
     return (high + (-(-wide // 64) * 64 if f.modes[1] & ACROSS else wide)) * LINE
 
 
+def _stages(f: Facts, high: int, wide: int) -> int:
+    return min(8, (_model.SHARED - 2048 - _groups(high) * STAGING) // _slice_bytes(f, high, wide))
+
+
 def _seconds(f: Facts, high: int, wide: int, down: int, beside: int) -> float:
     tall, across = -(-f.m // (high * down)), -(-f.n // (wide * beside))
     resident = f.resident[2 if down * beside == 4 else 1]
@@ -74,11 +81,12 @@ def _seconds(f: Facts, high: int, wide: int, down: int, beside: int) -> float:
     a_rate, b_rate = (STRADDLING if cut else _model.FROM_L2 for cut in f.straddles)
     asked = LINE * (high / beside / a_rate + wide / down / b_rate)
     least = max(high * wide * BK / _model.FMAS, LINE * (high + high // 64 * wide) / _model.SHARED_RATE, LINE * (high + wide) / _model.FROM_L2)
-    step = max(least, asked)
+    step = (least**TOGETHER + asked**TOGETHER) ** (1 / TOGETHER)
     # in the last row and column of tiles TMA also fills with zeros what lies outside
-    below = max(least, asked + FILLED * min(high, tall * down * high - f.m) / beside) - step
-    right = max(least, asked + FILLED * min(wide, across * beside * wide - f.n) / down) - step
-    clocks = _model.START + turns * (slices * (step + HANDSHAKE + below / tall + right / across) + _model.EPILOGUE + high * wide * 2 / 64)
+    below = max(0.0, asked + FILLED * min(high, tall * down * high - f.m) / beside - max(least, asked))
+    right = max(0.0, asked + FILLED * min(wide, across * beside * wide - f.n) / down - max(least, asked))
+    step += HANDSHAKE + (SHALLOW if _stages(f, high, wide) == 3 else 0)
+    clocks = _model.START + turns * (slices * (step + below / tall + right / across) + _model.EPILOGUE + high * wide * 2 / STORED)
     moved = 2.0 * (f.m * f.k + f.k * f.n + f.m * f.n)
     blocks = min(tall * across, resident) * down * beside
     return max(clocks / _model.CLOCK, moved / min(_model.MEMORY, blocks * _model.ONE))
@@ -89,7 +97,7 @@ def _ranked(f: Facts) -> tuple[Row, ...]:
     found = []
     for high, widths in TILES.items():
         for wide in widths:
-            stages = min(8, (_model.SHARED - 2048 - _groups(high) * STAGING) // _slice_bytes(f, high, wide))
+            stages = _stages(f, high, wide)
             group = max(1, round((f.resident[1] * 2 * high * wide) ** 0.5 / high))
             for down, beside in CLUSTERS:
                 # a share is whole boxes of 64 rows or columns

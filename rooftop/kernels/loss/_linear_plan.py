@@ -11,7 +11,7 @@ from typing import Any
 
 from rooftop.core.spec import Launch, Meta, Problem, TorchCall, View
 from rooftop.kernels.loss._linear_passes import column_sums, count_live, total_loss
-from rooftop.kernels.loss._live_passes import gather_rows, sort_out, spread_rows
+from rooftop.kernels.loss._live_passes import copy_rows, gather_rows, sort_out, spread_rows
 from rooftop.kernels.loss._logits import EXACT, FEW, SHORT
 
 SMALL = 60 << 20  # bytes of logits in memory at a time with memory="small"; with states, losses and rounding to tiles within 64 MiB
@@ -176,14 +176,22 @@ def gathered(p: Problem, to: str, first: int, height: int, pitch: int = 0) -> La
     return taking(gather_rows, args, height, max(1, _by_program(width) // 512))
 
 
-def spread(p: Problem, source: str, out: str, first: int, height: int, pitch: int = 0) -> Launch:
-    """`pitch`: row stride of `source`, as in `gathered`."""
+def spread(p: Problem, source: str, out: str, first: int, height: int, pitch: int = 0, parts: int = 1) -> Launch:
+    """`pitch`: row stride of `source`, as in `gathered`; its parts are added."""
     rows, width, _ = sizes(p)
     args = {
         "source": source, "place": "place", "out": out, "H": width, "first": first, "height": height, "FIRST": first == 0,
-        "BLOCK": _by_program(width), **({"pitch": pitch} if pitch else {})
+        "BLOCK": _by_program(width), **({"pitch": pitch} if pitch else {}),
+        **({"PARTS": parts} if parts > 1 else {})
     }
     return taking(spread_rows, args, rows, max(1, _by_program(width) // 512))
+
+
+def rows_copied(to: View, source: View) -> Launch:
+    """to = source, of one dtype, whose rows may be apart. torch's copy computes the place of each element."""
+    (rows, width), block = to.shape, _by_program(to.shape[1])
+    args = {"x": source.tensor, "out": to.tensor, "xs": source.strides[0], "pitch": to.strides[0], "H": width, "BLOCK": block}
+    return taking(copy_rows, args, rows, max(1, block // 512))
 
 
 # -- torch ------------------------------------------------------------------------------------------------------------

@@ -56,11 +56,20 @@ def gather_rows(x, order, live, out, xs, H, first, BLOCK: tl.constexpr, pitch=No
 
 
 @triton.jit
+def copy_rows(x, out, xs, pitch, H, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+    """out [., H] (stride pitch) = x (stride xs)."""
+    row = tl.program_id(0).to(tl.int64)
+    for k in tl.range(0, tl.cdiv(H, BLOCK)):
+        at = k * BLOCK + tl.arange(0, BLOCK)
+        tl.store(out + row * pitch + at, tl.load(x + row * xs + at, at < H), at < H)
+
+
+@triton.jit
 def spread_rows(  # type: ignore[no-untyped-def]
-    source, place, out, H, first, height, FIRST: tl.constexpr, BLOCK: tl.constexpr, pitch=None
+    source, place, out, H, first, height, FIRST: tl.constexpr, BLOCK: tl.constexpr, pitch=None, PARTS: tl.constexpr = 1
 ):
-    """Scatters the rows of a chunk (stride `pitch`; None: H) to their tokens, rounded to the dtype of `out`. FIRST: also writes zeros for ignored
-    tokens."""
+    """Scatters the rows of a chunk (stride `pitch`; None: H) to their tokens, rounded to the dtype of `out`: the sums of PARTS, which lie `height`
+    rows apart. FIRST: also writes zeros for ignored tokens."""
     row = tl.program_id(0).to(tl.int64)
     j = tl.load(place + row)
     here = (j >= first) & (j < first + height)
@@ -68,6 +77,9 @@ def spread_rows(  # type: ignore[no-untyped-def]
         for k in tl.range(0, tl.cdiv(H, BLOCK)):
             at = k * BLOCK + tl.arange(0, BLOCK)
             v = tl.load(source + (j - first).to(tl.int64) * (H if pitch is None else pitch) + at, here & (at < H), other=0).to(tl.float32)
+            for part in tl.static_range(1, PARTS):
+                at_part = ((j - first).to(tl.int64) + part * height) * (H if pitch is None else pitch) + at
+                v += tl.load(source + at_part, here & (at < H), other=0)
             tl.store(out + row * H + at, v.to(out.dtype.element_ty), at < H)
 
 

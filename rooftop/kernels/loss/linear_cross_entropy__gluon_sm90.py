@@ -10,6 +10,9 @@ move 4 x dX; the products take hundreds of times as long.
 Where TMA cannot read the weight, as with features that are no multiple of 8, the gradients are made from a copy of it in aligned rows: 4 bytes
 of device memory per element beside 6 N operations. dX is then computed first, and dW takes the place of that copy.
 
+dX has few tiles and many slices of K, the classes: where the tiles would leave multiprocessors idle at last and memory is left, K is cut into parts,
+whose float32 sums are added as the rows are scattered.
+
 Memory in addition to the Triton plan: the gathered rows of a chunk, which the chunk's dX then overwrites; a chunk has correspondingly fewer
 rows. The loss alone gathers all of x."""
 
@@ -20,7 +23,7 @@ from dataclasses import dataclass
 
 from rooftop.core.spec import Meta, Problem, Step, View
 from rooftop.core.tensor_maps import not_copied
-from rooftop.kernels.loss._counted_gluon import counted
+from rooftop.kernels.loss._counted_gluon import counted, parts_of
 from rooftop.kernels.loss._linear_passes import row_losses
 from rooftop.kernels.loss._linear_plan import (
     SMALL,
@@ -41,6 +44,7 @@ from rooftop.kernels.loss._linear_plan import (
     padded,
     ragged,
     row_shape,
+    rows_copied,
     sizes,
     sorted_out,
     spread,
@@ -50,6 +54,7 @@ from rooftop.kernels.loss._linear_plan import (
 )
 from rooftop.kernels.loss._live_passes import live_column_sums, live_rows, live_statistics
 
+REGISTERS = 128  # of a thread of the pass over a row
 DEMANDS = {"has": ["HGMMA", "UTMALDG"]}
 
 
@@ -78,7 +83,7 @@ def _unread(p: Problem) -> str | None:
 
 
 def supports(p: Problem) -> str | None:
-    rows, width, columns = sizes(p)
+    rows, _, columns = sizes(p)
     if not rows:
         return "there is nothing to compute"
     if p["x"].itemsize != 2:
@@ -101,13 +106,23 @@ def choose(p: Problem) -> Config:
         return Config(0, 0 if most >= columns else in_waves(columns, most, rows, p.device.sms))
     each = stride + width  # elements of a row: its logits and its x
     if weight is not None and weight.dtype == p["x"].dtype:
+        whole = warps_of_rows(stride * 2, p)
         if rows * each * 2 <= in_one_chunk(columns * width * 2):
-            return Config(0, 0)
+            return Config(0, 0, whole=whole)
         inside, aside = min(columns * width // stride, max(columns * width // 11, SPARE // 2) // width), SPARE // (each * 2)
         chunk = evenly(rows, max(64, in_tiles(max(inside, aside))))
-        return Config(chunk, 0, inside >= aside and chunk < rows)
+        return Config(chunk, 0, inside >= aside and chunk < rows, whole=whole)
     most = max(columns * width, SPARE // 2) // each
-    return Config(evenly(rows, max(64, in_tiles(most))), 0)
+    return Config(evenly(rows, max(64, in_tiles(most))), 0, whole=warps_of_rows(stride * 2, p))
+
+
+def warps_of_rows(row: int, p: Problem) -> int:
+    """Of a program that processes a row of so many bytes. The fewer, the more programs a multiprocessor has at once, whose reads, sums and writes
+    overlap; but all their rows must stay in the L2 until they are read again."""
+    for warps in (4, 8):
+        if row * p.device.sms * (65536 // (32 * warps * REGISTERS)) <= p.device.l2_bytes * 2 // 3:
+            return warps
+    return 16
 
 
 def configs(p: Problem) -> list[Config]:
@@ -128,6 +143,15 @@ def _turned_round(p: Problem, config: Config) -> bool:
     return _unread(p) is not None and weight is not None and weight.dtype != "f32" and not _summed_aside(p, config)
 
 
+def _parts(p: Problem, config: Config) -> int:
+    """Of the classes in the product that gives dX: of one chunk, as many as the memory that a chunk may have leaves room for."""
+    (rows, width, columns), weight = sizes(p), p.get("unit_weight")
+    if p.get("unit_x") is None or weight is None or weight.dtype != p["x"].dtype or 0 < config.rows < rows:
+        return 1
+    left = in_one_chunk(columns * width * 2) - 2 * rows * (padded(columns) + width)
+    return parts_of(rows, width, columns, p.device.sms, left // (4 * rows * width))
+
+
 def scratch(p: Problem, config: Config) -> dict[str, Meta]:
     rows, width, columns = sizes(p)
     found = {"order": Meta((rows,), "i32"), "place": Meta((rows,), "i32"), "live": Meta((1,), "i32")}
@@ -138,8 +162,10 @@ def scratch(p: Problem, config: Config) -> dict[str, Meta]:
     found["taken"] = Meta((height, padded(width) if copying else width), kind)
     if copying:
         found["weight_rows"] = Meta((columns, padded(width)), kind)
-        if _turned_round(p, config):
+        if _turned_round(p, config) and _parts(p, config) == 1:
             found["dx_rows"] = Meta((height, padded(width)), kind)
+    if (parts := _parts(p, config)) > 1:
+        found["dx_parts"] = Meta((parts * rows, width), "f32")
     if not config.inside:
         found["chunk"] = Meta((config.rows or rows, padded(config.columns or columns)), p["x"].dtype)
     if _summed_aside(p, config):
@@ -199,11 +225,11 @@ def _by_tokens(p: Problem, config: Config) -> list[Step]:
         "COLUMNS": piece, **ragged(columns)
     }
     found: list[Step] = []
-    weight, pitch, first_dx = matrix(p, "weight"), 0, _turned_round(p, config)
+    weight, pitch, first_dx, parts = matrix(p, "weight"), 0, _turned_round(p, config), _parts(p, config)
     if "weight_rows" in metas:
         pitch = padded(width)
         weight = View("weight_rows", (columns, width), (pitch, 1))
-        found.append(copied(weight, matrix(p, "weight")))
+        found.append(rows_copied(weight, matrix(p, "weight")))
     for first in range(0, rows, each):
         height = min(each, rows - first)
         chunk, taken = View(memory, (height, columns), (stride, 1)), View("taken", (height, width), (pitch or width, 1))
@@ -216,7 +242,11 @@ def _by_tokens(p: Problem, config: Config) -> list[Step]:
             of_w = [counted(metas, to, turned(chunk), taken, p.device.sms, first=first, depth=True, add=first > 0)]
         if p.get("unit_x") is not None:
             to = View("dx_rows" if first_dx else "taken", taken.shape, taken.strides)
-            of_x = [counted(metas, to, chunk, weight, p.device.sms, first=first), spread(p, to.tensor, "unit_x", first, height, pitch)]
+            to, apart = (dense("dx_parts", parts * rows, width), 0) if parts > 1 else (to, pitch)
+            of_x = [
+                counted(metas, to, chunk, weight, p.device.sms, first=first, parts=parts),
+                spread(p, to.tensor, "unit_x", first, height, apart, parts),
+            ]
         found += [*of_x, *of_w] if first_dx else [*of_w, *of_x]
         if bias is not None:
             args = {
@@ -224,8 +254,10 @@ def _by_tokens(p: Problem, config: Config) -> list[Step]:
                 "chunk": first
             }
             found.append(taking(live_column_sums, {**args, "ADD": first > 0, "ROWS": 32, "COLUMNS": 64}, -(-columns // 64), 4))
-    if aside or first_dx:
-        found.append(copied(dense("unit_weight", columns, width), weight if first_dx else dense("weight_sum", columns, width)))
+    if first_dx:
+        found.append(rows_copied(dense("unit_weight", columns, width), weight))
+    if aside:
+        found.append(copied(dense("unit_weight", columns, width), dense("weight_sum", columns, width)))
     if bias_sum == "bias_sum":
         found.append(copied(dense("unit_bias", 1, columns), dense("bias_sum", 1, columns)))
     return found
