@@ -30,7 +30,7 @@ def counted(out: Any, a: Any, b: Any, live: Any, out_at: int, a_at: int, b_at: i
     count = min(max(int(live[0]) - first, 0), k if depth else m)
     rows = m if depth else count
     if parts > 1:
-        each = -(-(-(-k // 64)) // parts) * 64
+        each = ((k + 63) // 64 + parts - 1) // parts * 64
         for i in range(parts):
             out[i * m : i * m + rows, :n] = left[:rows, i * each : (i + 1) * each].float() @ right[i * each : (i + 1) * each].float()
         return

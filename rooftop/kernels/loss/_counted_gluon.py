@@ -208,17 +208,22 @@ def _box(view: View, dtype: str, rows: int, columns: int) -> tuple[Descriptor, b
     return Descriptor(view.tensor, block, layout, shape=(at + high, wide), strides=(pitch, 1)), turned, at
 
 
+def _up(extent: int, each: int) -> int:
+    return -(-extent // each)
+
+
 def _clocks(m: int, n: int, k: int, bn: int, parts: int, sms: int) -> float:
     """Predicted, as by rooftop/kernels/gemm/_model.py: the slices and results of the tiles that a multiprocessor computes in turn, and what parts
     of K are written and read at."""
-    turns, slices = -(-(-(-m // BM) * -(-n // bn) * parts) // sms), -(-(-(-k // BK)) // parts)
+    tiles, slices = -(-m // BM) * -(-n // bn) * parts, _up(_up(k, BK), parts)
     step = max(BM * bn * BK / 2048, 2 * (BM + bn)) + 100  # products; operands at 64 bytes a clock from the L2
-    return turns * (slices * step + 800 + BM * bn / 32) + (8 * parts * m * n / 1500 if parts > 1 else 0)
+    return _up(tiles, sms) * (slices * step + 800 + BM * bn / 32) + (8 * parts * m * n / 1500 if parts > 1 else 0)
 
 
 def parts_of(m: int, n: int, k: int, sms: int, most: int) -> int:
     """Into how many parts of K, at most `most`, a product is cut whose tiles would leave multiprocessors idle at last."""
-    options = sorted({-(-(-(-k // BK)) // -(-(-(-k // BK)) // x)) for x in range(1, max(1, min(most, MOST_PARTS)) + 1)})
+    slices = _up(k, BK)
+    options = sorted({_up(slices, _up(slices, x)) for x in range(1, max(1, min(most, MOST_PARTS)) + 1)})  # none is empty
     return min(options, key=lambda x: min(_clocks(m, n, k, bn, x, sms) for bn in STAGES))
 
 
