@@ -181,15 +181,17 @@ def _kind(op: Contract, case: Case) -> tuple[Any, ...]:
     return tuple(sorted(given)), switches, tuple(len(v.shape) for v in given.values())
 
 
-def _usable(op: Contract, case: Case) -> bool:
-    """Small, with values of every day and results that are finite, and no dimension of 1: what is lengthened is not broadcast. A call that the public
-    function can make."""
+def _plain(op: Contract, case: Case) -> bool:
+    """Small, with values of every day and no dimension of 1: what is lengthened is not broadcast."""
     given = dict(case.tensors())
     least = min((e for v in given.values() for e in v.shape), default=0)
     plain = all(v.fill in ("normal", "wide") or not DTYPES[v.dtype].floating for v in given.values())
     in_place = op.bwd is not None and op.bwd.into and case.inputs.get("inplace")
-    if op.idle(op.problem(case)) or not plain or least < 2 or in_place or size(case) > LARGEST:
-        return False
+    return plain and least >= 2 and not in_place and size(case) <= LARGEST and not op.idle(op.problem(case))
+
+
+def _usable(op: Contract, case: Case) -> bool:
+    """A call that the public function can make, with results that are finite."""
     tensors, options = make(op, case, "cpu", 0)
     if op.public is not None and op.public(tensors, options) is None:
         return False
@@ -211,14 +213,27 @@ def _called(name: str, house: registry.House) -> tuple[tuple[Call, ...], str]:
     op = registry.op(name, house)
     function = getattr(rooftop, name) if house == registry.HOUSE else op.reference.__globals__[name]
     found: list[Call] = []
+    tried: dict[str, bool] = {}
+
+    def usable(case: Case) -> bool:
+        if case.id not in tried:
+            tried[case.id] = _usable(op, case)
+        return tried[case.id]
+
     for dtype in dtypes(op):
-        kinds: dict[tuple[Any, ...], Case] = {}
-        for c in sorted((c for c in small(op) if c.dtype == dtype and size(c) > 20), key=lambda c: (_scattered(c), size(c))):
-            if _kind(op, c) not in kinds and _usable(op, c):
-                kinds[_kind(op, c)] = c
-        best = sorted(kinds, key=lambda k: (-len(k[0]), _scattered(kinds[k]), max(k[2], default=0) < 2, max(k[2], default=0)))
-        once = [{k[i]: k for k in reversed(best)}.values() for i in (1, 0)]  # each set of switches, each set of tensors, then more of one
-        found += [Call(op, kinds[k], function) for k in [*dict.fromkeys([*best[:1], *once[0], *once[1], *best])][:KINDS]]
+        kinds: dict[tuple[Any, ...], list[Case]] = {}
+        for c in sorted((c for c in small(op) if c.dtype == dtype and size(c) > 20 and _plain(op, c)), key=lambda c: (_scattered(c), size(c))):
+            kinds.setdefault(_kind(op, c), []).append(c)
+        while True:  # only what is taken is tried: that computes a reference each
+            best = sorted(kinds, key=lambda k: (-len(k[0]), _scattered(kinds[k][0]), max(k[2], default=0) < 2, max(k[2], default=0)))
+            once = [{k[i]: k for k in reversed(best)}.values() for i in (1, 0)]  # each set of switches, each set of tensors, then more of one
+            taken = [*dict.fromkeys([*best[:1], *once[0], *once[1], *best])][:KINDS]
+            if not (useless := [k for k in taken if not usable(kinds[k][0])]):
+                break
+            for k in useless:
+                kinds[k] = kinds[k][1:]
+            kinds = {k: cases for k, cases in kinds.items() if cases}
+        found += [Call(op, kinds[k][0], function) for k in taken]
     try:
         for call in found:
             call.keywords(call.make())

@@ -36,16 +36,16 @@ from rooftop.lab.check import checker
 from rooftop.lab.check.proofs import Proofs
 
 LONGEST = 1 << 16  # elements of all tensors of a case
-BUDGET = 2 << 20  # elements of the whole sample
-UNPROVEN = 4 << 20  # elements of all cases without a check record of the present digest
+BUDGET = 1 << 20  # elements of the whole sample
+UNPROVEN = 3 << 20  # elements of all cases without a check record of the present digest
 PRICE = 1 << 12  # elements whose time a case takes whatever its size: inputs, reference, judgement
 # Group of tests that are marked `sampled` -> (of those of which nothing has changed, how many run; how many run at most).
 SAMPLES = {
-    "kernels": (20, 40), "binaries": (12, 24), "counters": (2, 4), "fuzz": (3, 6), "warm": (5, 8), "corpus": (30, 45), "slow": (12, 24), "simulator": (8, 16),
-    "models": (30, 45), "programs": (4, 6), "targets": (3, 6), "cpu": (5, 8), "patched": (5, 10), "compiled": (1, 3),
-    "exploits": (2, 4), "serve": (0, 0), "puzzles": (1, 2), "questions": (2, 4), "compiled_questions": (1, 1),
+    "kernels": (12, 24), "cells": (3, 8), "binaries": (6, 12), "counters": (2, 3), "fuzz": (2, 4), "warm": (3, 5), "corpus": (20, 30), "slow": (8, 14),
+    "simulator": (5, 10), "models": (20, 30), "programs": (3, 4), "targets": (2, 4), "cpu": (4, 6), "patched": (4, 7), "compiled": (1, 2),
+    "exploits": (2, 3), "serve": (0, 0), "puzzles": (1, 1), "questions": (1, 2), "compiled_questions": (1, 1),
 }
-SECONDS = 60.0  # of CPU time that each process of a run has for what has changed, beyond the sample
+SECONDS = 45.0  # of CPU time that each process of a run has for what has changed, beyond the sample
 FEW = 12  # kernels' files that a commit touches: all tests of these kernels run, beyond the bounds
 ENGINES = {  # group -> what its tests are about beside kernels: they have changed where one of these files has
     "counters": ("rooftop/lab/simt/",), "corpus": ("rooftop/lab/simt/",), "programs": ("rooftop/lab/simt/",), "simulator": ("rooftop/lab/simt/",),

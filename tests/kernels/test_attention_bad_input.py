@@ -80,6 +80,7 @@ def _run(op: Any, tensors: Call, options: Call) -> dict[str, Any]:
     return {**dict(expected.exact), "got": got}
 
 
+@pytest.mark.sampled("cells", "attention__triton", "attention_bwd__triton")
 @pytest.mark.parametrize("name", CALLS)
 def test_kernels_do_what_the_contract_says(name: str) -> None:
     tensors, options = given(CALLS[name]())
@@ -134,6 +135,7 @@ def test_a_sink_of_minus_infinity_has_no_gradient_where_every_key_is_hidden() ->
     assert not q.grad[0, 1, 0].any()
 
 
+@pytest.mark.sampled("cells", "attention__triton", "attention_bwd__triton")
 @pytest.mark.parametrize("cap", [50.0, 1e3, 1e6, 1e12, 3.4e38])
 @pytest.mark.parametrize("queries", [40, 3])
 def test_a_score_errs_by_its_last_digits_whatever_the_cap(cap: float, queries: int) -> None:

@@ -41,11 +41,9 @@ def run(op: Any, tensors: dict[str, Any], options: dict[str, Any]) -> dict[str, 
     return expected.exact
 
 
+@pytest.mark.sampled("cells", "attention__triton", "attention_bwd__triton")
 @pytest.mark.parametrize("pair", PAIRS, ids=lambda p: f"{ORDER[p[0]].name}, {ORDER[p[1]].name}")
-def test_a_cell_is_true(pair: tuple[int, int], request: pytest.FixtureRequest) -> None:
-    """A sixteenth of the cells, each feature among them; all of them with --all."""
-    if (5 * pair[0] + pair[1]) % 16 and not request.config.getoption("--all"):
-        pytest.skip("one of those that --all runs")
+def test_a_cell_is_true(pair: tuple[int, int]) -> None:
     features = tuple(ORDER[i] for i in pair)
     generator = torch.Generator().manual_seed(sum(pair))
     found = page.cell(features[0], features[1], False)

@@ -23,7 +23,7 @@ from rooftop.lab.fuzz import campaign, drafts, judge
 from rooftop.lab.fuzz.drafts import CPU, Draft, Fill, Layout, Turn
 from rooftop.lab.fuzz.judge import Outcome
 
-CALLS = 12  # of each op in a run of the tests
+CALLS = 6  # of each op in a run of the tests
 
 
 def seed() -> int:

@@ -265,9 +265,9 @@ needs_nvrtc = pytest.mark.skipif(not has_nvrtc(), reason="NVRTC is not installed
 def test_machine_code_is_the_same_for_other_names_and_lines_and_for_no_other_number() -> None:
     source = "__global__ void k(float* out, int n) { int place = blockIdx.x * 32 + threadIdx.x; if (place < n) out[place] = 2.0f * place; }"
 
-    def code(text: str, name: str = "k") -> str:
+    def code(text: str, name: str = "k", whole: bool = False) -> str:
         made = compile_cuda(text, name="k.cu", target="sm_90a", kernels=(name,))
-        return code_of(made.cubin, made.names[name])
+        return code_of(made.cubin, made.names[name], whole=whole)
 
     assert code(source) == code("// moved\n\n" + source.replace("place", "index")) == code(source.replace("void k(", "void other("), "other")
     assert code(source) == code(source + "__global__ void another(int* x) { *x = 1; }"), "another kernel of the file"
@@ -276,6 +276,8 @@ def test_machine_code_is_the_same_for_other_names_and_lines_and_for_no_other_num
     table = "__constant__ float T[4] = {1, 2, 3, 4};" + source.replace("2.0f * place", "T[n & 3] * place")
     for here in (table, table.replace("__constant__", "__device__ const")):
         assert code(here) != code(here.replace("3, 4", "3, 5")), "a table that it reads"
+        unread = here.replace("T[n & 3]", "2.0f")
+        assert code(unread) == code(source) != code(unread, whole=True), "a table that it does not read"
     with pytest.raises(ValueError, match="not a cubin"):
         code_of(b"PTX", "k")
     with pytest.raises(ValueError, match="no kernel nothing"):
@@ -290,7 +292,7 @@ def test_a_record_of_another_text_is_fresh_by_its_machine_code_alone(tmp_path: P
         (now.facts, True, 0),
         ({**now.facts, "source": "other"}, False, 0),
         ({**now.facts, "source": "other", "machine": "abc"}, True, 1),
-        ({**now.facts, "source": "other", "machine": "abd"}, False, 1),
+        ({**now.facts, "source": "other", "machine": "abd"}, False, 2),  # in both forms
         ({**now.facts, "digest": "other", "machine": "abc"}, False, 0),
         ({"digest": now.digest, "source": "other", "machine": ""}, False, 0),
     ):

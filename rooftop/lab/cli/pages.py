@@ -196,7 +196,7 @@ def doctor(as_json: AsJson = False) -> None:
 
 @app.command(rich_help_panel=SHOW)
 def stub() -> None:
-    """Write rooftop/__init__.pyi, the types of the public functions, from the op files."""
+    """Write rooftop/__init__.pyi, which tells type checkers where the public names come from."""
     from rooftop import public_names
     from rooftop.core import whole_file
 

@@ -111,12 +111,13 @@ def facts(subject: Made, cases: Sequence[Case], device: Device, memo: Memo | Non
 def fresh(record: Mapping[str, Any], subject: Made, cases: Sequence[Case], device: Device, memo: Memo | None = None) -> bool:
     """Whether a record is of the tree."""
     now = of(subject, cases, device, memo)
-    return now.made(record) or is_same_code(record, now, lambda: machine(subject, cases, device, memo))
+    return now.made(record) or is_same_code(record, now, lambda whole: machine(subject, cases, device, memo, whole))
 
 
-def is_same_code(record: Mapping[str, Any], now: Identity, compiled: Callable[[], str | None]) -> bool:
-    """Whether a record of other text is of the same machine code; `compiled` is asked only where that can be."""
-    return bool(record.get("machine")) and now.digest == record.get("digest") and compiled() == record["machine"]
+def is_same_code(record: Mapping[str, Any], now: Identity, compiled: Callable[[bool], str | None]) -> bool:
+    """Whether a record of other text is of the same machine code, in either form of its hash; `compiled` is asked, for `whole` or not, only where that can
+    be."""
+    return bool(record.get("machine")) and now.digest == record.get("digest") and any(compiled(w) == record["machine"] for w in (False, True))
 
 
 def _of_case(subject: Made, case: Case, device: Device, memo: Memo) -> Identity:
@@ -208,9 +209,9 @@ def _plain(value: Any) -> Any:
 # -- machine code ------------------------------------------------------------------------------------------------------
 
 
-def machine(subject: Made, cases: Sequence[Case], device: Device, memo: Memo | None = None) -> str | None:
+def machine(subject: Made, cases: Sequence[Case], device: Device, memo: Memo | None = None, whole: bool = False) -> str | None:
     """Hash of the machine code of a subject at these cases; compiles what is not in the cache. None where there is none, or it cannot be
-    compiled here."""
+    compiled here. `whole`: as older records have it, with data of the file that the kernel does not read."""
     from rooftop.core.compile import CompileError, ToolchainError
     from rooftop.core.cubins import AbsentCompiler
     if subject.implementation is None or subject.implementation.backend in ("torch", "pallas"):
@@ -221,30 +222,31 @@ def machine(subject: Made, cases: Sequence[Case], device: Device, memo: Memo | N
             problem = known.problem(subject.op, case, target)
             config, steps = _prepared(subject.implementation, problem)
             scratch = subject.implementation.scratch(problem, config)
-            found.append(digest(*(_code(subject.implementation, problem, step, scratch) for step in steps)))
+            found.append(digest(*(_code(subject.implementation, problem, step, scratch)[whole] for step in steps)))
     except (AbsentCompiler, CompileError, ToolchainError, ImportError):
         return None
     return (found[0] if len(found) == 1 else digest(*found))[:DIGITS]
 
 
-_CODE: dict[tuple[str, str, str], str] = {}  # target, source and variant -> machine code
+_CODE: dict[tuple[str, str, str], tuple[str, str]] = {}  # target, source and variant -> hashes of the machine code, not `whole` and `whole`
 
 
-def _code(implementation: Implementation, problem: Problem, step: Step, scratch: Mapping[str, Meta]) -> str:
+def _code(implementation: Implementation, problem: Problem, step: Step, scratch: Mapping[str, Meta]) -> tuple[str, str]:
     if not isinstance(step, Launch):
-        return normal_form.of_object(step.function)
+        return (normal_form.of_object(step.function),) * 2
     key = (
         problem.device.target, implementation.source([step]), implementation.variant(step, {**dict(problem.tensors), **scratch}, problem)
     )
     if key not in _CODE:
         made = implementation.machine_code(problem, step, scratch)
-        _CODE[key] = code_of(made.cubin, made.symbol)
+        _CODE[key] = code_of(made.cubin, made.symbol), code_of(made.cubin, made.symbol, whole=True)
     return _CODE[key]
 
 
-def code_of(cubin: bytes, symbol: str) -> str:
+def code_of(cubin: bytes, symbol: str, *, whole: bool = False) -> str:
     """Hash of all that a cubin gives to the GPU for one of its kernels: instructions, number of registers, constants and shared memory of
-    the kernel, and data that all kernels of the file share. Names, source lines, versions and the file's other kernels do not count.
+    the kernel, and, if it reads any of it or `whole`, the data that all kernels of the file share. Names, source lines, versions and the file's other
+    kernels do not count.
 
     Raises ValueError for what is no ELF-64 file, or has no such kernel."""
     if cubin[:4] != b"\x7fELF":
@@ -252,16 +254,26 @@ def code_of(cubin: bytes, symbol: str) -> str:
     (start,) = struct.unpack_from("<Q", cubin, 0x28)
     each, count, names = struct.unpack_from("<HHH", cubin, 0x3A)
     sections = [struct.unpack_from("<IIQQQQIIQQ", cubin, start + i * each) for i in range(count)]
-    parts = []
+    parts, shared, reads = [], [], whole
     for name_at, kind, flags, _, at, size, _, info, _, _ in sections:
         begin = sections[names][4] + name_at
         name = cubin[begin : cubin.index(b"\0", begin)].decode()
         content = b"" if kind == NO_BITS else cubin[at : at + size]
         if name.startswith(OWN) and name.endswith(f".{symbol}"):
             registers = info >> 24 if name.startswith(".text.") else 0
+            reads |= name.startswith(".text.") and _reads_shared(content)
             parts.append(f"{name.removesuffix(symbol)} {kind} {flags} {size} {registers} {hashlib.sha256(content).hexdigest()}")
+        elif name in (f".rel.text.{symbol}", f".rela.text.{symbol}") and size:
+            reads = True  # an address may be that of shared data
         elif name.startswith(SHARED):
-            parts.append(f"{name} {kind} {flags} {size} {hashlib.sha256(content).hexdigest()}")
+            shared.append(f"{name} {kind} {flags} {size} {hashlib.sha256(content).hexdigest()}")
     if not any(part.startswith(".text.") for part in parts):
         raise ValueError(f"the cubin has no kernel {symbol}")
-    return hashlib.sha256("\n".join(sorted(parts)).encode()).hexdigest()
+    return hashlib.sha256("\n".join(sorted(parts + shared if reads else parts)).encode()).hexdigest()
+
+
+def _reads_shared(code: bytes) -> bool:
+    """Whether an instruction (16 bytes, from sm_70 on) has an operand in constant bank 3, `__constant__` variables, or 4, the addresses of `__device__`
+    variables: bits 9 to 11 say where a constant stands among the operands, bits 54 to 58 its bank."""
+    words = (word for word, _ in struct.iter_unpack("<QQ", code[: len(code) // 16 * 16]))
+    return any(word >> 9 & 7 in (3, 5) and word >> 54 & 31 in (3, 4) for word in words)

@@ -219,8 +219,8 @@ class Joined:
         compiled = partial(self._machine, subject, [cases[i] for i in ids], device, key)
         return None if identity.is_same_code(record, now, compiled) else CHANGED
 
-    def _machine(self, subject: Subject, cases: Sequence[Case], device: Device, key: tuple[Any, ...]) -> str | None:
-        return self._once(("machine", *key), lambda: identity.machine(subject, cases, device, self.memo))
+    def _machine(self, subject: Subject, cases: Sequence[Case], device: Device, key: tuple[Any, ...], whole: bool) -> str | None:
+        return self._once(("machine", *key, whole), lambda: identity.machine(subject, cases, device, self.memo, whole))
 
     def _of_the_tree(self, subject: Subject, cases: Sequence[Case], device: Device, record: Record) -> tuple[str | None, str]:
         """Why the subject does not take these cases, and its identity at them. One that is as it was when it ran takes them, and is not
@@ -244,7 +244,7 @@ class Joined:
         now = Identity(*self.digests[key][1].split(" ")) if key in self.digests else Identity("")
         if why is None and record.source != now.source:
             return record.but(source=now.source)
-        if why == CHANGED and record.digest == now.digest and self.digests.get(("machine", *key), (None, ""))[0] is not None:
+        if why == CHANGED and record.digest == now.digest and self.digests.get(("machine", *key, False), (None, ""))[0] is not None:
             return record.but(machine=None)
         return record
 

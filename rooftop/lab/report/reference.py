@@ -1,4 +1,4 @@
-"""The API reference: every public name with its signature and docstring, from the stub (functions of ops) and the namespaces themselves;
+"""The API reference: every public name with its signature and docstring, from the files that define them (read, not imported) and the namespaces themselves;
 and of an op how it is called, as a few lines that run."""
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import Any
 from markupsafe import Markup, escape
 
 from rooftop import public_names
+from rooftop.core import settings
 from rooftop.core.contract import Contract
 from rooftop.core.op import Op
 from rooftop.core.spec import DTYPES, Case, Input
@@ -56,12 +57,15 @@ def sentence(text: str) -> str:
 
 @cache
 def functions() -> dict[str, Entry]:
-    """The package's own functions, by name, as the stub has them."""
-    tree = ast.parse(public_names.STUB.read_text(encoding="utf-8"))
-    return {
-        node.name: Entry(node.name, "rooftop", "function", _signature(node), ast.get_docstring(node) or "")
-        for node in tree.body if isinstance(node, ast.FunctionDef)
-    }
+    """The package's own functions, by name."""
+    found = {}
+    for home, names in groupby((n for n in public_names.names() if n not in (*public_names.namespaces(), *public_names.LIFTED)), key=public_names.home):
+        wanted = set(names)
+        path = settings.PACKAGE.parent.joinpath(*home.split(".")).with_suffix(".py")
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.FunctionDef) and node.name in wanted:
+                found[node.name] = Entry(node.name, "rooftop", "function", _signature(node), ast.get_docstring(node) or "")
+    return found
 
 
 def _signature(node: ast.FunctionDef) -> str:
