@@ -178,10 +178,11 @@ class Plain(Bench):
     """A field on a device whose true times are known, with real tensors."""
 
     wrong = False
+    wrong_config = ""
 
     def candidate(self, s: Subject, sets: Any, options: Any) -> Candidate:
         f, op = s.function if s.peer else self.f.op.reference, self.f.op
-        off = 1.5 if Plain.wrong and s.peer is None else 1.0
+        off = 1.5 if s.peer is None and (Plain.wrong or (Plain.wrong_config and Plain.wrong_config in s.name)) else 1.0
         kernels: list[Any] = []
         for tensors in sets:
             kernel = Kernel(s.name, self.work.bytes * TRUE[s.peer or "ours"] * 1e-12)
@@ -268,6 +269,17 @@ def test_a_regret_is_the_time_of_the_choice_over_the_best(monkeypatch: pytest.Mo
     assert all(n == len(e["seconds"]) <= 2 + worst.FIRST + worst.DRAWN for n, e in zip(record["tried"], (run.every[i] for i in range(3)), strict=True))
     assert sweep_page.newest([record]) == {}, "the page of an op draws its sweep"
     assert run.run(-1.0, lambda text: None)["us"] == []
+
+
+def test_a_kernel_that_computes_something_else_is_no_rival(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain, _ = swept_add(monkeypatch)
+    one_config_is_quick(monkeypatch)
+    monkeypatch.setattr(Plain, "wrong_config", "block=1024, warps=8")
+    run = regret.Regret(plain.op, plain.of, plain.points[:1], plain.device, timer=plain.timer)
+    run.on = "cpu"
+    made = run.run(60.0, lambda text: None)
+    assert made["best"] and all("block=1024, warps=8" not in best for best in made["best"])
+    assert len(run.wrong) == 1 and "block=1024, warps=8" in run.wrong[0] and "away from the other kernel's" in run.wrong[0]
 
 
 def test_the_worst_points_have_a_bound_and_the_next_better_config(monkeypatch: pytest.MonkeyPatch) -> None:
