@@ -108,6 +108,18 @@ def test_gradients_with_a_weight_that_tma_does_not_read(like: str, rows: int) ->
     assert found.status == "ok", found.message
 
 
+@pytest.mark.sampled("kernels", "linear_cross_entropy_bwd__gluon_sm90")
+@pytest.mark.parametrize(
+    ("name", "like"),
+    [("linear_cross_entropy", "everything, small bf16"), ("linear_cross_entropy_bwd", "everything, small bf16"),
+     ("linear_cross_entropy_bwd", "frozen weight, small bf16"), ("linear_cross_entropy_bwd", "entropy, everything bf16")],
+)
+def test_slices_of_a_weight_that_tma_does_not_read(name: str, like: str) -> None:
+    subject, case = fixed(name, like, (11, 61, 300), columns=128)
+    found = checker.check(subject, case, backend="interpreter")
+    assert found.status == "ok", found.message
+
+
 @pytest.mark.sampled("kernels", "linear_cross_entropy__gluon_sm90")
 @pytest.mark.parametrize("width", [64, 61])
 def test_parts_of_the_classes_in_the_gradient_of_x(width: int) -> None:
@@ -170,6 +182,9 @@ def test_the_memory_of_both_points(shape: str) -> None:
 def test_the_memory_with_features_that_are_no_eights(n: int, h: int, v: int) -> None:
     dw, dx = 2 * v * h, 2 * n * h
     assert own(call("linear_cross_entropy", "small head 2048x2048x32000, fast bf16", n=n, h=h, v=v)) <= max(4.1 * dw, 4 * dw + 256 * MIB) + 2 * dx
+    forward, backward = (call(name, "small head 2048x2048x32000, small bf16", n=n, h=h, v=v) for name in ("linear_cross_entropy", "linear_cross_entropy_bwd"))
+    states = sum(m.nbytes for _, m in forward.outputs if m is not None)
+    assert max(own(forward), own(backward) + states) <= dw + 4 * dx + 64 * MIB
 
 
 @pytest.mark.parametrize(("n", "h", "v"), [(8192, 4096, 128256), (131072, 2048, 50257), (20000, 16384, 3000), (6720, 20000, 10000), (700, 32, 70001)])

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from rooftop.core.spec import Launch, Meta, Problem, TorchCall, View
+from rooftop.core.tensor_maps import not_copied
 from rooftop.kernels.loss._linear_passes import column_sums, count_live, total_loss
 from rooftop.kernels.loss._live_passes import copy_rows, gather_rows, sort_out, spread_rows
 from rooftop.kernels.loss._logits import EXACT, FEW, SHORT
@@ -62,6 +63,18 @@ def in_waves(columns: int, most: int, rows: int, sms: int) -> int:
 def sizes(p: Problem) -> tuple[int, int, int]:
     """Tokens, features, classes."""
     return (*p["x"].shape, p["weight"].shape[0])
+
+
+def unread(p: Problem) -> str | None:
+    """None, or why TMA does not read the weight where it lies: it is then copied into aligned rows."""
+    width = p["x"].shape[1]
+    return f"it has {width} features, which are no multiple of 8" if width % 8 else not_copied(p["weight"])
+
+
+def row_stride(p: Problem) -> int:
+    """Elements from a row to the next of gathered x, and of a copied weight."""
+    width = p["x"].shape[1]
+    return width if unread(p) is None else padded(width)
 
 
 def matrix(p: Problem, name: str, first: int = 0, rows: int | None = None) -> View:
@@ -190,7 +203,10 @@ def spread(p: Problem, source: str, out: str, first: int, height: int, pitch: in
 def rows_copied(to: View, source: View) -> Launch:
     """to = source, of one dtype, whose rows may be apart. torch's copy computes the place of each element."""
     (rows, width), block = to.shape, _by_program(to.shape[1])
-    args = {"x": source.tensor, "out": to.tensor, "xs": source.strides[0], "pitch": to.strides[0], "H": width, "BLOCK": block}
+    args = {
+        "x": source.tensor, "out": to.tensor, "xo": source.offset, "xs": source.strides[0], "oo": to.offset, "pitch": to.strides[0], "H": width,
+        "BLOCK": block
+    }
     return taking(copy_rows, args, rows, max(1, block // 512))
 
 

@@ -56,9 +56,11 @@ def gather_rows(x, order, live, out, xs, H, first, BLOCK: tl.constexpr, pitch=No
 
 
 @triton.jit
-def copy_rows(x, out, xs, pitch, H, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
-    """out [., H] (stride pitch) = x (stride xs)."""
+def copy_rows(x, out, xo, xs, oo, pitch, H, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+    """out [., H] (from element oo on, stride pitch) = x (from element xo on, stride xs)."""
     row = tl.program_id(0).to(tl.int64)
+    x += xo
+    out += oo
     for k in tl.range(0, tl.cdiv(H, BLOCK)):
         at = k * BLOCK + tl.arange(0, BLOCK)
         tl.store(out + row * pitch + at, tl.load(x + row * xs + at, at < H), at < H)

@@ -7,8 +7,9 @@ library that read their number from device memory (rooftop/kernels/loss/_counted
 ignored token costs 16 bytes of lists and zeros in dX, and nothing waits for the device. With no token ignored the gather and the scatter
 move 4 x dX; the products take hundreds of times as long.
 
-Where TMA cannot read the weight, as with features that are no multiple of 8, the gradients are made from a copy of it in aligned rows: 4 bytes
-of device memory per element beside 6 N operations. dX is then computed first, and dW takes the place of that copy.
+Where TMA cannot read the weight, as with features that are no multiple of 8, the products take a copy of it, or of its slice, in aligned rows:
+4 bytes of device memory per element beside 2 N operations or more. Of the gradients dX is then computed first, and dW takes the place of that
+copy.
 
 dX has few tiles and many slices of K, the classes: where the tiles would leave multiprocessors idle at last and memory is left, K is cut into parts,
 whose float32 sums are added as the rows are scattered.
@@ -22,7 +23,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rooftop.core.spec import Meta, Problem, Step, View
-from rooftop.core.tensor_maps import not_copied
 from rooftop.kernels.loss._counted_gluon import counted, parts_of
 from rooftop.kernels.loss._linear_passes import row_losses
 from rooftop.kernels.loss._linear_plan import (
@@ -44,6 +44,7 @@ from rooftop.kernels.loss._linear_plan import (
     padded,
     ragged,
     row_shape,
+    row_stride,
     rows_copied,
     sizes,
     sorted_out,
@@ -51,6 +52,7 @@ from rooftop.kernels.loss._linear_plan import (
     taking,
     total,
     turned,
+    unread,
 )
 from rooftop.kernels.loss._live_passes import live_column_sums, live_rows, live_statistics
 
@@ -76,12 +78,6 @@ def _wanted(p: Problem) -> bool:
     return any(p.get(n) is not None for n in ("unit_x", "unit_weight", "unit_bias"))
 
 
-def _unread(p: Problem) -> str | None:
-    """None, or why TMA does not read the weight where it lies."""
-    width = p["x"].shape[1]
-    return f"it has {width} features, which are no multiple of 8" if width % 8 else not_copied(p["weight"])
-
-
 def supports(p: Problem) -> str | None:
     rows, _, columns = sizes(p)
     if not rows:
@@ -90,8 +86,6 @@ def supports(p: Problem) -> str | None:
         return f"takes bf16 and f16; given {p['x'].dtype}"
     if columns >= 2**31 - 2**20 or rows >= 2**31 - 2**14:
         return f"takes fewer than 2**31 - 2**20 classes and 2**31 - 2**14 tokens; given {columns} and {rows}"
-    if (reason := _unread(p)) and not _wanted(p):
-        return f"TMA does not read weight: {reason}"
     made = p.get("unit_weight")
     return f"TMA does not write the weight's gradient: it begins at {made.align} bytes" if made is not None and made.align % 16 else None
 
@@ -102,7 +96,8 @@ def choose(p: Problem) -> Config:
     if not _wanted(p):
         # as much as the backward takes: long slices, whose last wave matters little
         behind = columns * width * 2 if p.option("weight_grad") else 0
-        most = max(SPARE if p.option("memory") == "fast" else SMALL, SMALL + behind) // (rows * 2)
+        each = rows if unread(p) is None else rows + row_stride(p)  # elements of a class: its logits and its copied weight
+        most = max(SPARE if p.option("memory") == "fast" else SMALL, SMALL + behind) // (each * 2)
         return Config(0, 0 if most >= columns else in_waves(columns, most, rows, p.device.sms))
     each = stride + width  # elements of a row: its logits and its x
     if weight is not None and weight.dtype == p["x"].dtype:
@@ -140,7 +135,7 @@ def _summed_aside(p: Problem, config: Config) -> bool:
 def _turned_round(p: Problem, config: Config) -> bool:
     """Whether dX is computed before dW, which takes the place of the copied weight."""
     weight = p.get("unit_weight")
-    return _unread(p) is not None and weight is not None and weight.dtype != "f32" and not _summed_aside(p, config)
+    return unread(p) is not None and weight is not None and weight.dtype != "f32" and not _summed_aside(p, config)
 
 
 def _parts(p: Problem, config: Config) -> int:
@@ -158,12 +153,11 @@ def scratch(p: Problem, config: Config) -> dict[str, Meta]:
     if p.option("reduction") != "none":
         found["losses"] = Meta((rows,), "f32")
     height, kind = (config.rows or rows) if _wanted(p) else rows, p["x"].dtype
-    copying = _unread(p) is not None
-    found["taken"] = Meta((height, padded(width) if copying else width), kind)
-    if copying:
-        found["weight_rows"] = Meta((columns, padded(width)), kind)
+    found["taken"] = Meta((height, row_stride(p)), kind)
+    if unread(p) is not None:
+        found["weight_rows"] = Meta((columns if _wanted(p) else config.columns or columns, row_stride(p)), kind)
         if _turned_round(p, config) and _parts(p, config) == 1:
-            found["dx_rows"] = Meta((height, padded(width)), kind)
+            found["dx_rows"] = Meta((height, row_stride(p)), kind)
     if (parts := _parts(p, config)) > 1:
         found["dx_parts"] = Meta((parts * rows, width), "f32")
     if not config.inside:
@@ -196,12 +190,16 @@ def _by_classes(p: Problem, config: Config, losses: str) -> list[Step]:
     }
     same |= {"zs": padded(each), "SMOOTH": p.option("label_smoothing") != 0, "CAP": cap_of(p), "R": rows}
     same |= {"classes": classes(p), "start": int(p.option("start"))}
-    found: list[Step] = [gathered(p, "taken", 0, rows)]
+    copying, pitch = unread(p) is not None, row_stride(p)
+    found: list[Step] = [gathered(p, "taken", 0, rows, pitch if copying else 0)]
     for first in range(0, columns, each):
         width_ = min(each, columns - first)
         piece, warps = row_shape(width_, 2, config.warps)
-        chunk, weight = View("chunk", (rows, width_), (padded(each), 1)), turned(matrix(p, "weight", first, width_))
-        found.append(counted(metas, chunk, dense("taken", rows, width), weight, p.device.sms))
+        chunk, weight = View("chunk", (rows, width_), (padded(each), 1)), matrix(p, "weight", first, width_)
+        if copying:
+            found.append(rows_copied(View("weight_rows", (width_, width), (pitch, 1)), weight))
+            weight = View("weight_rows", (width_, width), (pitch, 1))
+        found.append(counted(metas, chunk, View("taken", (rows, width), (pitch, 1)), turned(weight), p.device.sms))
         args = {**same, "columns": width_, "first": first, "FIRST": first == 0, "COLUMNS": piece, "STAGES": config.stages}
         found.append(taking(live_statistics, args, rows, warps))
     block = min(1024, max(128, 1 << (rows - 1).bit_length()))
@@ -226,8 +224,8 @@ def _by_tokens(p: Problem, config: Config) -> list[Step]:
     }
     found: list[Step] = []
     weight, pitch, first_dx, parts = matrix(p, "weight"), 0, _turned_round(p, config), _parts(p, config)
-    if "weight_rows" in metas:
-        pitch = padded(width)
+    if unread(p) is not None:
+        pitch = row_stride(p)
         weight = View("weight_rows", (columns, width), (pitch, 1))
         found.append(rows_copied(weight, matrix(p, "weight")))
     for first in range(0, rows, each):
