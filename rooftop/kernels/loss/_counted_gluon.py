@@ -22,9 +22,12 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma, warpgroup_mma, warpgroup_mma_wait
 
-from rooftop.core.spec import Descriptor, Launch, Meta, View
+from rooftop.core.spec import Descriptor, Launch, Meta, Problem, View
+from rooftop.core.tensor_maps import not_copied
 from rooftop.kernels._device import gemm_epilogue
 from rooftop.kernels._device.gluon_tiles import TYPES, bring, flat, halves
+from rooftop.kernels.loss._linear_plan import by_program, padded, taking
+from rooftop.kernels.loss._live_passes import copy_rows
 
 place = gluon.jit(gemm_epilogue.place.fn)
 
@@ -250,3 +253,28 @@ def counted(
         "ADD": add, **({"SPLIT": parts} if parts > 1 else {}),
     }
     return Launch(kernel=product, grid=(min(tiles, sms),), args=args, warps=4)
+
+
+# -- a weight that TMA does not read ----------------------------------------------------------------------------------
+
+
+def unread(p: Problem) -> str | None:
+    """None, or why TMA does not read the weight where it lies: it is then copied into aligned rows."""
+    width = p["x"].shape[1]
+    return f"it has {width} features, which are no multiple of 8" if width % 8 else not_copied(p["weight"])
+
+
+def row_stride(p: Problem) -> int:
+    """Elements from a row to the next of gathered x, and of a copied weight."""
+    width = p["x"].shape[1]
+    return width if unread(p) is None else padded(width)
+
+
+def rows_copied(to: View, source: View) -> Launch:
+    """to = source, of one dtype, whose rows may be apart. torch's copy computes the place of each element."""
+    (rows, width), block = to.shape, by_program(to.shape[1])
+    args = {
+        "x": source.tensor, "out": to.tensor, "xo": source.offset, "xs": source.strides[0], "oo": to.offset, "pitch": to.strides[0], "H": width,
+        "BLOCK": block
+    }
+    return taking(copy_rows, args, rows, max(1, block // 512))

@@ -10,9 +10,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from rooftop.core.spec import Launch, Meta, Problem, TorchCall, View
-from rooftop.core.tensor_maps import not_copied
 from rooftop.kernels.loss._linear_passes import column_sums, count_live, total_loss
-from rooftop.kernels.loss._live_passes import copy_rows, gather_rows, sort_out, spread_rows
+from rooftop.kernels.loss._live_passes import gather_rows, sort_out, spread_rows
 from rooftop.kernels.loss._logits import EXACT, FEW, SHORT
 
 SMALL = 60 << 20  # bytes of logits in memory at a time with memory="small"; with states, losses and rounding to tiles within 64 MiB
@@ -63,18 +62,6 @@ def in_waves(columns: int, most: int, rows: int, sms: int) -> int:
 def sizes(p: Problem) -> tuple[int, int, int]:
     """Tokens, features, classes."""
     return (*p["x"].shape, p["weight"].shape[0])
-
-
-def unread(p: Problem) -> str | None:
-    """None, or why TMA does not read the weight where it lies: it is then copied into aligned rows."""
-    width = p["x"].shape[1]
-    return f"it has {width} features, which are no multiple of 8" if width % 8 else not_copied(p["weight"])
-
-
-def row_stride(p: Problem) -> int:
-    """Elements from a row to the next of gathered x, and of a copied weight."""
-    width = p["x"].shape[1]
-    return width if unread(p) is None else padded(width)
 
 
 def matrix(p: Problem, name: str, first: int = 0, rows: int | None = None) -> View:
@@ -163,7 +150,7 @@ def bytes_of(metas: Sequence[Meta | None]) -> int:
 # -- over the tokens that count alone ---------------------------------------------------------------------------------
 
 
-def _by_program(width: int) -> int:
+def by_program(width: int) -> int:
     """Features that a program of a gather or a scatter moves at once."""
     return min(2048, max(128, 1 << (width - 1).bit_length()))
 
@@ -184,9 +171,9 @@ def gathered(p: Problem, to: str, first: int, height: int, pitch: int = 0) -> La
     _, width, _ = sizes(p)
     args = {
         "x": "x", "order": "order", "live": "live", "out": to, "xs": p["x"].strides[0], "H": width, "first": first,
-        "BLOCK": _by_program(width), **({"pitch": pitch} if pitch else {})
+        "BLOCK": by_program(width), **({"pitch": pitch} if pitch else {})
     }
-    return taking(gather_rows, args, height, max(1, _by_program(width) // 512))
+    return taking(gather_rows, args, height, max(1, by_program(width) // 512))
 
 
 def spread(p: Problem, source: str, out: str, first: int, height: int, pitch: int = 0, parts: int = 1) -> Launch:
@@ -194,20 +181,10 @@ def spread(p: Problem, source: str, out: str, first: int, height: int, pitch: in
     rows, width, _ = sizes(p)
     args = {
         "source": source, "place": "place", "out": out, "H": width, "first": first, "height": height, "FIRST": first == 0,
-        "BLOCK": _by_program(width), **({"pitch": pitch} if pitch else {}),
+        "BLOCK": by_program(width), **({"pitch": pitch} if pitch else {}),
         **({"PARTS": parts} if parts > 1 else {})
     }
-    return taking(spread_rows, args, rows, max(1, _by_program(width) // 512))
-
-
-def rows_copied(to: View, source: View) -> Launch:
-    """to = source, of one dtype, whose rows may be apart. torch's copy computes the place of each element."""
-    (rows, width), block = to.shape, _by_program(to.shape[1])
-    args = {
-        "x": source.tensor, "out": to.tensor, "xo": source.offset, "xs": source.strides[0], "oo": to.offset, "pitch": to.strides[0], "H": width,
-        "BLOCK": block
-    }
-    return taking(copy_rows, args, rows, max(1, block // 512))
+    return taking(spread_rows, args, rows, max(1, by_program(width) // 512))
 
 
 # -- torch ------------------------------------------------------------------------------------------------------------

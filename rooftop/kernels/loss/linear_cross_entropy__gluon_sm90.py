@@ -23,7 +23,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rooftop.core.spec import Meta, Problem, Step, View
-from rooftop.kernels.loss._counted_gluon import counted, parts_of
+from rooftop.kernels.loss._counted_gluon import counted, parts_of, row_stride, rows_copied, unread
 from rooftop.kernels.loss._linear_passes import row_losses
 from rooftop.kernels.loss._linear_plan import (
     SMALL,
@@ -44,15 +44,12 @@ from rooftop.kernels.loss._linear_plan import (
     padded,
     ragged,
     row_shape,
-    row_stride,
-    rows_copied,
     sizes,
     sorted_out,
     spread,
     taking,
     total,
     turned,
-    unread,
 )
 from rooftop.kernels.loss._live_passes import live_column_sums, live_rows, live_statistics
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from rooftop.core.spec import Meta, Problem, Step, View
-from rooftop.kernels.loss._counted_gluon import counted
+from rooftop.kernels.loss._counted_gluon import counted, row_stride, rows_copied, unread
 from rooftop.kernels.loss._linear_plan import (
     SMALL,
     SPARE,
@@ -28,14 +28,11 @@ from rooftop.kernels.loss._linear_plan import (
     matrix,
     numbers,
     padded,
-    row_stride,
-    rows_copied,
     sizes,
     sorted_out,
     spread,
     taking,
     turned,
-    unread,
 )
 from rooftop.kernels.loss._live_passes import live_column_sums, live_gradient
 
