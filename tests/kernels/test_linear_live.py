@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
+import json
 from collections.abc import Sequence
 from typing import Any
 
 import pytest
 import torch
 
-from rooftop.core import registry
+from rooftop.core import registry, settings
 from rooftop.core.backends.triton import GluonImplementation
 from rooftop.core.call import Call
 from rooftop.core.implementation import Where
@@ -201,3 +203,14 @@ def test_chunks_and_slices_lie_where_nothing_is_read_any_more(n: int, h: int, v:
             done += each
             assert each <= columns if offset is None else done * h <= offset and offset + n * each <= v * h and offset % each == each % 64 == 0
         assert done == v
+
+
+def test_the_recorded_times_are_of_the_sizes_that_a_seed_draws() -> None:
+    spec = importlib.util.spec_from_file_location("linear_loss", settings.PACKAGE.parent / "scripts" / "linear_loss.py")
+    assert spec is not None and spec.loader is not None
+    script = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(script)
+    record = json.loads((settings.PACKAGE.parent / "results" / "h200" / "linear_loss.json").read_text())
+    sizes = script.drawn(record["seed"], 8)
+    assert [(r["tokens"], r["hidden"], r["classes"]) for r in record["rows"]] == sizes[: len(record["rows"])]
+    assert all(r["wrong"] == [] and max(r["off"].values()) < script.FAR_OFF for r in record["rows"])

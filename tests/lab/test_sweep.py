@@ -148,6 +148,7 @@ def test_ranges_that_do_not_fit_are_refused() -> None:
     [
         (["all_reduce_ranks"], 1, "all_reduce_ranks has no sizes: it is of several GPUs"),
         (["rms_norm", "--total", "0"], 1, "total is 0"),
+        (["rms_norm", "--budget", "-4"], 1, "budget is -4; it must be above 0 seconds"),
         (["rms_norm", "--size", "columns"], 1, "no range of a size"),
         (["rms_norm", "--size", "columns=1..9"], 1, "its range is 64"),
         (["rms_norm", "--bytes", "much"], 1, "no range of bytes"),
