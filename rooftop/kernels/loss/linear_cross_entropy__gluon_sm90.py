@@ -136,12 +136,15 @@ def _turned_round(p: Problem, config: Config) -> bool:
 
 
 def _parts(p: Problem, config: Config) -> int:
-    """Of the classes in the product that gives dX: of one chunk, as many as the memory that a chunk may have leaves room for."""
+    """Of the classes in the product that gives dX of a chunk: at most as many as the memory that the docstring of the op states leaves room
+    for."""
     (rows, width, columns), weight = sizes(p), p.get("unit_weight")
-    if p.get("unit_x") is None or weight is None or weight.dtype != p["x"].dtype or 0 < config.rows < rows:
+    if p.get("unit_x") is None or weight is None or weight.dtype != p["x"].dtype:
         return 1
-    left = in_one_chunk(columns * width * 2) - 2 * rows * (padded(columns) + width)
-    return parts_of(rows, width, columns, p.device.sms, left // (4 * rows * width))
+    height, of_weight = config.rows or rows, columns * width * 2
+    spare = max(of_weight // 10, SPARE) if height < rows else in_one_chunk(of_weight)
+    left = spare - 2 * height * (row_stride(p) + (0 if config.inside else padded(columns)))
+    return parts_of(height, width, columns, p.device.sms, left // (4 * height * width))
 
 
 def scratch(p: Problem, config: Config) -> dict[str, Meta]:
@@ -156,7 +159,7 @@ def scratch(p: Problem, config: Config) -> dict[str, Meta]:
         if _turned_round(p, config) and _parts(p, config) == 1:
             found["dx_rows"] = Meta((height, row_stride(p)), kind)
     if (parts := _parts(p, config)) > 1:
-        found["dx_parts"] = Meta((parts * rows, width), "f32")
+        found["dx_parts"] = Meta((parts * height, width), "f32")
     if not config.inside:
         found["chunk"] = Meta((config.rows or rows, padded(config.columns or columns)), p["x"].dtype)
     if _summed_aside(p, config):
@@ -237,7 +240,7 @@ def _by_tokens(p: Problem, config: Config) -> list[Step]:
             of_w = [counted(metas, to, turned(chunk), taken, p.device.sms, first=first, depth=True, add=first > 0)]
         if p.get("unit_x") is not None:
             to = View("dx_rows" if first_dx else "taken", taken.shape, taken.strides)
-            to, apart = (dense("dx_parts", parts * rows, width), 0) if parts > 1 else (to, pitch)
+            to, apart = (dense("dx_parts", parts * height, width), 0) if parts > 1 else (to, pitch)
             of_x = [
                 counted(metas, to, chunk, weight, p.device.sms, first=first, parts=parts),
                 spread(p, to.tensor, "unit_x", first, height, apart, parts),
