@@ -84,7 +84,7 @@ def chosen(op: Any, of: Case, device: Device) -> Any:
 
 
 def compile_all(todo: list[tuple[str, str, Case]], device: Device) -> int:
-    from rooftop.lab.ahead import compile_first
+    from rooftop.lab.aot import compile_first
 
     names = [(n, c) for _, n, c in todo] + [("attention", c) for _, n, c in todo if n == "attention_bwd"]
     return compile_first([(chosen(registry.op(n), c, device), c) for n, c in names], device)

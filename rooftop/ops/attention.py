@@ -21,7 +21,7 @@ from rooftop.core.spec import Input, Meta, Problem, Work
 from rooftop.ops import _attention, _attention_call, _randomness
 from rooftop.ops._attention import UNBOUNDED
 from rooftop.ops._attention_call import validated
-from rooftop.ops._attention_cases import arrange, cases
+from rooftop.ops._attention_cases import cases, fixup
 from rooftop.ops._attention_contract import UNITS, cpu, faults, same_lse, with_columns
 from rooftop.ops._attention_peers import cudnn, cudnn_backward, cudnn_wheel, cudnn_wheel_backward, flash, flash_backward, flex, flex_backward
 
@@ -419,7 +419,7 @@ OP = Op(
         compare={"lse": same_lse}, same=same, rows=rows, alone=alone,
         invariant={"padding": "mode", "packing": "mode", "chunking": "mode", "splits": "keys on several ranks are cut elsewhere than at multiples of a split"},
     ),
-    values=Values(runtime_options=("scale", "seed"), arrange=arrange),
+    values=Values(runtime_options=("scale", "seed"), fixup=fixup),
     grad=Grad(
         wrt=("q", "k", "v", "bias", "sinks"),
         saves=(

@@ -198,10 +198,10 @@ def _public(tensors: Mapping[str, Any], options: Mapping[str, Any]) -> tuple[Seq
     return [tensors["q"], tensors["kv"]], {**more, **said}
 
 
-def arrange(tensors: Mapping[str, Any], options: Mapping[str, Any], generator: Any) -> dict[str, Any]:
-    found = _attention_cases.arrange({**tensors, "k": tensors["kv"]}, options, generator)
+def fixup(tensors: Mapping[str, Any], options: Mapping[str, Any], generator: Any) -> dict[str, Any]:
+    found = _attention_cases.fixup({**tensors, "k": tensors["kv"]}, options, generator)
     if (scale := tensors.get("kv_scale")) is not None:
-        found |= {"kv_scale": _attention_cases.arrange({"k_scale": scale}, options, generator)["k_scale"]}
+        found |= {"kv_scale": _attention_cases.fixup({"k_scale": scale}, options, generator)["k_scale"]}
     return found
 
 
@@ -285,7 +285,7 @@ OP = Op(
     work=work,
     tolerance=Tolerance(multiple=2.0, flushed=True),
     judging=Judging(compare={"lse": same_lse}, same=same, invariant=dict.fromkeys(invariance.DIMENSIONS, SPLIT)),
-    values=Values(runtime_options=("scale",), arrange=arrange),
+    values=Values(runtime_options=("scale",), fixup=fixup),
     wrong={
         "not scaled": _changed(scale=lambda s: 1.0),
         "causal order forgotten": _changed(right=lambda r: UNBOUNDED),
