@@ -22,7 +22,7 @@ from rooftop.ops import _attention, _attention_call, _randomness
 from rooftop.ops._attention import UNBOUNDED
 from rooftop.ops._attention_call import validated
 from rooftop.ops._attention_cases import cases, fixup
-from rooftop.ops._attention_contract import UNITS, cpu, faults, same_lse, with_columns
+from rooftop.ops._attention_contract import UNITS, cpu, cpu_backward, faults, same_lse, with_columns
 from rooftop.ops._attention_peers import cudnn, cudnn_backward, cudnn_wheel, cudnn_wheel_backward, flash, flash_backward, flex, flex_backward
 
 if TYPE_CHECKING:
@@ -435,6 +435,7 @@ OP = Op(
         outputs=outputs_bwd,
         invariant={"batch": "the gradient of a key is a sum over queries: call backward() outside of rooftop.invariant()"},
         work=work_bwd,
+        cpu=cpu_backward,
         undefined=partial(_gradients, True),
         tolerance=Tolerance(multiple=4.0, flushed=True),
         peers={"torch cuDNN": cudnn_backward, "torch FlashAttention-2": flash_backward, "cuDNN frontend": cudnn_wheel_backward, "torch.compile": flex_backward},
