@@ -68,6 +68,8 @@ def sweep(
     bounds = _bounds(moved)
     if worst < 0:
         raise ValueError(f"worst is {worst}; it must be 0 or more points")
+    if not budget > 0:
+        raise ValueError(f"budget is {budget:g}; it must be above 0 seconds")
     if total is not None and not total > 0:
         raise ValueError(f"total is {total:g}; it must be above 0 seconds")
 
