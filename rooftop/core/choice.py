@@ -35,7 +35,12 @@ class ChoiceError(RegistryError):
 def asked(choose: Choose, where: str, kernels: tuple[str, ...], problem: Problem, named: str) -> Chosen | str:
     """What `choose` says. Raises ChoiceError for an answer of another type, or one that names no kernel of the op, or another than
     `named`."""
-    found = choose(problem, named)
+    try:
+        found = choose(problem, named)
+    except ChoiceError:
+        raise
+    except RegistryError as error:  # it asks for a kernel that there is none of
+        raise ChoiceError(f"{where}: {problem.op}: {error}") from None
     if isinstance(found, str):
         return found
     if not isinstance(found, Chosen):

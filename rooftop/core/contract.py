@@ -76,13 +76,13 @@ class Contract:
         self.reference, self.outputs, self.work, self.canonical = reference, outputs, work, canonical
         self._tolerance, self.grad, self.mutates, self.swept = tolerance or Tolerance(), grad, tuple(mutates), swept
         self.peers, self.wrong = dict(peers or {}), dict(wrong or {})
-        self.arrange, self.runtime_options = values.arrange, tuple(values.runtime_options)
+        self.fixup, self.runtime_options = values.fixup, tuple(values.runtime_options)
         self.same, self.compare, self.sizes = judging.same, dict(judging.compare), dict(judging.sizes)
         self.undefined, self.deterministic, self.rows = judging.undefined, judging.deterministic, judging.rows
         self.invariant, self.alone = dict(judging.invariant), judging.alone
         self.cpu, self.public, self.objects, self.faults, self.strict = calls.cpu, calls.public, calls.objects, calls.faults, calls.strict
         self.ranks, self.ranks_peers = calls.ranks, dict(calls.ranks_peers)
-        self.measured_work, self.bucket, self.beside = timed.measured_work, timed.bucket, dict(timed.beside)
+        self.measured_work, self.bucket, self.lower_bounds = timed.measured_work, timed.bucket, dict(timed.lower_bounds)
         self.forward: Contract | None = None
         self.twin_of: Contract | None = None
         self.into: Mapping[str, str] = {}

@@ -113,12 +113,12 @@ class Judged:
 class Values:
     """What a contract says of the values of its inputs.
 
-    arrange          (tensors, options, generator) -> {name: tensor}: replaces inputs of a case that depend on each other (offsets, page
+    fixup            (tensors, options, generator) -> {name: tensor}: replaces inputs of a case that depend on each other (offsets, page
                      tables, codes) by consistent ones of the same shape and dtype
     runtime_options  options that influence only values, such as a seed or a scale: kernels get them at each call by name, as signed 32-bit
                      integers or float32"""
 
-    arrange: Callable[..., Mapping[str, Any]] | None = None
+    fixup: Callable[..., Mapping[str, Any]] | None = None
     runtime_options: Sequence[str] = ()
 
 
@@ -186,9 +186,9 @@ class Timed:
 
     measured_work  (problem, tensors) -> Work, if the work depends on values
     bucket         (problem) -> the problem that represents similar ones in the tables of tuned configs
-    beside         name -> factory of a callable with the reference's signature, timed together with the kernels and not judged: the part of
+    lower_bounds   name -> factory of a callable with the reference's signature, timed together with the kernels and not judged: the part of
                    the work that every kernel must do, such as the products of a fused op; ValueError for a case that it does not support"""
 
     measured_work: Callable[[Problem, Mapping[str, Any]], Work] | None = None
     bucket: Callable[[Problem], Problem] | None = None
-    beside: Mapping[str, Callable[[], Callable[..., Any]]] = field(default_factory=dict)
+    lower_bounds: Mapping[str, Callable[[], Callable[..., Any]]] = field(default_factory=dict)

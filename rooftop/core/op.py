@@ -99,7 +99,7 @@ def in_place(op: Contract, into: Mapping[str, str], cases: Sequence[Case] | None
         written(op.reference), outputs=lambda **_: {}, cases=op.cases if cases is None else cases, work=lambda p: op.work(as_op(p)),
         name=f"{op.name}_", mutates=tuple(into.values()), tolerance={given: op.tolerance_of(out) for out, given in into.items()},
         swept=op.swept, wrong={**{name: written(function) for name, function in op.wrong.items()}, "nothing written": lambda *args: None},
-        values=Values(op.arrange, op.runtime_options),
+        values=Values(op.fixup, op.runtime_options),
         judging=Judging(
             same=written(op.same) if op.same else None, deterministic=op.deterministic,
             compare={given: judged(op.compare[out]) for out, given in into.items() if out in op.compare},

@@ -19,7 +19,7 @@ class Sizes:
     ranges   size -> (least, most)
     rows     the size that is computed from the bytes of a point and the other sizes; the bytes must grow linearly with it. "": every size
              is drawn
-    beside   the size that counts rows which do not depend on each other, where `rows` names none: what `rooftop check --invariant` varies
+    independent  the size that counts rows which do not depend on each other, where `rows` names none: what `rooftop check --invariant` varies
     taken    (tensors, indices of rows in their order) -> the other tensors as they are for these rows alone (offsets of groups)
     models   size -> the model dimension that it stands for (a name of `rooftop.lab.timing.models.WIDTHS`)
     ways     sizes that are no extents, but count ways in which a tensor may lie in memory
@@ -35,7 +35,7 @@ class Sizes:
     ways: tuple[str, ...] = ()
     dtypes: tuple[str, ...] = ("bf16", "f32")
     axis: str = ""
-    beside: str = ""
+    independent: str = ""
     taken: Callable[[Mapping[str, Any], list[int]], Mapping[str, Any]] | None = None
 
     def __post_init__(self) -> None:
@@ -44,7 +44,7 @@ class Sizes:
         for name, (low, high) in self.ranges.items():
             if not 1 <= low <= high:
                 raise ValueError(f"the range of {name} is {low} to {high}; it must start at 1 or above and not end before it starts")
-        for name in (*self.models, *self.powers, *self.ways, *filter(None, (self.rows, self.axis, self.beside))):
+        for name in (*self.models, *self.powers, *self.ways, *filter(None, (self.rows, self.axis, self.independent))):
             if name not in self.ranges:
                 raise ValueError(f"{name!r} is no size; there are {', '.join(self.ranges)}")
         for name in self.powers:
@@ -60,7 +60,7 @@ class Sizes:
     @property
     def counted(self) -> str:
         """The size that counts rows, which do not depend on each other; "": there is none."""
-        return self.rows or self.beside
+        return self.rows or self.independent
 
     def case(self, dtype: str, sizes: Mapping[str, int]) -> Case:
         return Case(" ".join(f"{n} {v}" for n, v in sizes.items()), self.inputs(dtype, **sizes), frozenset({"sweep"}))

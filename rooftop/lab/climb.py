@@ -15,7 +15,7 @@ from rooftop.core import registry, settings
 from rooftop.core.implementation import device_of
 from rooftop.core.spec import Case, Device
 from rooftop.core.texts import printable
-from rooftop.lab import ahead, candidates
+from rooftop.lab import aot, candidates
 from rooftop.lab.check import check_cache, checker
 from rooftop.lab.check.proofs import Proofs
 from rooftop.lab.inspect import binary, inspector
@@ -127,7 +127,7 @@ def _checked(
     unchanged = 0
     if device:
         console.print("compiling what is checked first", highlight=False)
-        ahead.compile_first(first, device)
+        aot.compile_first(first, device)
     with step(console, "check", len(first) + len(left)) as advance:
         for n, (s, c) in enumerate((*first, *left)):
             if device and time.monotonic() - started > CHECKS_S:

@@ -134,11 +134,11 @@ def make(op: Contract, case: Case, device: Any, seed: int) -> tuple[dict[str, to
         n: tensor(made_of[n], generator, device) if n in made_of else None for n in forward.inputs_of(forward.problem(case))
     }
     options = forward.options(case)
-    if forward.arrange is not None:
-        for name, fitting in forward.arrange(given, options, generator).items():
+    if forward.fixup is not None:
+        for name, fitting in forward.fixup(given, options, generator).items():
             before = given[name]
             if before is None or (before.shape, before.dtype) != (fitting.shape, fitting.dtype):
-                raise ValueError(f"{forward.name}: arrange() made {name} {fitting.dtype} {tuple(fitting.shape)}, which the case has not")
+                raise ValueError(f"{forward.name}: fixup() made {name} {fitting.dtype} {tuple(fitting.shape)}, which the case has not")
             given[name] = before.copy_(fitting) if case_layout(made_of[name]) else fitting.contiguous()
     if op.forward is None:
         return given, options

@@ -24,7 +24,7 @@ from rooftop.core.backends.cuda import CudaImplementation
 from rooftop.core.compile import ToolchainError
 from rooftop.core.spec import Case, Device, Input
 from rooftop.lab import candidates
-from rooftop.lab.ahead import word_of
+from rooftop.lab.aot import word_of
 from rooftop.lab.candidates import Subject
 from rooftop.lab.check import checker
 from rooftop.lab.exit_codes import NoGpuError

@@ -8,7 +8,7 @@ from typing import Any
 from rooftop.core.spec import Case, Input, case
 
 
-def arrange(tensors: Mapping[str, Any], options: Mapping[str, Any], generator: Any) -> dict[str, Any]:
+def fixup(tensors: Mapping[str, Any], options: Mapping[str, Any], generator: Any) -> dict[str, Any]:
     """Bounds that rise over the whole buffer, some sequences empty, or all of one length where they are filled "equal"; lengths within the
     cache; pages of the pool."""
     import torch

@@ -283,7 +283,7 @@ def canonical(p: Problem) -> Problem | None:
     return rows(p, "x")
 
 
-def arrange(tensors: Mapping[str, Any], options: Mapping[str, Any], generator: Any) -> dict[str, Any]:
+def fixup(tensors: Mapping[str, Any], options: Mapping[str, Any], generator: Any) -> dict[str, Any]:
     """Lengths from 0 to the whole row, both among them."""
     import torch
 

@@ -256,7 +256,7 @@ def _cases() -> list[Case]:
     return [*found, one("none", "edge", 0, "bf16")]
 
 
-def arrange(tensors: dict[str, Any], options: dict[str, Any], generator: Any) -> dict[str, Any]:
+def fixup(tensors: dict[str, Any], options: dict[str, Any], generator: Any) -> dict[str, Any]:
     """Scales are above zero."""
     return {n: tensors[n].abs() * 1e-2 + 1e-4 for n in ("m_scale", "r_scale")}
 
@@ -273,7 +273,7 @@ OP = Op(
     ),
     work=work,
     tolerance={n: Tolerance(exact=True) for n in ("param", "m", "m_scale", "r", "r_scale")},
-    values=Values(arrange=arrange, runtime_options=("size", "root", "keep", "beta1", "beta2", "eps", "bound", "seed")),
+    values=Values(fixup=fixup, runtime_options=("size", "root", "keep", "beta1", "beta2", "eps", "bound", "seed")),
     wrong={
         "another seed": _wrong("seed"), "no decay": _wrong("decay"), "no eps": _wrong("eps"), "no bound": _wrong("bound"),
         "first state not written": _wrong("first"),

@@ -297,7 +297,7 @@ def work(p: Problem) -> Work:
     return Work(read, 2 * k.numel * cache.itemsize, {"fma32": 2.0 * tokens * k.shape[2] * int(p.option("rotary_dim"))})
 
 
-def arrange(tensors: Mapping[str, Any], options: Mapping[str, Any], generator: Any) -> dict[str, Any]:
+def fixup(tensors: Mapping[str, Any], options: Mapping[str, Any], generator: Any) -> dict[str, Any]:
     """Offsets that rise, pages of which none comes twice (those that are missing stand outside of the cache), scales above 0."""
     import torch
 
@@ -460,7 +460,7 @@ OP = Op(
     work=work,
     tolerance=Tolerance(exact=True),
     mutates=("k_cache", "v_cache"),
-    values=Values(arrange=arrange),
+    values=Values(fixup=fixup),
     peers={"torch": lambda: index_put, "torch.compile": compiled(index_put), "flashinfer": flashinfer_append},
     wrong={
         "one position further": _changed("one further"),

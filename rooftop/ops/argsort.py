@@ -86,7 +86,7 @@ OP = Op(
     swept=sort.SWEPT,
     work=work,
     tolerance=Tolerance(exact=True),
-    values=Values(arrange=_ordering.arrange),
+    values=Values(fixup=_ordering.fixup),
     peers={"torch": _torch},
     wrong={name: _indices(wrong) for name, wrong in sort.WRONG.items()},
 )

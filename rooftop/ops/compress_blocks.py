@@ -95,7 +95,7 @@ def measured_work(p: Problem, tensors: Any) -> Work:
     return Work(p["x"].nbytes, 4 * int(tensors["total"]) + p["table"].nbytes + 8)
 
 
-def arrange(tensors: dict[str, Any], options: dict[str, Any], generator: Any) -> dict[str, Any]:
+def fixup(tensors: dict[str, Any], options: dict[str, Any], generator: Any) -> dict[str, Any]:
     """Values by what the first of the random ones says: the case's kind stands in `bound`'s place or in its shape."""
     x, bound = tensors["x"], tensors["bound"]
     element, e = options["element"], ELEMENTS[options["element"]]
@@ -185,7 +185,7 @@ OP = Op(
     swept=Sizes(_swept, {"planes": (1, 512), "rows": (1024, 8192), "columns": (1024, 8192)}, dtypes=("f32", "f64", "bf16")),
     work=work,
     timed=Timed(measured_work=measured_work),
-    values=Values(arrange=arrange),
+    values=Values(fixup=fixup),
     judging=Judging(sizes={"words": "total"}),
     tolerance=Tolerance(exact=True),
     wrong={

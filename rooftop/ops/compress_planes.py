@@ -84,7 +84,7 @@ def measured_work(p: Problem, tensors: Any) -> Work:
 KINDS = ("weights", "smooth", "special", "noise", "constant")
 
 
-def arrange(tensors: dict[str, Any], options: dict[str, Any], generator: Any) -> dict[str, Any]:
+def fixup(tensors: dict[str, Any], options: dict[str, Any], generator: Any) -> dict[str, Any]:
     x = tensors["x"]
     return {"x": _codecs.filled(x, options["element"], KINDS[x.numel() % 5] if x.numel() < 1 << 20 else "weights", generator)}
 
@@ -134,7 +134,7 @@ OP = Op(
     ),
     work=work,
     timed=Timed(measured_work=measured_work),
-    values=Values(arrange=arrange),
+    values=Values(fixup=fixup),
     judging=Judging(sizes={"words": "total"}),
     tolerance=Tolerance(exact=True),
     wrong={

@@ -96,7 +96,7 @@ KINDS = ("smooth", "special", "noise", "smooth", "constant")
 BOUNDS = {"f64": 1e-6, "f32": 1e-3, "f16": 0.01, "bf16": 0.05}
 
 
-def arrange(tensors: dict[str, Any], options: dict[str, Any], generator: Any) -> dict[str, Any]:
+def fixup(tensors: dict[str, Any], options: dict[str, Any], generator: Any) -> dict[str, Any]:
     """Values by the number of them."""
     x, element = tensors["x"], options["element"]
     kind = KINDS[x.numel() % 5] if x.numel() < 1 << 20 else "smooth"
@@ -145,7 +145,7 @@ OP = Op(
     ),
     work=work,
     timed=Timed(measured_work=measured_work),
-    values=Values(arrange=arrange),
+    values=Values(fixup=fixup),
     judging=Judging(sizes={"words": "total"}),
     tolerance=Tolerance(exact=True),
     wrong={

@@ -137,7 +137,7 @@ def measured_work(p: Problem, tensors: Any) -> Work:
 KINDS = ("smooth", "special", "noise", "constant", "bad words", "bad heads", "bad starts")
 
 
-def arrange(tensors: dict[str, Any], options: dict[str, Any], generator: Any) -> dict[str, Any]:
+def fixup(tensors: dict[str, Any], options: dict[str, Any], generator: Any) -> dict[str, Any]:
     """A stream of `compress_blocks`; in the cases of bad streams with words, lengths or places changed, their checksums made to fit or
     not."""
     import torch
@@ -149,7 +149,7 @@ def arrange(tensors: dict[str, Any], options: dict[str, Any], generator: Any) ->
     kind = KINDS[int(words.numel() - _codecs.room(x.numel(), _codecs.chunks_of(shape, rank), e.bytes))]
     made = {"x": x, "bound": bound}
     x = _codecs.filled(x, element, kind if kind in ("smooth", "noise", "constant") else "special", generator)
-    made |= {n: v for n, v in compressing.arrange(made, options, generator).items() if n == "bound"}
+    made |= {n: v for n, v in compressing.fixup(made, options, generator).items() if n == "bound"}
     table, new, total = compressing.reference(x, made["bound"], element, rank)
     new = torch.nn.functional.pad(new, (0, words.numel() - new.numel()))
     ends = torch.nn.functional.pad((table[:, 0].long() & 0xFFFFFFFF).cumsum(0), (1, 0))
@@ -235,7 +235,7 @@ OP = Op(
     swept=Sizes(_swept, {"planes": (1, 32), "rows": (64, 1024), "columns": (64, 1024)}, dtypes=("f32", "f64", "bf16")),
     work=work,
     timed=Timed(measured_work=measured_work),
-    values=Values(arrange=arrange),
+    values=Values(fixup=fixup),
     tolerance=Tolerance(exact=True),
     wrong={
         "another bound": _codecs.wrong_decoder(reference, "bound"), "damage not told": _codecs.wrong_decoder(reference, "damage"),

@@ -121,7 +121,7 @@ def measured_work(p: Problem, tensors: Any) -> Work:
 KINDS = ("weights", "special", "noise", "smooth", "bad words", "bad states", "bad starts", "bad frequencies")
 
 
-def arrange(tensors: dict[str, Any], options: dict[str, Any], generator: Any) -> dict[str, Any]:
+def fixup(tensors: dict[str, Any], options: dict[str, Any], generator: Any) -> dict[str, Any]:
     """A stream of `compress_planes`; in the cases of bad streams with words, states, places or frequencies changed."""
     import numpy as np
     import torch
@@ -186,7 +186,7 @@ OP = Op(
     ),
     work=work,
     timed=Timed(measured_work=measured_work),
-    values=Values(arrange=arrange),
+    values=Values(fixup=fixup),
     tolerance=Tolerance(exact=True),
     wrong={
         "damage not told": _codecs.wrong_decoder(reference, "damage"), "last value wrong": _codecs.wrong_decoder(reference, "values"),

@@ -119,7 +119,7 @@ def measured_work(p: Problem, tensors: Any) -> Work:
 KINDS = ("smooth", "rough", "special", "noise", "constant", "bad words", "bad heads", "bad starts")
 
 
-def arrange(tensors: dict[str, Any], options: dict[str, Any], generator: Any) -> dict[str, Any]:
+def fixup(tensors: dict[str, Any], options: dict[str, Any], generator: Any) -> dict[str, Any]:
     """A stream of the codec: of smooth values, which interpolation predicts, of rough ones (sums of noise), which the values before do
     better; in the cases of bad streams with words, lengths or places changed, their checksums made to fit or not."""
     import numpy as np
@@ -202,7 +202,7 @@ OP = Op(
     ),
     work=work,
     timed=Timed(measured_work=measured_work),
-    values=Values(arrange=arrange),
+    values=Values(fixup=fixup),
     tolerance=Tolerance(exact=True),
     wrong={
         "another bound": _codecs.wrong_decoder(reference, "bound"), "damage not told": _codecs.wrong_decoder(reference, "damage"),

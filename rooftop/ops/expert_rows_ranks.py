@@ -240,7 +240,7 @@ OP = Op(
     cases=_cases(),
     work=work,
     tolerance=Tolerance(exact=True),
-    values=Values(arrange=_arrange),
+    values=Values(fixup=_arrange),
     calls=Calls(objects=True, ranks=_on_a_group, ranks_peers={"NCCL": _by_nccl}),
     wrong={
         "another wire": _changed("wire"),

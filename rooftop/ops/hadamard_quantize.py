@@ -158,7 +158,7 @@ OP = Op(
     ),
     work=work,
     tolerance={"codes": Tolerance(exact=True), "scale": Tolerance(exact=True)},
-    values=Values(arrange=rows.arranged, runtime_options=("seed",)),
+    values=Values(fixup=rows.arranged, runtime_options=("seed",)),
     peers={"torch": lambda: _eager, "torch.compile": compiled(_eager)},
     wrong={what: _changed(what) for what in (*rows.CHANGES, "half", "order")},
 )

@@ -151,7 +151,7 @@ OP = Op(
     ),
     work=work,
     tolerance=Tolerance(exact=True),
-    values=Values(arrange=_signed),
+    values=Values(fixup=_signed),
     peers={"torch": _torch},
     wrong={"K tail dropped": _cut, "sums of 16 bits": _short, "a unsigned": _unsigned, "sums in bfloat16": _float},
 )

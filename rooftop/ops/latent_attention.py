@@ -111,8 +111,9 @@ def _validate(q: Any, kv: Any, value_size: Any, causal: Any, scale: Any, pages: 
     if kv_scale is not None:
         if not coded:
             raise ValueError(f"{op}: kv_scale is given, and kv is {kv.dtype}, no torch.float8_e4m3fn")
+        wanted = "(1,)" if kv.shape[2] == 1 else f"(1,) or ({kv.shape[2]},)"
         if kv_scale.dtype != torch.float32 or tuple(kv_scale.shape) not in ((1,), (kv.shape[2],)):
-            raise ValueError(f"{op}: kv_scale is {kv_scale.dtype} of shape {tuple(kv_scale.shape)}; it must be torch.float32 of (1,) or ({kv.shape[2]},)")
+            raise ValueError(f"{op}: kv_scale is {kv_scale.dtype} of shape {tuple(kv_scale.shape)}; it must be torch.float32 of {wanted}")
     flag(op, "causal", causal)
     flag(op, "return_lse", return_lse)
     if scale is not None:
@@ -198,10 +199,10 @@ def _public(tensors: Mapping[str, Any], options: Mapping[str, Any]) -> tuple[Seq
     return [tensors["q"], tensors["kv"]], {**more, **said}
 
 
-def arrange(tensors: Mapping[str, Any], options: Mapping[str, Any], generator: Any) -> dict[str, Any]:
-    found = _attention_cases.arrange({**tensors, "k": tensors["kv"]}, options, generator)
+def fixup(tensors: Mapping[str, Any], options: Mapping[str, Any], generator: Any) -> dict[str, Any]:
+    found = _attention_cases.fixup({**tensors, "k": tensors["kv"]}, options, generator)
     if (scale := tensors.get("kv_scale")) is not None:
-        found |= {"kv_scale": _attention_cases.arrange({"k_scale": scale}, options, generator)["k_scale"]}
+        found |= {"kv_scale": _attention_cases.fixup({"k_scale": scale}, options, generator)["k_scale"]}
     return found
 
 
@@ -285,7 +286,7 @@ OP = Op(
     work=work,
     tolerance=Tolerance(multiple=2.0, flushed=True),
     judging=Judging(compare={"lse": same_lse}, same=same, invariant=dict.fromkeys(invariance.DIMENSIONS, SPLIT)),
-    values=Values(runtime_options=("scale",), arrange=arrange),
+    values=Values(runtime_options=("scale",), fixup=fixup),
     wrong={
         "not scaled": _changed(scale=lambda s: 1.0),
         "causal order forgotten": _changed(right=lambda r: UNBOUNDED),

@@ -376,7 +376,7 @@ OP = Op(
         },
     ),
     peers={"torch": torch_step, "torch.compile": lambda: torch_step(compiled=True), "liger": liger},
-    timed=Timed(beside={"three products": three_products}),
+    timed=Timed(lower_bounds={"three products": three_products}),
     wrong={
         "ignored tokens count": changed(reference, 4, ignore_index=-1),
         "smoothing forgotten": changed(reference, 4, label_smoothing=0.0),

@@ -460,7 +460,7 @@ OP = Op(
     outputs=outputs,
     canonical=canonical,
     cases=cases(ACTIVATIONS, PRECISIONS),
-    swept=Sizes(swept, {**PRODUCT, "order": (1, 2)}, models={"N": "inner", "K": "hidden"}, ways=("order",), dtypes=("f32", "bf16"), beside="M"),
+    swept=Sizes(swept, {**PRODUCT, "order": (1, 2)}, models={"N": "inner", "K": "hidden"}, ways=("order",), dtypes=("f32", "bf16"), independent="M"),
     work=work,
     tolerance=Tolerance(multiple=4.0),
     judging=Judging(rows=rows, alone=alone),

@@ -284,7 +284,7 @@ def _plain(
     return codes.view(torch.uint8).view(a, r, c), scale.view(a, r // rows, c // columns), None
 
 
-def arrange(tensors: dict[str, Any], options: dict[str, Any], generator: Any) -> dict[str, Any]:
+def fixup(tensors: dict[str, Any], options: dict[str, Any], generator: Any) -> dict[str, Any]:
     """The tensor's scale from the tensor."""
     return {} if tensors.get("over") is None else {"over": of_tensor.reference(tensors["x"], of_tensor.NVFP4)}
 
@@ -326,7 +326,7 @@ OP = Op(
     ),
     work=work,
     tolerance={"codes": Tolerance(exact=True), "scale": Tolerance(exact=True), "zero": Tolerance(exact=True)},
-    values=Values(runtime_options=("seed",), arrange=arrange),
+    values=Values(runtime_options=("seed",), fixup=fixup),
     peers={"torch": lambda: _plain, "torch.compile": compiled(_plain), "torchao": torchao},
     wrong={
         "another seed": _changed("seed"),

@@ -157,7 +157,7 @@ OP = Op(
     ),
     work=work,
     tolerance={n: Tolerance(exact=True) for n in ("codes", "scale", "turned", "turned_scale")},
-    values=Values(arrange=rows.arranged, runtime_options=("seed",)),
+    values=Values(fixup=rows.arranged, runtime_options=("seed",)),
     peers={"torch": lambda: _eager, "torch.compile": compiled(_eager)},
     wrong={what: _changed(what) for what in (*rows.CHANGES, "codes of rows twice", "scales of columns a little larger")},
 )

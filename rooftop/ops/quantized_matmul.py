@@ -356,12 +356,12 @@ OP = Op(
     cases=_cases(),
     swept=Sizes(
         lambda dtype, M, N, K: _given(M, N, K, "int4", 128, dtype), {"M": (1, 1 << 14), "N": (16, 1 << 17), "K": (128, 1 << 16)},
-        models={"N": "inner", "K": "hidden"}, dtypes=("bf16", "f16"), beside="M",
+        models={"N": "inner", "K": "hidden"}, dtypes=("bf16", "f16"), independent="M",
     ),
     work=work,
     tolerance=Tolerance(multiple=2.0),
     grad=Grad(wrt=("x", "bias"), saves=("codes", "scale", "zero", "x_scale"), backward=backward),
-    values=Values(arrange=_fitting),
+    values=Values(fixup=_fitting),
     judging=Judging(same=same, rows=first_of("x", "x_scale", "out")),
     peers={"torch": _torch, "humming": humming, "gemlite": gemlite},
     wrong={

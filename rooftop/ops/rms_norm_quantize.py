@@ -188,7 +188,7 @@ OP = Op(
     work=work,
     tolerance=Tolerance(multiple=2.0),
     judging=Judging(rows=unless_drawn(first_of("x", "residual", "s", "codes", "scale")), compare=rows.laws(values, ("x", "residual"))),
-    values=Values(arrange=rows.arranged, runtime_options=("seed",)),
+    values=Values(fixup=rows.arranged, runtime_options=("seed",)),
     peers={"torch": lambda: _eager, "torch.compile": compiled(_eager)},
     wrong={what: _changed(what) for what in (*rows.CHANGES, "mean", "weight", "sum")},
 )

@@ -282,10 +282,10 @@ OP = Op(
     outputs=outputs,
     canonical=canonical,
     cases=_cases(),
-    swept=Sizes(_swept, {**PRODUCT, "K": (16, 1 << 16)}, models={"N": "inner", "K": "hidden"}, dtypes=("f8e4m3", "i8"), beside="M"),
+    swept=Sizes(_swept, {**PRODUCT, "K": (16, 1 << 16)}, models={"N": "inner", "K": "hidden"}, dtypes=("f8e4m3", "i8"), independent="M"),
     work=work,
     tolerance=Tolerance(multiple=4.0),
-    values=Values(arrange=_fitting),
+    values=Values(fixup=_fitting),
     calls=Calls(public=_public),
     peers={"torch": _torch, "torch bf16": _sixteen},
     wrong={

@@ -336,7 +336,7 @@ OP = Op(
     swept=Sizes(_swept, {**PRODUCT, "K": (64, 1 << 16)}, models={"M": "inner", "K": "hidden"}, dtypes=("f8e4m3", "i8")),
     work=work,
     tolerance=Tolerance(multiple=4.0),
-    values=Values(arrange=_arrange),
+    values=Values(fixup=_arrange),
     calls=Calls(public=_public),
     peers={"cublas": _peer(False), "cusparselt": _peer(True)},
     wrong={

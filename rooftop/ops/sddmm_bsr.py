@@ -182,7 +182,7 @@ OP = Op(
     work=work,
     tolerance=Tolerance(multiple=4.0),
     grad=Grad(wrt=("a", "b"), saves=("a", "b", "columns", "offsets"), backward=backward),
-    values=Values(arrange=_arrange),
+    values=Values(fixup=_arrange),
     calls=Calls(faults=faults, public=_public),
     peers={"cublas, all blocks": _dense},
     wrong={"row before in b": _next_row, "last column dropped": _tail,

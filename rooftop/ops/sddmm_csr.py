@@ -180,7 +180,7 @@ OP = Op(
     work=work,
     tolerance=Tolerance(multiple=4.0),
     grad=Grad(wrt=("a", "b"), saves=("a", "b", "columns", "offsets"), backward=backward),
-    values=Values(arrange=_arrange),
+    values=Values(fixup=_arrange),
     calls=Calls(faults=faults),
     peers={"cublas": _dense, "cusparse": _torch},
     wrong={"row before in b": _next_row, "row before in a": _row_before, "last column dropped": _tail, "one precision lower": _low,

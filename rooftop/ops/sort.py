@@ -174,7 +174,7 @@ OP = Op(
     swept=SWEPT,
     work=work,
     tolerance=Tolerance(exact=True),
-    values=Values(arrange=_ordering.arrange),
+    values=Values(fixup=_ordering.fixup),
     grad=Grad(wrt=("x",), saves=("indices",), backward=backward, tolerance=Tolerance()),
     peers={"torch": _torch},
     wrong=WRONG,

@@ -273,7 +273,7 @@ OP = Op(
     work=work,
     tolerance=Tolerance(multiple=4.0),
     grad=Grad(wrt=("values", "b", "bias"), saves=("values", "meta", "b", "bias"), backward=backward),
-    values=Values(arrange=_codes),
+    values=Values(fixup=_codes),
     peers={"cublas": _torch, "cusparselt": _cusparselt},
     wrong={
         "codes of other rows": _with(_halves),

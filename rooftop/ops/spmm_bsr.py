@@ -308,7 +308,7 @@ OP = Op(
     work=work,
     tolerance=Tolerance(multiple=4.0),
     grad=Grad(wrt=("values", "b", "bias"), saves=("values", "columns", "offsets", "b", "bias"), backward=backward),
-    values=Values(arrange=_arrange),
+    values=Values(fixup=_arrange),
     calls=Calls(cpu=cpu, faults=faults),
     peers={"torch BSR": _torch, "cublas": _dense},
     wrong={

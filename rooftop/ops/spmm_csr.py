@@ -365,7 +365,7 @@ OP = Op(
     work=work,
     tolerance=Tolerance(multiple=4.0),
     grad=Grad(wrt=("values", "b", "bias"), saves=("values", "columns", "offsets", "b", "bias"), backward=backward),
-    values=Values(arrange=_arrange),
+    values=Values(fixup=_arrange),
     peers={"cusparse": _torch, "cublas": _dense},
     wrong={
         "row before in b": _with(_next_row),

@@ -122,7 +122,7 @@ OP = Op(
     ),
     work=work,
     judging=Judging(rows=unless_drawn(first_of("a", "b", "codes", "scale")), compare=rows.laws(values, ("a", "b"))),
-    values=Values(arrange=rows.arranged, runtime_options=("seed",)),
+    values=Values(fixup=rows.arranged, runtime_options=("seed",)),
     peers={"torch": lambda: _eager, "torch.compile": compiled(_eager)},
     wrong={what: _changed(what) for what in (*rows.CHANGES, "sigmoid")},
 )

@@ -224,7 +224,7 @@ OP = Op(
     swept=SWEPT,
     work=work,
     tolerance=Tolerance(exact=True),
-    values=Values(arrange=_ordering.arrange),
+    values=Values(fixup=_ordering.fixup),
     grad=Grad(wrt=("x",), saves=("x", "indices"), backward=backward, tolerance=Tolerance()),
     peers={"torch.topk": _torch},  # of equal elements it takes any, so that it is not what the reference is held to
     wrong={

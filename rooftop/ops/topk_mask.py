@@ -161,7 +161,7 @@ OP = Op(
     swept=topk.SWEPT,
     work=work,
     tolerance=Tolerance(exact=True),
-    values=Values(arrange=_ordering.arrange),
+    values=Values(fixup=_ordering.fixup),
     peers={"torch": _torch},
     wrong={
         "of equals the last": _wrong("ties"), "all equals": _wrong("all ties"), "NaN at the other end": _wrong("nan"),

@@ -310,7 +310,7 @@ def picking(name: str) -> Op:
         pick, outputs=lambda x, index: {"y": Meta(index.shape, x.dtype)}, work=lambda p: Work(0, 0), name=name, calls=Calls(faults=outside),
         cases=[case("permutation", x=Input((40,)), index=Input((40,), "i32"), tags="edge")],
         values=Values(
-            arrange=lambda tensors, options, g: {"index": torch.randperm(40, generator=g, device=tensors["x"].device).to(torch.int32)}
+            fixup=lambda tensors, options, g: {"index": torch.randperm(40, generator=g, device=tensors["x"].device).to(torch.int32)}
         ),
     )
 

@@ -72,6 +72,8 @@ def test_a_named_kernel_is_the_only_candidate(tmp_path: Path, monkeypatch: pytes
     [
         ('return Chosen("mmt__grd__cuda_sm80", {})', r"gemm/choose\.py: mmt chooses 'mmt__grd__cuda_sm80'; its kernels are mmt__"),
         ('return Chosen("mmt__torch", {}) if named else "no"', r"gemm/choose\.py: mmt chooses 'mmt__torch'; the call names mmt__grid__cuda_sm80"),
+        ('from rooftop.core.registry import in_order\n    return in_order(p, named, (("add__tritn", "whole tiles"),))',
+         r"gemm/choose\.py: mmt: no implementation 'add__tritn'; did you mean"),
         ('return ("mmt__torch", {})', r"gemm/choose\.py: mmt returns \('mmt__torch', \{\}\); it must return Chosen"),
     ],
 )

@@ -636,7 +636,7 @@ class Rows:
 
 def rows_of(op: Contract, case: Case, device: str, high: int = HIGH) -> Rows | None:
     """The rows by which a case can be looked at, of an extent of its largest tensor: those of which there are most. None where none stand alone."""
-    if op.mutates or op.list_names or op.arrange:
+    if op.mutates or op.list_names or op.fixup:
         return None
     metas = [m for _, m in op.problem(case).tensors if m is not None]
     shape = max(metas, key=lambda m: m.numel).shape

@@ -437,7 +437,7 @@ def test_a_write_that_would_lose_a_gradient_is_refused_when_compiled_too() -> No
 def test_a_case_may_have_more_tokens_than_a_sequence_has_room_for() -> None:
     op = registry.op("append_kv")
     tensors = dict.fromkeys(op.tensor_names) | {"k_cache": torch.zeros(1, 1030, 1, 2), "k": torch.zeros(1, 1200, 1, 2), "lengths": torch.zeros(1)}
-    assert op.arrange is not None and op.arrange(tensors, {}, torch.Generator().manual_seed(1))["lengths"].tolist() == [0]
+    assert op.fixup is not None and op.fixup(tensors, {}, torch.Generator().manual_seed(1))["lengths"].tolist() == [0]
 
 
 # -- errors ----------------------------------------------------------------------------------------------------------

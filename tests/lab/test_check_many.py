@@ -160,7 +160,7 @@ def test_torch_warns_of_no_case_that_is_asked_for_on_purpose(recwarn: pytest.War
 
 def test_another_process_finds_every_kernel_by_its_word() -> None:
     """A file holds kernels of several ops: a path would name the first of them."""
-    from rooftop.lab.ahead import word_of
+    from rooftop.lab.aot import word_of
 
     ops = [o for op in map(registry.op, registry.op_names()) for o in (op, op.bwd) if o is not None]
     for subject in [s for op in ops for s in candidates.implementations(op)]:

@@ -15,7 +15,7 @@ from rich.console import Console
 
 from rooftop.core import registry
 from rooftop.core.spec import TARGETS
-from rooftop.lab import ahead, candidates, climb
+from rooftop.lab import aot, candidates, climb
 from rooftop.lab.check import check_cache, checker
 from rooftop.lab.check.proofs import Proofs
 from rooftop.lab.records.record import Record
@@ -67,7 +67,7 @@ def test_on_a_gpu_the_rungs_come_first_and_checks_end_in_time(monkeypatch: pytes
     monkeypatch.setattr(checker, "backend_of", lambda s: ("gpu", None))
     monkeypatch.setattr(check_cache, "find", lambda *_: None)
     monkeypatch.setattr(check_cache, "keep", lambda *_: None)
-    monkeypatch.setattr(ahead, "compile_first", lambda todo, device: 0)
+    monkeypatch.setattr(aot, "compile_first", lambda todo, device: 0)
     monkeypatch.setattr(Proofs, "hold", lambda self, s, c, card, device: s.name == shipped[0].name and "bench" in c.tags)
     quiet = Console(file=io.StringIO())
     results, unchanged = climb._checked(quiet, rungs, shipped, device, time.monotonic())

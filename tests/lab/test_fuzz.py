@@ -389,7 +389,7 @@ def test_a_call_whose_tensors_cannot_be_made_is_shown_all_the_same(monkeypatch: 
 
 
 def test_a_cache_of_no_pages_is_drawn() -> None:
-    arranged = registry.op("attention").arrange
+    arranged = registry.op("attention").fixup
     assert arranged is not None
     given = {"k": torch.zeros(0, 16, 2, 8), "q": torch.zeros(2, 1, 2, 8), "page_table": torch.zeros(2, 3, dtype=torch.int32)}
     assert not bool(arranged(given, {}, torch.Generator())["page_table"].any())

@@ -42,7 +42,7 @@ def test_what_is_timed_beside_the_kernels_takes_the_arguments_of_the_reference()
     for name in registry.op_names():
         op = registry.op(name)
         small = [c for c in op.cases if op.work(op.problem(c)).bytes < 1 << 22]
-        for part in op.beside.values():
+        for part in op.lower_bounds.values():
             for case in small:
                 tensors, options = make(op, case, "cpu", 0)
                 try:

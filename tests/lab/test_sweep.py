@@ -407,6 +407,7 @@ class Fake:
 
     wrong: tuple[str, ...] = ()
     ended = False
+    ceilings = None
     budgets: dict[str, float] = {}
 
     def __init__(self, op: Any, of: Any, points: Any, device: Any, **named: Any) -> None:

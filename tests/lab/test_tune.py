@@ -17,7 +17,7 @@ import torch
 from rooftop.core import registry
 from rooftop.core.compile import Job
 from rooftop.core.spec import TARGETS, Input, case
-from rooftop.lab import ahead, candidates
+from rooftop.lab import aot, candidates
 from rooftop.lab.candidates import Subject
 from rooftop.lab.records import store
 from rooftop.lab.timing.timer import Call, Candidate, Clock, Program, Timer, sets_needed
@@ -227,7 +227,7 @@ def test_triton_configs_are_compiled_in_other_processes(monkeypatch: pytest.Monk
     finally:
         compiler.close()
     assert len(list(tmp_path.rglob("*.cubin"))) == len(job.configs(H100))
-    assert ahead.compile_triton("add__triton", job.case, H100, {"nonsense": 1}) is False
+    assert aot.compile_triton("add__triton", job.case, H100, {"nonsense": 1}) is False
 
 
 @pytest.mark.sampled("slow")
@@ -239,10 +239,10 @@ def test_what_is_about_to_run_is_compiled_first_and_once(monkeypatch: pytest.Mon
     assert subject.implementation is not None
     job = todo[0][1]
     todo += [(tuner.pinned(subject, c), job) for c in subject.implementation.configs(subject.kernel_problem(job, H100)[1])[:3]]
-    found = ahead.compile_first(todo, H100)
-    assert found == len(list((tmp_path / "triton").rglob("*.cubin"))) > ahead.FEW
-    monkeypatch.setattr(ahead, "ProcessPoolExecutor", None)
-    assert ahead.compile_first(todo, H100) == found
+    found = aot.compile_first(todo, H100)
+    assert found == len(list((tmp_path / "triton").rglob("*.cubin"))) > aot.FEW
+    monkeypatch.setattr(aot, "ProcessPoolExecutor", None)
+    assert aot.compile_first(todo, H100) == found
 
 
 # -- a job from its configs to its table ---------------------------------------------------------------------------

@@ -62,13 +62,13 @@ class CudaImplementation(Implementation):
         return self._head
 
     @property
-    def beside(self) -> Path | None:
+    def host_file(self) -> Path | None:
         """The Python file that belongs to it."""
         return self.path.with_suffix(".py") if self._head.python else None
 
     @cached_property
     def _module(self) -> ModuleType | None:
-        path = self.beside
+        path = self.host_file
         if path is None:
             return None
         listed = ", ".join(self._head.python)
@@ -123,8 +123,8 @@ class CudaImplementation(Implementation):
     def _words(self) -> frozenset[str]:
         """The texts of one word in the Python file beside it: among them the names of the options and tensors that it reads."""
         return (
-            frozenset(re.findall(r"[\"'](\w+)[\"']", self.beside.read_text(encoding="utf-8"))) if self.beside
-            and self.beside.is_file() else frozenset()
+            frozenset(re.findall(r"[\"'](\w+)[\"']", self.host_file.read_text(encoding="utf-8"))) if self.host_file
+            and self.host_file.is_file() else frozenset()
         )
 
     def _unfit(self, problem: Problem, config: Mapping[str, Any]) -> str | None:

@@ -11,7 +11,7 @@ from math import prod
 from typing import Any
 
 from rooftop.core import parameters, tensor_maps
-from rooftop.core.backends.ahead import AheadImplementation, constant
+from rooftop.core.backends.aot import AotImplementation, constant
 from rooftop.core.cubins import Cubin
 from rooftop.core.head_parts import HeadError
 from rooftop.core.head_text import shown
@@ -21,7 +21,7 @@ TYPES = {"Int32": "i32", "Int64": "i64", "Float32": "f32"}  # of cutlass
 OLDEST = (4, 3, 5)  # nvidia-cutlass-dsl, as in pyproject.toml
 
 
-class CuteImplementation(AheadImplementation):
+class CuteImplementation(AotImplementation):
     """A module like Triton's. `cute` and `cutlass` come from `rooftop.kernels._device.cute`. The file's annotations must be evaluated (no
     `from __future__ import annotations`), because the language reads them.
 

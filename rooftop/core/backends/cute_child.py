@@ -1,6 +1,6 @@
 """The process that imports nvidia-cutlass-dsl: reads jobs as JSON lines, compiles one kernel each, and answers each with one line.
 
-Started by rooftop/core/backends/ahead.py, which sets the environment; the only module of the package that imports cutlass. The language
+Started by rooftop/core/backends/aot.py, which sets the environment; the only module of the package that imports cutlass. The language
 compiles a kernel and then loads it, which fails without a driver; by then the cubin is in the working folder."""
 
 from __future__ import annotations

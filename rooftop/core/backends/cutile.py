@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from rooftop.core.backends.ahead import AheadImplementation, constant
+from rooftop.core.backends.aot import AotImplementation, constant
 from rooftop.core.cubins import Cubin
 from rooftop.core.spec import Launch, Meta, Problem, View
 
@@ -17,7 +17,7 @@ OLDEST = (13, 3)  # tileiras of CUDA 13.2 refuses Hopper
 LANGUAGE = (1, 7)  # cuda-tile, as in pyproject.toml
 
 
-class CutileImplementation(AheadImplementation):
+class CutileImplementation(AotImplementation):
     """A module like Triton's. Its kernels are undecorated functions that use `ct` from `rooftop.kernels._device.cutile`. Their parameters
     are arrays, numbers (32-bit) or, annotated `ct.Constant[...]`, constants. An array is given by name, or as a `View` of one with another
     shape and strides. `Launch.options`: those of `ct.kernel`.

@@ -1,6 +1,6 @@
 """The process that imports cuda-tile: reads jobs as JSON lines, compiles one kernel each with tileiras, and answers each with one line.
 
-Started by rooftop/core/backends/ahead.py; the only module of the package that imports cuda.tile."""
+Started by rooftop/core/backends/aot.py; the only module of the package that imports cuda.tile."""
 
 from __future__ import annotations
 

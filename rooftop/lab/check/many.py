@@ -16,7 +16,7 @@ from rooftop.core import registry
 from rooftop.core.implementation import device_of
 from rooftop.core.spec import Case, Device
 from rooftop.lab import candidates
-from rooftop.lab.ahead import word_of
+from rooftop.lab.aot import word_of
 from rooftop.lab.candidates import Subject
 from rooftop.lab.check import checker, compiled
 from rooftop.lab.check.checker import Result

@@ -163,9 +163,9 @@ class Draft:
         exec("\n".join(self.source(device)), found)  # the very lines that are shown for a finding
         op, options = self.contract, dict(self.options)
         tensors = {**{n: None for n in op.tensor_names if n not in op.list_names}, **{n: found[n] for n in self.tensors}}
-        if op.arrange is not None:
+        if op.fixup is not None:
             g = found["g"] if device == "cpu" else torch.Generator(device).manual_seed(self.seed)
-            for name, fitting in op.arrange(tensors, options, g).items():
+            for name, fitting in op.fixup(tensors, options, g).items():
                 if tensors[name] is not None and math.prod(tensors[name].shape):
                     # no two elements in one place: they are written one by one
                     apart = replace(self.layouts.get(name, Layout()), still=(), window=0)
@@ -404,8 +404,8 @@ def script(draft: Draft, device: str) -> str:
     said = [text(a) for a in args] + [f"{k}={text(v)}" for k, v in kwargs.items() if text(v) != usual.get(k)]
     function = f"rooftop.{op.name}" if draft.mode != "compile" else f"torch.compile(rooftop.{op.name}, backend='aot_eager')"
     lines = ["import torch, rooftop", *draft.source(device)]
-    if op.arrange is not None:
-        lines.append("# the contract's arrange() then makes these fit each other")
+    if op.fixup is not None:
+        lines.append("# the contract's fixup() then makes these fit each other")
     if draft.mode == "grad":
         lines += [f"{n}.requires_grad_()" for n in draft.wants]
     call = f"{function}({', '.join(said)})"

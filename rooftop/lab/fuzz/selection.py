@@ -89,7 +89,7 @@ def compile_ahead(rows: int) -> int:
 
     from rooftop.core.implementation import device_of
     from rooftop.core.spec import Case, Input, case
-    from rooftop.lab import ahead, candidates
+    from rooftop.lab import aot, candidates
 
     cases: dict[str, list[Case]] = {"topk": [], "kthvalue": [], "topk_mask": [], "sort": [], "argsort": [], "sample": []}
     for n, ks in SHAPES:
@@ -107,7 +107,7 @@ def compile_ahead(rows: int) -> int:
     held: dict[str, Any] = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "seed": 0}
     cases["sample"] += [case("", logits=Input((BATCH // n, n), "f32"), **held) for n in (1000, LONG)]
     todo = [(s, c) for op, listed in cases.items() for s in candidates.find([op]) for c in listed]
-    return ahead.compile_first(todo, device_of(torch.cuda.current_device()))
+    return aot.compile_first(todo, device_of(torch.cuda.current_device()))
 
 
 def wrong_rows(rows: int, device: str, seed: int, seconds: float = math.inf) -> Iterator[tuple[int, int, str]]:

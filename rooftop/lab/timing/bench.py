@@ -11,7 +11,7 @@ from pathlib import Path
 
 from rooftop.core import settings
 from rooftop.core.spec import Device
-from rooftop.lab import ahead, candidates
+from rooftop.lab import aot, candidates
 from rooftop.lab.candidates import Subject
 from rooftop.lab.check import checker
 from rooftop.lab.exit_codes import NoGpuError
@@ -43,7 +43,7 @@ def fields(
 
 def compile_first(todo: Iterable[BenchGroup], device: Device) -> int:
     """Compile every kernel of the fields on all cores. Returns how many programs."""
-    return ahead.compile_first(((s, f.case) for f in todo for s in f.entries), device)
+    return aot.compile_first(((s, f.case) for f in todo for s in f.entries), device)
 
 
 def run(

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     import torch
 
 STREAM = "ceiling:"  # followed by copy or read: what is timed beside the kernels to hold them against
-PART = "part:"  # followed by a name of the contract's `beside`
+PART = "part:"  # followed by a name of the contract's `lower_bounds`
 SLOW = 25.0  # times the fastest: what is slower than that runs in a field of its own, with the fastest beside it
 LONGEST_S = 1.2  # one call that takes longer is not timed at that case
 MEMORY = 0.75  # of the free device memory that input sets may take
@@ -144,7 +144,7 @@ class Bench:
     def parts(self, sets: Sequence[dict[str, Any]], options: dict[str, Any]) -> list[Candidate]:
         """What the contract has timed beside its kernels, where it fits the case."""
         made = []
-        for name, factory in self.f.op.beside.items():
+        for name, factory in self.f.op.lower_bounds.items():
             c = Candidate(PART + name, [partial(without_grad, factory(), self.f.op.arguments(t, options)) for t in sets])
             try:
                 made += [c] if self._once({c.name: c}) else []

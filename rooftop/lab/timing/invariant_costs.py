@@ -18,7 +18,7 @@ from rooftop.core.contract import MODE, Contract
 from rooftop.core.dispatch import plan_for
 from rooftop.core.plans import Plan
 from rooftop.core.spec import Case, Input
-from rooftop.lab.ahead import compile_calls
+from rooftop.lab.aot import compile_calls
 from rooftop.lab.inputs import make
 from rooftop.lab.records import store
 from rooftop.lab.records.record import Record, Table, of_kind

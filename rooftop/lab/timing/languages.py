@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from rooftop.core import cubins, registry, settings
-from rooftop.core.backends.ahead import AheadImplementation
+from rooftop.core.backends.aot import AotImplementation
 from rooftop.core.child import cpu_seconds
 from rooftop.core.cubins import AbsentCompiler
 from rooftop.core.names import RegistryError
@@ -101,7 +101,7 @@ def compile_facts(subject: Subject, case: str) -> dict[str, Any]:
     config, _ = implementation.resolve(problem)
     launches, scratch = implementation.launches(problem, config), implementation.scratch(problem, config)
     tensors = {**dict(problem.tensors), **scratch}
-    if isinstance(implementation, AheadImplementation):
+    if isinstance(implementation, AotImplementation):
         made = [implementation.cubin(launch, tensors, problem) for launch in launches]
         seconds, compiler = sum(m.seconds for m in made), made[0].compiler
     else:

@@ -216,13 +216,14 @@ class Sweep:
     """The points of an op on this machine's GPU.
 
     named      implementations to be timed beside what a call takes
-    compiled   at how many points the peers that compile for every size are timed"""
+    compiled   at how many points the peers that compile for every size are timed
+    ceilings   of the card; None: from the records, which takes a second"""
 
     batch = 24  # points whose kernels are compiled together, before they are timed: a small budget does not reach all
 
     def __init__(
         self, op: Contract, of: Sizes, points: Sequence[Point], device: Device, *, timer: Timer | None = None,
-        named: Sequence[Subject] = (), compiled: int = 4
+        named: Sequence[Subject] = (), compiled: int = 4, ceilings: roofline.Ceilings | None = None
     ) -> None:
         self.op, self.of, self.points, self.device, self.named = op, of, points, device, named
         self.wrong: list[str] = []
@@ -233,7 +234,7 @@ class Sweep:
         if timer is None:
             timer, self.streams, self.kept = _on_this_gpu()
         self.timer = timer
-        self.ceilings = roofline.Ceilings.from_records(store.read(settings.load().results), device.name, lookup(device.name))
+        self.ceilings = ceilings or ceilings_of(device)
         peers = [s for n in op.peers if (s := Subject(f"peer:{n}", op, peer=n)).absent() is None]
         self.peers = [s for s in peers if s.peer not in SAMPLED]
         self.sampled = [s for s in peers if s.peer in SAMPLED]
@@ -380,6 +381,11 @@ class Sweep:
         }
         made = {n: identity.facts(*mine, self.device) for n in dict.fromkeys((*names, *record["named"])) if (mine := made_by(store.Record(record), n))}
         return {**record, **{f"{key}s": {n: f[key] for n, f in made.items() if key in f} for key in ("digest", "source", "machine")}}
+
+
+def ceilings_of(device: Device) -> roofline.Ceilings:
+    """Of a card, from the records."""
+    return roofline.Ceilings.from_records(store.read(settings.load().results), device.name, lookup(device.name))
 
 
 def context_lost() -> bool:

@@ -12,7 +12,7 @@ from rooftop.core.call import Call, select
 from rooftop.core.contract import Contract
 from rooftop.core.cubins import AbsentCompiler
 from rooftop.core.spec import Case, Device, Input, Launch
-from rooftop.lab import ahead
+from rooftop.lab import aot
 
 EACH = {e << k for k in range(14) for e in (3, 5, 7, 9, 11, 13, 15)}
 ODD = {(e << k) + d for d in (1, 2) for k in range(4, 12) for e in (3, 5, 7, 9, 11, 13, 15)}  # rows of a square matrix then start anywhere
@@ -129,7 +129,7 @@ def warm(
         found = (call for case in by_rows for call in calls(op, case, columns, device, kernel=kernel))
     else:
         pairs = [(call, case) for case in usual(op, dtype) for call in calls_of(op, case, device, kernel)]
-        ahead.compile_calls((p for p in pairs if isinstance(p[0].implementation, TritonImplementation)), device)  # others compile fast
+        aot.compile_calls((p for p in pairs if isinstance(p[0].implementation, TritonImplementation)), device)  # others compile fast
         found = (call for call, _ in pairs)
     for call in found:
         names = variants(call)

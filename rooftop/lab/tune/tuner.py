@@ -23,7 +23,7 @@ from rooftop.core.compile import compile_many
 from rooftop.core.digests import digest
 from rooftop.core.implementation import Implementation
 from rooftop.core.spec import DTYPES, Case, Device
-from rooftop.lab.ahead import compile_triton, word_of
+from rooftop.lab.aot import compile_triton, word_of
 from rooftop.lab.candidates import Subject
 from rooftop.lab.check import checker, judgement
 from rooftop.lab.exit_codes import NoGpuError

@@ -14,8 +14,8 @@ from _backend_house import AHEAD, HOUSE, kernel, subject
 from _support import command, flat
 
 from rooftop.core import cubins, launch, parameters, registry, settings
-from rooftop.core.backends import ahead as backends
-from rooftop.core.backends.ahead import AheadImplementation
+from rooftop.core.backends import aot as backends
+from rooftop.core.backends.aot import AotImplementation
 from rooftop.core.backends.cutile import array, steps
 from rooftop.core.backends.python_files import texts_of_function
 from rooftop.core.backends.table import BACKENDS
@@ -31,7 +31,7 @@ from rooftop.lab.inspect import inspector
 
 NEW, OLD = "cuda-tile 1.7.0, nvidia-cuda-tileiras 13.4.92", "cuda-tile 1.7.0, nvidia-cuda-tileiras 13.2.86"
 CUBIN = Cubin(b"\x7fELF and\nmore", "mmt", NEW, 1.5, {"threads": 128})
-LANGUAGES = [name for name, b in BACKENDS.items() if issubclass(b.implementation, AheadImplementation)]
+LANGUAGES = [name for name, b in BACKENDS.items() if issubclass(b.implementation, AotImplementation)]
 
 
 @pytest.fixture(autouse=True)
@@ -55,9 +55,9 @@ def compiler(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     return pretend
 
 
-def mmt(name: str = "cutile_sm90", case: str = "tiles bf16") -> tuple[AheadImplementation, Problem, Launch]:
+def mmt(name: str = "cutile_sm90", case: str = "tiles bf16") -> tuple[AotImplementation, Problem, Launch]:
     found = subject(name)
-    assert isinstance(found.implementation, AheadImplementation)
+    assert isinstance(found.implementation, AotImplementation)
     _, problem = found.kernel_problem(found.op.case(case), TARGETS["h200"])
     (one,) = found.implementation.launches(problem, found.implementation.choose(problem))
     return found.implementation, problem, one
@@ -112,7 +112,7 @@ def test_a_file_that_was_edited_is_compiled_as_it_is_now(compiler: Callable[...,
     for now in (text, text.replace("ct.mma(left, right, sums)", "ct.mma(left, right, sums) * 2"), text):
         path.write_text(now, encoding="utf-8")
         made = BACKENDS["cutile"].implementation(path, "mmt", arch=90)
-        assert isinstance(made, AheadImplementation)
+        assert isinstance(made, AotImplementation)
         _, problem, _ = mmt()
         (one,) = made.launches(problem, made.choose(problem))
         assert made.cubin(one, dict(problem.tensors), problem).code.decode() == now

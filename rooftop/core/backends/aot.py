@@ -64,7 +64,7 @@ class Answer:
     facts: dict[str, Any] = field(default_factory=dict)
 
 
-class AheadImplementation(ModuleImplementation):
+class AotImplementation(ModuleImplementation):
     """A module whose `launches` name Python functions that another process compiles. It can be imported without the language: the functions
     are plain ones, and the process that compiles them looks up what they call.
 
