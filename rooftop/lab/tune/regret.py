@@ -28,7 +28,7 @@ class Regret(sweep.Sweep):
 
     def __init__(self, *given: Any, **options: Any) -> None:
         super().__init__(*given, **options, compiled=0)
-        # a peer that searches loads a hundred kernels at its first shapes, which takes longer than the rivals
+        # a regret is against rivals; peers, of which one searches among its algorithms, are a sweep's
         self.peers = [s for s in self.peers if s.peer == "torch"]
         self.rivals: dict[int, list[Subject]] = {}
         self.every: dict[int, dict[str, Any]] = {}
