@@ -67,6 +67,18 @@ def test_a_record_proves_a_case_of_its_kernel_card_and_digest_alone() -> None:
     assert len(many.lacking(todo("softmax__triton"), [], "card", DEVICE)) == len(cases) < len(todo("softmax__triton"))  # empty tensors launch nothing
 
 
+def test_what_only_machine_code_can_prove_is_compiled_on_all_cores_first(monkeypatch: Any) -> None:
+    cases, first = launched("softmax__triton")[:4], []  # type: tuple[Any, list[Any]]
+    (s, moved), (_, present), (_, changed), (_, older) = cases
+    monkeypatch.setattr(many.aot, "compile_first", lambda todo, device: first.extend(todo))
+    monkeypatch.setattr("rooftop.lab.records.identity.machine", lambda subject, cases, *_: "code of " + cases[0].id)
+    records = [
+        record(s, moved, source="another text", machine="code of " + moved.id), record(s, present, machine="?"),
+        record(s, changed, source="another text", digest="another launch", machine="code of " + changed.id), record(s, older, source="another text"),
+    ]
+    assert many.lacking(cases, records, "card", DEVICE) == cases[2:] and first == cases[:1]
+
+
 @pytest.mark.sampled("slow")
 def test_a_kernel_that_kills_its_process_is_an_error_of_its_own(tmp_path: Path, monkeypatch: Any) -> None:
     path = tmp_path / "add__deadly__triton.py"

@@ -379,6 +379,13 @@ def test_all_renamed_kernels_and_rungs_lead_to_one_of_the_tree() -> None:
     assert {old: new for old, new in names.RENAMED.items() if new not in known or old in known} == {}
 
 
+def test_records_of_an_op_in_place_are_of_its_twins_kernels() -> None:
+    from rooftop.core import registry
+
+    twins = [(op, i) for n in registry.op_names() if (op := registry.op(n)).twin_of for i in registry.implementations(op.twin_of.name)]
+    assert twins and all((s := Joined([]).subject(op.name, i.name)) and s.op is op and s.implementation is i for op, i in twins)
+
+
 def test_what_is_known_is_found_by_what_was_asked() -> None:
     texts = Known()
     texts["machine", "add", ("odd f32",)] = "0123", ""

@@ -15,8 +15,7 @@ from queue import SimpleQueue
 from rooftop.core import registry
 from rooftop.core.implementation import device_of
 from rooftop.core.spec import Case, Device
-from rooftop.lab import candidates
-from rooftop.lab.aot import word_of
+from rooftop.lab import aot, candidates
 from rooftop.lab.candidates import Subject
 from rooftop.lab.check import checker, compiled
 from rooftop.lab.check.checker import Result
@@ -40,7 +39,9 @@ def lacking(todo: Todo, records: Iterable[Record], card: str, device: Device) ->
     def runs(subject: Subject, case: Case) -> bool:
         return subject.supports(case, device) is None and not subject.op.idle(subject.op.problem(case, device))
 
-    return [(s, c) for s, c in todo if runs(s, c) and not proofs.hold(s, c, card, device)]
+    left = [(s, c) for s, c in todo if runs(s, c)]
+    aot.compile_first([(s, c) for s, c in left if proofs.by_machine_code(s, c, card, device)], device)  # on all cores, before each is compared
+    return [(s, c) for s, c in left if not proofs.hold(s, c, card, device)]
 
 
 def sampled(todo: Todo, backend: str, seed: int, most: int = SAMPLE) -> list[tuple[Subject, Case]]:
@@ -139,7 +140,7 @@ class _Process:
             self.pool = ProcessPoolExecutor(1, mp_context=context, initializer=_take_gpu, initargs=(self.number,))
         subject, cases = chunk
         try:
-            results, lost = self.pool.submit(_check, word_of(subject), subject.op.name, cases, backend, seed).result()
+            results, lost = self.pool.submit(_check, aot.word_of(subject), subject.op.name, cases, backend, seed).result()
         except BrokenProcessPool:
             results, lost = [], True
         if lost:

@@ -47,6 +47,12 @@ class Proofs:
                 return True
         return False
 
+    def by_machine_code(self, subject: Subject, case: Case, card: str, device: Device) -> bool:
+        """Whether only machine code can tell if a record of `card` proves this case: none is of the present text, one is of the same launch."""
+        found = [of for of, machine, on in self._passed.get((subject.op.name, subject.name, case.id), ()) if machine and on.name == card]
+        now = self._now(subject, case, device) if found else None
+        return now is not None and now not in found and any(of.facts["digest"] == now.digest for of in found)
+
     def _now(self, subject: Subject, case: Case, device: Device) -> Identity | None:
         """What the subject is in the tree at a case on a card; None where it does not take it."""
         key = (subject.op.name, subject.name, (case.id,), device)

@@ -188,7 +188,7 @@ class Joined:
         if name.startswith("peer:"):
             return Subject(name, op, peer=name[5:]) if name[5:] in {**op.peers, **op.ranks_peers} else None
         if not rung:
-            return next((Subject(name, op, i) for i in registry.implementations(op_name, self.house) if i.name == name), None)
+            return next((Subject(name, op, i) for i in registry.implementations((op.twin_of or op).name, self.house) if i.name == name), None)
         whole = registry.ladder(ladder, self.house) if ladder in registry.ladder_names(self.house) else None
         if whole is None or whole.op != op_name:
             return None
