@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -37,12 +38,20 @@ def of_vectors(matmul: Callable[..., Any], a: Tensor, b: Tensor, shaped: dict[st
 ONEDNN = {"none": ("none", None), "relu": ("relu", None), "gelu": ("gelu", "none"), "gelu_tanh": ("gelu", "tanh"), "silu": ("swish", None)}
 
 
+@cache
+def _onednn_takes_bfloat16() -> bool:
+    """Not on every CPU: without AVX-512 or AMX oneDNN raises."""
+    import torch
+
+    return bool(torch._C._has_mkldnn and torch.ops.mkldnn._is_mkldnn_bf16_supported())
+
+
 def fused(a: Tensor, b: Tensor, bias: Tensor | None, activation: str) -> Any:
     """act(a b + bias) of bfloat16 in one call of oneDNN, rounded once; it has no gradient. What is so large or so small that oneDNN errs
     (rooftop/ops/gelu.py), or not finite, is left to the reference."""
     import torch
 
-    made = getattr(torch.ops.mkldnn, "_linear_pointwise", None) if torch._C._has_mkldnn and a.dim() == b.dim() == 2 else None
+    made = getattr(torch.ops.mkldnn, "_linear_pointwise", None) if a.dim() == b.dim() == 2 and _onednn_takes_bfloat16() else None
     followed = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in (a, b, bias))
     if made is None or followed or not a.numel() or not b.numel() or (bias is not None and bias.dtype != a.dtype):
         return NotImplemented
