@@ -208,8 +208,6 @@ TABLE = (
            arch=HOPPER, alone=True),
     Regime(SPLIT, (LAYER,), 1 << 19, CLUSTER, "streaming blocks read weight and bias for each row: 0.41 to 0.54", arch=HOPPER, starts="odd",
            alone=True),
-    Regime(SPLIT, (LAYER,), 1400000, CLUSTER, "weight and bias, read for each row, from 1.4 MB on", arch=HOPPER, starts="whole",
-           alone=True),
     Regime(SPLIT, (LAYER,), CLUSTER, ANY, "too long for a cluster", arch=HOPPER, alone=True),
     Regime(SPLIT, (RMS,), CLUSTER, ANY, "too long for a cluster and for a group of blocks", _no_groups, arch=HOPPER, alone=True),
     Regime(SPLIT, FORWARD, REGISTERS, ANY, "too long for a group of blocks", _no_groups, arch=BEFORE_HOPPER, alone=True),
