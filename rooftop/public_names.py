@@ -129,9 +129,9 @@ def linear(
     Returns [..., N].
 
     Raises TypeError for other dtypes, ValueError for shapes, devices or options that do not fit."""
-    from rooftop.ops import matmul
+    from rooftop.ops import _linear_layer
 
-    return matmul.linear(x, weight, bias, activation, residual, out_dtype, precision, implementation)
+    return _linear_layer.linear(x, weight, bias, activation, residual, out_dtype, precision, implementation)
 
 
 def linear_logp(

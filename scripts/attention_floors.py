@@ -129,11 +129,55 @@ def beside(part: str, op: Any, of: Case, sets: list[dict[str, Any]]) -> dict[str
         found["torch SDPA"] = [sdpa(t) for t in sets]
     if part == "eight":
         def wide(t: Mapping[str, Any]) -> Any:
-            q, k, v = (t[n].to(torch.bfloat16).transpose(1, 2) for n in "qkv")
+            q, k, v = ((t[n].float() * t[f"{n}_scale"][:, None]).to(torch.bfloat16).transpose(1, 2) for n in "qkv")
             causal = options["right"] == 0
             return lambda: torch.ops.aten._scaled_dot_product_cudnn_attention(q, k, v, None, True, 0.0, causal, False, scale=options["scale"])
         found["torch cuDNN, bfloat16"] = [wide(t) for t in sets]
+        try:
+            found["cuDNN frontend, 8 bits"] = [cudnn_of_8_bits(t, options["right"] == 0, options["scale"]) for t in sets]
+        except Exception as error:  # the wheel is absent, or its cuDNN has no such kernel
+            print(f"cuDNN frontend, 8 bits: {type(error).__name__}: {error}"[:300], flush=True)
     return found
+
+
+def cudnn_of_8_bits(t: Mapping[str, Any], causal: bool, scale: float) -> Callable[[], Any]:
+    """cuDNN's attention in e4m3 by its frontend's graph; its weights have the largest of a row at 256. The result is bfloat16."""
+    import cudnn
+    import torch
+
+    kinds = cudnn.data_type
+    graph = cudnn.pygraph(io_data_type=kinds.FP8_E4M3, intermediate_data_type=kinds.FLOAT, compute_data_type=kinds.FLOAT)
+    q, k, v = (t[n].transpose(1, 2) for n in "qkv")
+    out = torch.empty_like(t["q"], dtype=torch.bfloat16).transpose(1, 2)
+    given = {n: graph.tensor(dim=list(x.shape), stride=list(x.stride()), data_type=kinds.FP8_E4M3) for n, x in (("q", q), ("k", k), ("v", v))}
+    factors = {f"descale_{n}": t[f"{n}_scale"] for n in "qkv"} | {"descale_s": 1 / 256, "scale_s": 256.0, "scale_o": 1.0}
+    held = {n: x.view(1, 1, 1, 1) if torch.is_tensor(x) else torch.full((1, 1, 1, 1), x, device="cuda") for n, x in factors.items()}
+    given |= {n: graph.tensor(dim=[1, 1, 1, 1], stride=[1, 1, 1, 1], data_type=kinds.FLOAT) for n in held}
+    o, *_ = graph.sdpa_fp8(**given, is_inference=True, attn_scale=scale, use_causal_mask=causal)
+    o.set_output(True).set_dim(list(out.shape)).set_stride(list(out.stride())).set_data_type(kinds.BFLOAT16)
+    graph.build([cudnn.heur_mode.A])
+    pack = {given[n]: x for n, x in {"q": q.view(torch.uint8), "k": k.view(torch.uint8), "v": v.view(torch.uint8), **held}.items()} | {o: out}
+    room = torch.empty(max(1, graph.get_workspace_size()), device="cuda", dtype=torch.uint8)
+    handle = cudnn.create_handle()
+
+    def run() -> Any:
+        cudnn.set_stream(handle=handle, stream=torch.cuda.current_stream().cuda_stream)
+        graph.execute(pack, room, handle=handle)
+        return (out.transpose(1, 2),)
+    return run
+
+
+def errors_of_8_bits(t: Mapping[str, Any], options: Mapping[str, Any], results: Mapping[str, Any]) -> dict[str, float]:
+    """Root mean square errors of results over that of attention of the same codes in float64: 256 queries of the first head."""
+    import torch
+
+    q, k, v = (t[n][0, :, 0].double() * t[f"{n}_scale"][0].double() for n in "qkv")
+    at = torch.arange(0, q.shape[0], max(1, q.shape[0] // 256), device=q.device)
+    z = q[at] @ k.T * options["scale"]
+    if options["right"] == 0:
+        z.masked_fill_(torch.arange(k.shape[0], device=q.device) > at[:, None], -math.inf)
+    want = z.softmax(1) @ v
+    return {n: float(((x[0, at, 0].double() - want).square().mean() / want.square().mean()).sqrt()) for n, x in results.items()}
 
 
 class Worker:
@@ -168,12 +212,15 @@ class Worker:
         sets = [inputs(op, of, "cuda", seed) for seed in range(count)]
         field, without, off = [bench.candidate(mine, sets, op.options(of))], {}, {}
         have: Mapping[str, Any] = field[0].calls[0]()  # type: ignore[assignment]  # its outputs, by name
+        seen = {mine.name: have["out"]}
         for peer, calls in beside(part, op, of, sets).items():
             try:
                 result = calls[0]()
                 torch.cuda.synchronize()
                 if peer != "torch SDPA" and part != "eight" and (why := differs(op, have, result)):
                     off[peer] = why
+                if part == "eight":
+                    seen[peer] = result[0] if "8 bits" in peer else result[0].transpose(1, 2)
                 field.append(Candidate(peer, calls))
             except Exception as error:
                 without[peer] = first_line(error)[:200]
@@ -182,6 +229,7 @@ class Worker:
         m = self.timer.measure(
             field, "kernel", bytes_per_call=size, floor_seconds=bench.floor("kernel"), target=0.004, budget_s=BUDGET_S, duty="normal", samples=SAMPLES,
         )
+        wrong = {n: round(x, 5) for n, x in errors_of_8_bits(sets[0], op.options(of), seen).items()} if part == "eight" else {}
         us = {n: round(1e6 * t.median, 3) for n, t in m.timings.items()}
         reads = [x for n, x in us.items() if n.startswith(STREAM)]
         peers = {n: x for n, x in us.items() if n != mine.name and not n.startswith(STREAM)}
@@ -191,7 +239,7 @@ class Worker:
             "part": part, "case": of.name, "by": mine.name, "us": us[mine.name], "peers": peers, "read_us": min(reads, default=None),
             "bytes": bench.work.bytes, "tflops": round(operations / us[mine.name] / 1e6, 1), "noise": round(m.noise, 4),
             "by_events": sorted(n for n, t in m.timings.items() if t.method != "graph"),
-            "absent": without, "differs": off,
+            "absent": without, "differs": off, **({"errors": wrong} if wrong else {}),
         }
 
 

@@ -84,6 +84,7 @@ def pairs(dtype: torch.dtype, size: int) -> dict[str, Callable[[], Pair]]:
         return Pair(lambda b: ours @ b, lambda b: held @ b, [r(side, side)])
 
     w = lambda: r(columns)  # noqa: E731
+    once = "" if dtype == torch.float32 else "16 bits are rounded once, and gradients computed in float32"
     ends = torch.arange(1, 5, dtype=torch.int32) * side
     dim = {"dim": -1}
     return {
@@ -92,8 +93,8 @@ def pairs(dtype: torch.dtype, size: int) -> dict[str, Callable[[], Pair]]:
         "gelu": lambda: Pair(rooftop.gelu, F.gelu, [x()], (0,)),
         "gelu tanh": lambda: Pair(rooftop.gelu, F.gelu, [x()], (0,), options={"approximate": "tanh"}),
         "silu": lambda: Pair(rooftop.silu, F.silu, [x()], (0,)),
-        "swiglu": lambda: Pair(rooftop.swiglu, lambda a, b: F.silu(a) * b, [x(), x()], (0, 1)),
-        "geglu": lambda: Pair(rooftop.geglu, lambda a, b: F.gelu(a) * b, [x(), x()], (0, 1)),
+        "swiglu": lambda: Pair(rooftop.swiglu, lambda a, b: F.silu(a) * b, [x(), x()], (0, 1), once),
+        "geglu": lambda: Pair(rooftop.geglu, lambda a, b: F.gelu(a) * b, [x(), x()], (0, 1), once),
         "bias_mask_scale_add": lambda: Pair(
             rooftop.bias_mask_scale_add, lambda a, b, c, m: torch.where(m, a + b, 0.0) + c, [x(), w(), x(), torch.rand(rows, columns) > 0.5], (0, 1, 2)
         ),
@@ -121,7 +122,7 @@ def pairs(dtype: torch.dtype, size: int) -> dict[str, Callable[[], Pair]]:
         "matmul": lambda: Pair(rooftop.matmul, torch.matmul, [r(side, side), r(side, side)], (0, 1)),
         "matmul bias gelu": lambda: Pair(
             lambda a, b, c: rooftop.matmul(a, b, bias=c, activation="gelu"), lambda a, b, c: F.gelu(torch.addmm(c, a, b)),
-            [r(side, side), r(side, side), r(side)], (0, 1, 2),
+            [r(side, side), r(side, side), r(side)], (0, 1, 2), once,
         ),
         "gemv": lambda: Pair(rooftop.gemv, torch.mv, [x(), w()], (0, 1)),
         "grouped_matmul": lambda: Pair(rooftop.grouped_matmul, grouped, [r(4 * side, side), r(4, side, side), ends], (0, 1)),
@@ -133,8 +134,10 @@ def pairs(dtype: torch.dtype, size: int) -> dict[str, Callable[[], Pair]]:
             rooftop.linear_cross_entropy, lambda a, b, t: F.cross_entropy((a @ b.T).float(), t),
             [r(side, side), r(4 * side, side), torch.randint(4 * side, (side,))], (0, 1), "a block of logits at a time, to save memory",
         ),
-        "attention": lambda: Pair(rooftop.attention, lambda q, k, v: sdpa(q, k, v, False), heads(), (0, 1, 2)),
-        "attention causal": lambda: Pair(lambda q, k, v: rooftop.attention(q, k, v, causal=True), lambda q, k, v: sdpa(q, k, v, True), heads(), (0, 1, 2)),
+        "attention": lambda: Pair(rooftop.attention, lambda q, k, v: sdpa(q, k, v, False), heads(), (0, 1, 2), once),
+        "attention causal": lambda: Pair(
+            lambda q, k, v: rooftop.attention(q, k, v, causal=True), lambda q, k, v: sdpa(q, k, v, True), heads(), (0, 1, 2), once
+        ),
         "rope": lambda: Pair(lambda q, c, s: rooftop.rope(q, None, c, s, order="bhsd"), rotated, [r(1, 16, tokens, 64), *table()], (0,)),
         "append_kv": lambda: Pair(rooftop.append_kv, appended, [r(1, 2 * tokens + 8, 4, 64), r(1, 2 * tokens + 8, 4, 64), r(1, tokens, 4, 64),
                                                                 r(1, tokens, 4, 64), torch.tensor([3])], (), "lengths that the tensor holds, each checked"),

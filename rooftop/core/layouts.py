@@ -64,5 +64,8 @@ def remark(problem: Problem, head: bool, misaligned: bool = False) -> str:
     if not said:
         return ""
     name = next(iter(apart or odd))
-    needs = f'"stride({name}, {len(apart[name].shape) - 1}) == 1"' if apart else f'"aligned({name}, 16)"'
+    needs = f'"aligned({name}, 16)"'
+    if apart:
+        at, dense = next((i, n) for i, n in enumerate(contiguous_strides(apart[name].shape)) if apart[name].strides[i] != n and apart[name].shape[i] > 1)
+        needs = f'"stride({name}, {at}) == {dense}"' + (f" ({dense} by the head's names)" if dense > 1 else "")
     return f" ({'; '.join(said)}{f'; what the kernel needs is written under [requires], as {needs}' if head else ''})"

@@ -11,7 +11,7 @@ from torch import nn
 from rooftop.core.autocasting import lowered
 from rooftop.drop_in.swapping import builder
 from rooftop.drop_in.trials import ordinary
-from rooftop.ops.matmul import linear
+from rooftop.ops._linear_layer import linear
 
 
 @builder("linear")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from rooftop.core.op import Judged, like
@@ -32,11 +34,65 @@ def cpu(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, mask: Tensor | Non
         group = q.shape[2] // k.shape[2]
         score = (wide_q * wide_k.repeat_interleave(group, 2)).sum(-1, keepdim=True) * scale
         return (score.softmax(-1) * wide_v.repeat_interleave(group, 2)).to(q.dtype), None
-    if q.element_size() == 2 and any(x.requires_grad for x in (q, k, v)):  # its gradients err too much
-        return NotImplemented
+    if q.element_size() == 2 and torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v)):  # torch's gradients err too much
+        return (_in_float32()(q, k, v, causal, scale), None) if q.shape[-1] == v.shape[-1] else NotImplemented
     a, b, c = (x.transpose(1, 2) for x in (q, k, v))
     out = torch.nn.functional.scaled_dot_product_attention(a, b, c, is_causal=causal, scale=scale, enable_gqa=q.shape[2] != k.shape[2])
     return out.transpose(1, 2), None
+
+
+@cache
+def _in_float32() -> Callable[..., Tensor]:
+    """(q, k, v, causal, scale) -> out of 16 bits, computed in float32, with the gradients of `cpu_backward`."""
+    import torch
+
+    from rooftop.core import library, registry
+
+    class Attention(torch.autograd.Function):  # type: ignore[misc]
+        @staticmethod
+        def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, causal: bool, scale: float) -> Tensor:
+            group = q.shape[2] // k.shape[2]
+            a, b, c = (x.float().repeat_interleave(n, 2).transpose(1, 2) if n > 1 else x.float().transpose(1, 2) for x, n in ((q, 1), (k, group), (v, group)))
+            found, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(a, b, c, 0.0, causal, scale=scale)
+            out: Tensor = found.transpose(1, 2).to(q.dtype)
+            ctx.save_for_backward(q, k, v, out, lse)
+            ctx.options = (UNBOUNDED, 0 if causal else UNBOUNDED, scale, 0.0, 0.0, 0)
+            return out
+
+        @staticmethod
+        def backward(ctx: Any, *grads: Tensor) -> Any:
+            if torch.is_grad_enabled():
+                raise NotImplementedError("attention can be differentiated once; a derivative of its derivative was asked for (create_graph=True)")
+            given = (grads[0], None, *ctx.saved_tensors, *[None] * 13, *ctx.options)
+            found = cpu_backward(*given)
+            if found is NotImplemented:
+                found = library.fallback(registry.op("attention_bwd"), given)
+            return (*found[:3], None, None)
+
+    return Attention.apply
+
+
+def cpu_backward(
+    dout: Tensor, dlse: Tensor | None, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, bias: Tensor | None, mask: Tensor | None,
+    *rest: Any,
+) -> Any:
+    """By torch's own function, in float32, of dense sequences whose normalisers are finite."""
+    import torch
+
+    tensors, (left, right, scale, softcap, dropout_p, _) = rest[:11], rest[11:]
+    causal, group = right == 0 and q.shape[1] != 1, q.shape[2] // max(k.shape[2], 1)
+    if (
+        any(t is not None for t in (dlse, bias, mask, *tensors)) or softcap or dropout_p or left != UNBOUNDED or right not in (UNBOUNDED, 0)
+        or q.dtype != k.dtype or q.element_size() == 1 or (causal and q.shape[1] != k.shape[1]) or k.shape[1] < 2
+        or q.shape[-1] != v.shape[-1] or not (q.numel() and k.numel()) or not bool(lse.isfinite().all())
+    ):
+        return NotImplemented
+    a, da, o = (x.float().transpose(1, 2) for x in (q, dout, out))
+    b, c = (x.float().repeat_interleave(group, 2).transpose(1, 2) for x in (k, v))
+    found = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(da, a, b, c, o, lse, 0.0, causal, scale=scale)
+    dq, dk, dv = (x.transpose(1, 2) for x in found)
+    dk, dv = (x.unflatten(2, (-1, group)).sum(3) for x in (dk, dv)) if group > 1 else (dk, dv)
+    return dq.to(q.dtype), dk.to(q.dtype), dv.to(q.dtype), None, None
 
 
 def with_columns(q: Meta, last: int) -> Meta:

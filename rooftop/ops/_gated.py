@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
+PIECE = 28 << 10  # elements: in float32 they stay in a core's cache, and below the 128 KiB from which malloc asks the system for pages
+
+
 def validate(name: str, a: Tensor, b: Tensor | None) -> None:
     validate_alike(name, "a", a=a, b=b)
     if b is None and (a.dim() == 0 or a.shape[-1] % 2):
@@ -27,6 +30,27 @@ def halves(a: Tensor, b: Tensor | None, interleaved: bool = False) -> tuple[Tens
         return a[..., ::2], a[..., 1::2]
     n = a.shape[-1] // 2
     return a[..., :n], a[..., n:]
+
+
+def by_float32(unit: Callable[[Tensor, Tensor], Any], a: Tensor, b: Tensor | None, interleaved: bool = False) -> Any:
+    """A unit of 16 bits on the CPU by `unit`, which computes it in float32 copies that it may write over, or is NotImplemented: so the gate is not rounded
+    before the product, and gradients do not overflow. Without gradients PIECE elements at a time: what one step leaves in a core's cache the next one finds."""
+    import torch
+
+    followed = torch.is_grad_enabled() and (a.requires_grad or (b is not None and b.requires_grad))
+    if followed or not a.numel() or not a.is_contiguous() or (b is not None and not b.is_contiguous()):
+        found = unit(*(x.float() for x in halves(a, b, interleaved)))
+        return found if found is NotImplemented else found.to(a.dtype)
+    out = torch.empty(a.shape if b is not None else (*a.shape[:-1], a.shape[-1] // 2), dtype=a.dtype)
+    rows = 1 if b is not None else a.shape[-1]  # of a packed one whole rows
+    step = max(1, PIECE // rows)
+    given = [(t.view(-1) if b is not None else t.view(-1, t.shape[-1])).split(step) for t in (out, a, *(() if b is None else (b,)))]
+    for o, x, *y in zip(*given, strict=True):
+        found = unit(*(t.float() for t in halves(x, y[0] if y else None, interleaved)))
+        if found is NotImplemented:
+            return found
+        o.copy_(found)
+    return out
 
 
 def joined(da: Tensor, db: Tensor, b: Tensor | None, interleaved: bool = False) -> tuple[Tensor, Tensor | None]:

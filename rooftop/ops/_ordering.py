@@ -239,10 +239,11 @@ def row_lengths(op: str, x: Tensor, dim: int, lengths: Tensor | None) -> None:
         raise ValueError(f"{op}: lengths lies on {lengths.device}, x on {x.device}; they must lie on one device")
 
 
-def sorting(op: str, x: Tensor, dim: int, descending: bool, lengths: Tensor | None, nan: str) -> tuple[int, str]:
+def sorting(op: str, x: Tensor, dim: int, descending: bool, stable: bool, lengths: Tensor | None, nan: str) -> tuple[int, str]:
     """The arguments of sort and argsort: `dim` counted from 0, and what a kernel is told of NaN."""
     d = tensor(op, x, dim)
     argument_checks.flag(op, "descending", descending)
+    argument_checks.flag(op, "stable", stable)
     row_lengths(op, x, d, lengths)
     return d, nan_order(op, x, nan, d, lengths)
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from rooftop.core.argument_checks import number
 from rooftop.core.op import Calls, Grad, Judging, Op, Sizes, Tolerance, each_element, like
 from rooftop.core.spec import Case, Input, Meta, Problem, Work, case
 
@@ -16,18 +17,36 @@ if TYPE_CHECKING:
 FLOATS = ("f32", "f16", "bf16")
 
 
-def add(x: Tensor, y: Tensor, *, implementation: str | None = None) -> Tensor:
-    """The sum of `x` and `y`, element by element, rounded once.
+def add(x: Tensor, y: Tensor | float, *, alpha: float = 1, implementation: str | None = None) -> Tensor:
+    """x + alpha · y, element by element, rounded once.
 
     Args:
-        x, y: float32, float16 or bfloat16, of one dtype, and of one shape or of shapes that torch broadcasts; any strides.
+        x, y: float32, float16 or bfloat16, of one dtype, and of one shape or of shapes that torch broadcasts; any strides. `y` may be a number.
+        alpha: with another one than 1, or with a number as `y`, it is torch's own function that adds.
         implementation: name of a kernel (`"triton"`), which runs or raises. None selects the best one that supports the input.
 
     Returns a tensor of their shape (broadcast) and dtype.
 
-    Raises TypeError for other dtypes or two different ones, ValueError for shapes that do not broadcast or different devices."""
+    Raises TypeError for other dtypes or two different ones, ValueError for shapes that do not broadcast or different devices, or for an
+    implementation where torch's own function adds."""
+    if alpha != 1 or isinstance(y, (int, float)):
+        return _by_torch(x, y, alpha, implementation)
     x, y = _validate(x, y)
     return OP(x, y, implementation=implementation)
+
+
+def _by_torch(x: Tensor, y: Tensor | float, alpha: float, implementation: str | None) -> Tensor:
+    import torch
+
+    number("add", "alpha", alpha, "a number")
+    if isinstance(y, (int, float)):
+        number("add", "y", y, "a tensor or a number")
+        _validate(x, x)
+    else:
+        x, y = _validate(x, y)
+    if implementation is not None:
+        raise ValueError(f"add: implementation is {implementation!r}, and y is a number or alpha not 1: torch's own function adds these")
+    return torch.add(x, y, alpha=alpha)
 
 
 def _validate(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:

@@ -226,8 +226,8 @@ def cpu(
     if first < 0 or last + count > k_cache.shape[1]:
         return NotImplemented
     if first == last:
-        k_cache.narrow(1, first, count).copy_(k)
-        v_cache.narrow(1, first, count).copy_(v)
+        at = slice(first, first + count)
+        k_cache[:, at], v_cache[:, at] = k, v
         return None
     for b, start in enumerate(starts):
         at = slice(start, start + count)

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 
 def argsort(
-    x: Tensor, dim: int = -1, descending: bool = False, *, lengths: Tensor | None = None, nan: str = "largest",
-    implementation: str | None = None
+    x: Tensor, dim: int = -1, descending: bool = False, *, stable: bool = True, lengths: Tensor | None = None,
+    nan: str = "largest", implementation: str | None = None
 ) -> Tensor:
     """The indices that put each row along `dim` in order. Always stable: among equal elements the one with the lower index comes first.
 
@@ -25,6 +25,7 @@ def argsort(
         x: float32, float16, bfloat16, int32 or int64, of any shape and strides with at least one dimension.
         dim: the dimension along which rows lie; negative values count from the last.
         descending: if True, the largest come first.
+        stable: as torch's; the order is stable if it is False too.
         lengths: int32 or int64 of the shape of `x` without `dim`: the number of elements of each row that are sorted. None: all.
         nan: "largest": NaN is above +infinity; "smallest": below -infinity; "error": a NaN within the lengths is a ValueError, and the call
         waits
@@ -36,7 +37,7 @@ def argsort(
 
     Raises TypeError for other dtypes, ValueError for nan or lengths that do not fit, or where a named implementation cannot take `x`;
     IndexError for a `dim` out of range."""
-    d, nan = _ordering.sorting("argsort", x, dim, descending, lengths, nan)
+    d, nan = _ordering.sorting("argsort", x, dim, descending, stable, lengths, nan)
     out: Tensor = OP(x.movedim(d, -1), lengths, descending, nan, implementation=implementation)
     return out.movedim(-1, d)
 

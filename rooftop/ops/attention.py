@@ -22,7 +22,7 @@ from rooftop.ops import _attention, _attention_call, _randomness
 from rooftop.ops._attention import UNBOUNDED
 from rooftop.ops._attention_call import validated
 from rooftop.ops._attention_cases import cases, fixup
-from rooftop.ops._attention_contract import UNITS, cpu, faults, same_lse, with_columns
+from rooftop.ops._attention_contract import UNITS, cpu, cpu_backward, faults, same_lse, with_columns
 from rooftop.ops._attention_peers import cudnn, cudnn_backward, cudnn_wheel, cudnn_wheel_backward, flash, flash_backward, flex, flex_backward
 
 if TYPE_CHECKING:
@@ -159,9 +159,10 @@ def _latent(
 ) -> tuple[Tensor, Tensor]:
     from rooftop.ops.latent_attention import latent_attention
 
-    if causal == "upper_left" or k_scale is not v_scale:
-        what = "causal is 'upper_left'" if causal == "upper_left" else "k_scale and v_scale are two tensors"
-        raise ValueError(f"attention: {what}, and v is a view of k, of latent heads; accepted are True, False and 'lower_right', and one scale for both")
+    if causal == "upper_left":
+        raise ValueError("attention: causal is 'upper_left', and v is a view of k, of latent heads; accepted are True, False and 'lower_right'")
+    if k_scale is not v_scale:
+        raise ValueError("attention: k_scale and v_scale are two tensors, and v is a view of k, of latent heads; pass one tensor as both")
     out, lse = latent_attention(
         q, k, value_size=v.shape[-1], causal=_attention_call.window_of(causal, None)[1] == 0, scale=scale, page_table=pages, cache_lengths=lengths,
         kv_scale=k_scale, return_lse=True, implementation=implementation,
@@ -400,10 +401,11 @@ def _heads_in_turn(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> Any:
     return out[:, :, back], lse[:, back]
 
 
-def _swept(dtype: str, batch: int, length: int, eighths: int) -> dict[str, Any]:
-    """Causal, 8 heads of 8 · eighths columns."""
-    x = Input((batch, length, 8, 8 * eighths), dtype)
-    return {"q": x, "k": x, "v": x, "left": -1, "right": 0, "scale": (8 * eighths) ** -0.5, "softcap": 0.0, "dropout_p": 0.0, "seed": 7}
+def _swept(dtype: str, batch: int, length: int, eighths: int, group: int = 1, kind: int = 1) -> dict[str, Any]:
+    """8 heads of 8 · eighths columns, `group` of them to a key head. `kind`: 1 causal, 2 full, 3 one query for all keys."""
+    q, k = (Input((batch, rows, heads, 8 * eighths), dtype) for rows, heads in ((1 if kind == 3 else length, 8), (length, 8 // group)))
+    numbers = {"left": -1, "right": 0 if kind == 1 else -1, "scale": (8 * eighths) ** -0.5, "softcap": 0.0, "dropout_p": 0.0, "seed": 7}
+    return {"q": q, "k": k, "v": k, **numbers}
 
 
 OP = Op(
@@ -412,7 +414,10 @@ OP = Op(
     outputs=outputs,
     canonical=canonical,
     cases=cases(),
-    swept=Sizes(_swept, {"batch": (1, 65535), "length": (1, 16384), "eighths": (4, 32)}, rows="batch", dtypes=("bf16",), axis="length"),
+    swept=Sizes(
+        _swept, {"batch": (1, 65535), "length": (1, 65536), "eighths": (4, 32), "group": (1, 8), "kind": (1, 3)}, rows="batch", powers=("group",),
+        ways=("kind",), dtypes=("bf16",), axis="length",
+    ),
     work=work,
     tolerance=Tolerance(multiple=2.0, flushed=True),
     judging=Judging(
@@ -430,6 +435,7 @@ OP = Op(
         outputs=outputs_bwd,
         invariant={"batch": "the gradient of a key is a sum over queries: call backward() outside of rooftop.invariant()"},
         work=work_bwd,
+        cpu=cpu_backward,
         undefined=partial(_gradients, True),
         tolerance=Tolerance(multiple=4.0, flushed=True),
         peers={"torch cuDNN": cudnn_backward, "torch FlashAttention-2": flash_backward, "cuDNN frontend": cudnn_wheel_backward, "torch.compile": flex_backward},

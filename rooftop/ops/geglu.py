@@ -13,7 +13,7 @@ from rooftop.core.autocasting import widened
 from rooftop.core.op import Calls, Grad, Judging, Op, Tolerance, each_element
 from rooftop.core.spec import Case
 from rooftop.ops import gelu
-from rooftop.ops._gated import gated_cases, halves, joined, outputs, outputs_bwd, validate, work_of
+from rooftop.ops._gated import by_float32, gated_cases, halves, joined, outputs, outputs_bwd, validate, work_of
 from rooftop.ops._peers import compiled
 from rooftop.ops._pointwise import canonical, sizes
 
@@ -55,10 +55,11 @@ def backward(dy: Tensor, a: Tensor, b: Tensor | None, approximate: str) -> tuple
 
 
 def cpu(a: Tensor, b: Tensor | None, approximate: str) -> Any:
-    """Of 16 bits in float32: the gate is not rounded before the product, and gradients do not overflow."""
-    gate, value = (x.float() if a.element_size() == 2 else x for x in halves(a, b))
-    found = gelu.cpu(gate, approximate)
-    return found if found is NotImplemented else (found * value).to(a.dtype)
+    def unit(gate: Tensor, value: Tensor) -> Any:
+        found = gelu.cpu(gate, approximate)
+        return found if found is NotImplemented else found * value if found.requires_grad or value.requires_grad else found.mul_(value)
+
+    return by_float32(unit, a, b) if a.element_size() == 2 else unit(*halves(a, b))
 
 
 def _eager(a: Tensor, b: Tensor | None, approximate: str) -> Tensor:

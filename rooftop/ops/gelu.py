@@ -57,12 +57,11 @@ def cpu(x: Tensor, approximate: str) -> Any:
 
     if approximate == "tanh" or not x.is_contiguous():
         return _eager(x, approximate)
-    short, followed = x.element_size() == 2, x.requires_grad and torch.is_grad_enabled()
-    if (short or followed) and x.dim() > 1 and x.shape[-1] > 1 and x.shape[-2] > 1:
+    if x.dim() > 1 and x.shape[-1] > 1 and x.shape[-2] > 1:
         return _eager(x.mT, approximate).mT
-    if followed or (x.numel() and not x.detach().amax().item() < 1e37):
+    if (x.requires_grad and torch.is_grad_enabled()) or (x.numel() and not x.detach().amax().item() < 1e37):
         return NotImplemented
-    return _eager(x.float(), approximate).to(x.dtype) if short else _eager(x, approximate)
+    return _eager(x.float(), approximate).to(x.dtype) if x.element_size() == 2 else _eager(x, approximate)
 
 
 def backward(dy: Tensor, x: Tensor, approximate: str) -> Tensor:

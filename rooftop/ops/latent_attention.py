@@ -111,8 +111,9 @@ def _validate(q: Any, kv: Any, value_size: Any, causal: Any, scale: Any, pages: 
     if kv_scale is not None:
         if not coded:
             raise ValueError(f"{op}: kv_scale is given, and kv is {kv.dtype}, no torch.float8_e4m3fn")
+        wanted = "(1,)" if kv.shape[2] == 1 else f"(1,) or ({kv.shape[2]},)"
         if kv_scale.dtype != torch.float32 or tuple(kv_scale.shape) not in ((1,), (kv.shape[2],)):
-            raise ValueError(f"{op}: kv_scale is {kv_scale.dtype} of shape {tuple(kv_scale.shape)}; it must be torch.float32 of (1,) or ({kv.shape[2]},)")
+            raise ValueError(f"{op}: kv_scale is {kv_scale.dtype} of shape {tuple(kv_scale.shape)}; it must be torch.float32 of {wanted}")
     flag(op, "causal", causal)
     flag(op, "return_lse", return_lse)
     if scale is not None:

@@ -17,6 +17,7 @@ from rooftop.core.spec import DTYPES, Meta, Problem, Work, dtype_of
 from rooftop.core.sweeps import PRODUCT
 from rooftop.ops._cublaslt import best
 from rooftop.ops._gradient_layout import product_like
+from rooftop.ops._matmul_calls import fused, has_vector, of_vectors
 from rooftop.ops._matmul_cases import cases, swept
 
 if TYPE_CHECKING:
@@ -51,7 +52,8 @@ def matmul(
     Args:
         a: [M, K], or [B, M, K] for a batch; [..., M, K] with a `b` of two dimensions, as in a linear layer; float32, float16 or bfloat16. Rows or columns
             may be contiguous in memory; any other layout is copied into contiguous memory first.
-        b: [K, N], or [B, K, N], in the dtype of `a`, likewise.
+        b: [K, N], or [B, K, N], in the dtype of `a`, likewise. An `a` or a `b` of one dimension, [K], is a row or a column, as in torch.matmul; the
+            result, and what has its shape, is then without that dimension.
         c: of the shape of the result, or None.
         alpha, beta: scales. With beta = 0, c is not read: NaN in it does not matter.
         bias: [N], added to each row, or None.
@@ -73,6 +75,9 @@ def matmul(
 
     Raises TypeError for other dtypes, ValueError for shapes that do not fit, an unknown activation or precision, a precision other than
     "ieee" with operands of 16 bits, or tensors on different devices."""
+    if has_vector(a, b):
+        more = {"alpha": alpha, "beta": beta, "bias": bias, "activation": activation, "out_dtype": out_dtype, "precision": precision}
+        return of_vectors(matmul, a, b, {"c": c, "gate": gate, "residual": residual}, {**more, "implementation": implementation})
     _validate(a, b, c, bias, gate, residual, activation, out_dtype)
     if not isinstance(precision, str) or precision not in PRECISIONS:
         raise ValueError(f"matmul: precision is {precision!r}; it is one of {', '.join(PRECISIONS)}")
@@ -90,30 +95,6 @@ def matmul(
     beta = float(beta) if c is not None else 0.0
     out = OP(a, b, c, bias, gate, residual, float(alpha), beta, activation, to, precision, implementation=implementation)
     return out if shape is None else out.view(shape)
-
-
-def linear(
-    x: Tensor, weight: Tensor, bias: Tensor | None, activation: str, residual: Tensor | None, out_dtype: Any, precision: str,
-    implementation: str | None
-) -> Tensor:
-    """`rooftop.linear`, which documents it."""
-    import torch
-
-    for name, t in (("x", x), ("weight", weight)):
-        if not isinstance(t, torch.Tensor):
-            raise TypeError(f"linear: {name} is a {type(t).__name__}; it must be a tensor")
-    if x.dim() == 0 or weight.dim() != 2 or x.shape[-1] != weight.shape[1]:
-        raise ValueError(f"linear: x has shape {tuple(x.shape)} and weight {tuple(weight.shape)}; they must be [..., K] and [N, K]")
-    options = {"activation": activation, "out_dtype": out_dtype, "precision": precision, "implementation": implementation}
-    single = x.dim() == 1
-    rows, more = (x[None], None if residual is None else residual[None]) if single else (x, residual)
-    try:
-        out = matmul(rows, weight.t(), bias=bias, residual=more, **options)
-    except (TypeError, ValueError) as error:
-        if str(error).startswith("matmul: "):
-            raise type(error)(f"linear: x is matmul's a, and weight.T its b: {error}") from error
-        raise
-    return out[0] if single else out
 
 
 def _validate(
@@ -139,7 +120,7 @@ def _validate(
     if a.dim() < 2 or not (b.dim() == 2 or b.dim() == a.dim() == 3):
         wrong = ("a", a) if a.dim() < 2 else ("b", b)
         three = ", or three" if a.dim() == 3 else ""
-        accepted = "at least two dimensions" if wrong[0] == "a" else f"two dimensions{three} for an a of {a.dim()}"
+        accepted = "at least one dimension" if wrong[0] == "a" else f"two dimensions{three} for an a of {a.dim()}"
         raise ValueError(f"matmul: {wrong[0]} has shape {tuple(wrong[1].shape)}; it must have {accepted}")
     if a.shape[-1] != b.shape[-2] or (b.dim() == 3 and a.shape[0] != b.shape[0]):
         fit = "a's columns must be as many as b's rows, and their batches alike"
@@ -183,16 +164,18 @@ def cpu(
     to: str, precision: str,
 ) -> Any:
     """Of 16 bits torch rounds the product before what follows it, float16 is slow, and oneDNN multiplies what lies beyond the end of a row
-    (`without_onednn` of rooftop/lab/check/judgement.py): the float32 of the reference instead, but for plain products of whole tiles."""
+    (`without_onednn` of rooftop/lab/check/judgement.py): the float32 of the reference instead, but for products of whole tiles of bfloat16,
+    plain or with a bias and an activation (`fused`)."""
     import torch
 
     if precision != "ieee":
         return NotImplemented
-    more = any(t is not None for t in (bias, gate, residual)) or activation != "none" or to
-    plain = alpha == 1 and (c is None or beta == 0) and not more
+    scaled = alpha != 1 or (c is not None and beta != 0)
+    plain = not scaled and bias is None and gate is None and residual is None and activation == "none" and not to
     if a.itemsize == 2:
-        whole = plain and a.dtype == torch.bfloat16 and a.shape[-1] % 32 == 0 and a.shape[-1] > 0
-        return a @ b if whole else NotImplemented
+        if scaled or a.dtype != torch.bfloat16 or a.shape[-1] % 32 or a.shape[-1] == 0:
+            return NotImplemented
+        return a @ b if plain else NotImplemented if to or gate is not None or residual is not None else fused(a, b, bias, activation)
     if plain:
         return a @ b
     if c is None and alpha == 1 and bias is not None and a.dim() == 2:

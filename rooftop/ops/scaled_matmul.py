@@ -249,7 +249,7 @@ def _cases() -> list[Case]:
     ]
     bench += [
         case(f"blocks {m}x{n}x{k}", tags="bench model", **mm("f8e4m3", m, n, k, "blocks")) for m, n,
-        k in ((4096, 7168, 2048), (128, 7168, 2048))
+        k in ((4096, 7168, 2048), (128, 7168, 2048), (4096, 7168, 16384))
     ]
     bench.append(case("4096 cubed", tags="bench", **mm("i8", 4096, 4096, 4096)))
     bench += [case(f"rows {m}x8192x8192", tags="bench", **mm(d, m, 8192, 8192)) for d in ("f8e4m3", "i8") for m in (1024, 4096)]

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 
 def sort(
-    x: Tensor, dim: int = -1, descending: bool = False, *, lengths: Tensor | None = None, nan: str = "largest",
-    implementation: str | None = None
+    x: Tensor, dim: int = -1, descending: bool = False, *, stable: bool = True, lengths: Tensor | None = None,
+    nan: str = "largest", implementation: str | None = None
 ) -> tuple[Tensor, Tensor]:
     """The elements of each row along `dim` in order, and their indices. Always stable: among equal elements the one with the lower index
     comes first.
@@ -29,6 +29,7 @@ def sort(
         x: float32, float16, bfloat16, int32 or int64, of any shape and strides with at least one dimension.
         dim: the dimension along which rows lie; negative values count from the last.
         descending: if True, the largest come first.
+        stable: as torch's; the order is stable if it is False too.
         lengths: int32 or int64 of the shape of `x` without `dim`: the number of elements of each row that are sorted. None: all.
         nan: "largest": NaN is above +infinity; "smallest": below -infinity; "error": a NaN within the lengths is a ValueError, and the call
         waits
@@ -41,7 +42,7 @@ def sort(
 
     Raises TypeError for other dtypes, ValueError for nan or lengths that do not fit, or where a named implementation cannot take `x`;
     IndexError for a `dim` out of range."""
-    d, nan = _ordering.sorting("sort", x, dim, descending, lengths, nan)
+    d, nan = _ordering.sorting("sort", x, dim, descending, stable, lengths, nan)
     values, indices = OP(x.movedim(d, -1), lengths, descending, nan, implementation=implementation)
     return _ordering.Ordered(values.movedim(-1, d), indices.movedim(-1, d))
 

@@ -16,7 +16,7 @@ from rooftop.core.argument_checks import number
 from rooftop.core.autocasting import widened
 from rooftop.core.op import Calls, Grad, Judging, Op, Tolerance, each_element
 from rooftop.core.spec import Case
-from rooftop.ops._gated import gated_cases, halves, joined, outputs, outputs_bwd, validate, work_of
+from rooftop.ops._gated import by_float32, gated_cases, halves, joined, outputs, outputs_bwd, validate, work_of
 from rooftop.ops._peers import compiled
 from rooftop.ops._pointwise import canonical, sizes
 
@@ -104,12 +104,20 @@ def _backward(
 def cpu(
     a: Tensor, b: Tensor | None, limit: float = 0.0, alpha: float = 1.0, offset: float = 0.0, interleaved: bool = False
 ) -> Any:
-    """Of 16 bits in float32: the gate is not rounded before the product, and gradients do not overflow. Of another alpha torch's gradients
-    are NaN for large values."""
+    """Of another alpha torch's gradients are NaN for large values."""
     if alpha != 1.0:
         return NotImplemented
-    x, y = (a.float(), None if b is None else b.float()) if a.element_size() == 2 else (a, b)
-    return _eager(x, y, limit, alpha, offset, interleaved).to(a.dtype)
+    if a.element_size() == 2:
+        return by_float32(lambda gate, value: _unit(gate, value, limit, offset), a, b, interleaved)
+    return _eager(a, b, limit, alpha, offset, interleaved)
+
+
+def _unit(gate: Tensor, value: Tensor, limit: float, offset: float) -> Tensor:
+    import torch
+
+    if limit or offset or gate.requires_grad or value.requires_grad:
+        return _eager(gate, value, limit, 1.0, offset)
+    return torch.nn.functional.silu(gate, inplace=True).mul_(value)
 
 
 def _eager(

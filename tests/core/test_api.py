@@ -51,7 +51,7 @@ def test_calls_of_other_threads_run_while_one_is_explained() -> None:
         assert {str(f.result(600)) for f in (slow, other)} == {f"add on cpu: {said} (kernels run on CUDA tensors)"}
     assert registry.op("add")._call is before
     with pytest.raises(TypeError):
-        rooftop.explain(rooftop.add, x, 5)
+        rooftop.explain(rooftop.add, x, "5")
     assert registry.op("add")._call is before
 
 

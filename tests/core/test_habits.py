@@ -41,6 +41,36 @@ def test_add_broadcasts_and_its_gradients_are_summed() -> None:
         rooftop.add(torch.ones(4, 3), torch.ones(2, 3))
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_add_takes_a_number_and_a_factor(dtype: torch.dtype) -> None:
+    x, y = torch.randn(4, 3).to(dtype).requires_grad_(), torch.randn(3).to(dtype).requires_grad_()
+    assert torch.equal(rooftop.add(x, 2.5), x + 2.5) and torch.equal(rooftop.add(x, y, alpha=-3), torch.add(x, y, alpha=-3))
+    assert torch.equal(torch.autograd.grad(rooftop.add(x, y, alpha=3).sum(), y)[0], torch.full((3,), 12.0, dtype=dtype))
+    with pytest.raises(ValueError, match=r"^add: implementation is 'triton', and y is a number or alpha not 1"):
+        rooftop.add(x, 2, implementation="triton")
+    with pytest.raises(TypeError, match=r"^add: y is a str; it must be a tensor"):
+        rooftop.add(x, "2")  # type: ignore[arg-type]
+
+
+def test_sorts_take_stable_which_they_always_are() -> None:
+    x = torch.tensor([2.0, 1.0, 2.0, 1.0])
+    for stable in (True, False):
+        assert rooftop.sort(x, stable=stable).indices.tolist() == rooftop.argsort(x, stable=stable).tolist() == [1, 3, 0, 2]
+    with pytest.raises(TypeError, match=r"^sort: stable is 1, a int; it must be True or False"):
+        rooftop.sort(x, stable=1)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("first", "second"), [((5,), (5,)), ((5,), (5, 7)), ((4, 5), (5,)), ((2, 3, 5), (5,)), ((5,), (2, 5, 7)), ((0,), (0,))])
+def test_a_vector_is_a_row_or_a_column_of_a_product(first: tuple[int, ...], second: tuple[int, ...]) -> None:
+    a, b = torch.randn(first, requires_grad=True), torch.randn(second, requires_grad=True)
+    found, want = rooftop.matmul(a, b), a @ b
+    torch.testing.assert_close(found, want)
+    torch.testing.assert_close(torch.autograd.grad(found.sum(), (a, b)), torch.autograd.grad(want.sum(), (a, b)))
+    torch.testing.assert_close(rooftop.matmul(a, b, residual=want, activation="relu"), want.relu() + want)
+    with pytest.raises(ValueError, match=r"^matmul: a is .* a's last dimension must be as long as b's"):
+        rooftop.matmul(a, torch.ones(6))
+
+
 @pytest.mark.parametrize("lead", [(2, 3), (2, 3, 4), (0, 3)])
 def test_rows_of_many_dimensions_times_a_matrix(lead: tuple[int, ...]) -> None:
     a, b, bias, residual = torch.randn(*lead, 5), torch.randn(5, 7), torch.randn(7), torch.randn(*lead, 7)

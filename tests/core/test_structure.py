@@ -205,7 +205,7 @@ AS_PUBLIC = {
 # either way), but what prepares a launch, interprets it and knows its records again takes flat arguments alone.
 MANY_OF_KERNELS = {
     "rooftop.kernels.attention.attention__triton": {"_forward": 55},
-    "rooftop.kernels.attention.attention__splits__triton": {"_splits": 54}, "rooftop.kernels.attention._bwd_tiles": {"to_bias": 56},
+    "rooftop.kernels.attention.attention__splits__triton": {"_splits": 54}, "rooftop.kernels.attention._bwd_tiles": {"to_bias": 53},
     "rooftop.kernels.attention.attention_bwd__triton": {"_keys": 60, "_queries": 56},
 }
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
+import json
 from collections.abc import Sequence
 from typing import Any
 
 import pytest
 import torch
 
-from rooftop.core import registry
+from rooftop.core import registry, settings
 from rooftop.core.backends.triton import GluonImplementation
 from rooftop.core.call import Call
 from rooftop.core.implementation import Where
@@ -20,17 +22,20 @@ from rooftop.ops._linear_cases import SHAPES
 
 MIB = 2**20
 
-MIB = 2**20
-
 
 def counted(out: Any, a: Any, b: Any, live: Any, out_at: int, a_at: int, b_at: int, sizes: tuple[int, int, int], first: int, turned: tuple[bool, bool],
-            depth: bool, add: bool) -> None:
+            depth: bool, add: bool, parts: int) -> None:
     """What rooftop/kernels/loss/_counted_gluon.py makes; of rows that do not count NaN, as far as it may write there."""
     m, n, k = sizes
     left = a[a_at : a_at + k, :m].t() if turned[0] else a[a_at : a_at + m, :k]
     right = b[b_at : b_at + n, :k].t() if turned[1] else b[b_at : b_at + k, :n]
     count = min(max(int(live[0]) - first, 0), k if depth else m)
     rows = m if depth else count
+    if parts > 1:
+        each = ((k + 63) // 64 + parts - 1) // parts * 64
+        for i in range(parts):
+            out[i * m : i * m + rows, :n] = left[:rows, i * each : (i + 1) * each].float() @ right[i * each : (i + 1) * each].float()
+        return
     found = left[:rows, : count if depth else k].float() @ right[: count if depth else k].float()
     to = out[out_at : out_at + m, :n]
     to[:rows] = (found + to[:rows] if add else found).to(out.dtype)
@@ -46,10 +51,10 @@ def by_torch(launch: Launch) -> TorchCall:
 
     x = launch.args
     sizes = (x["M"], x["N"], x["K"])
-    out = whole(x["out_desc"]) if x["out"] is None else View(x["out"], (x["out_at"] + x["M"], x["N"]), (x["ldo"], 1))
+    out = whole(x["out_desc"]) if x["out"] is None else View(x["out"], (x["out_at"] + x.get("SPLIT", 1) * x["M"], x["N"]), (x["ldo"], 1))
     return TorchCall(counted, {"out": out, "a": whole(x["a_desc"]), "b": whole(x["b_desc"]), "live": View("live", (1,), (1,)), "out_at": x["out_at"],
                                "a_at": x["a_at"], "b_at": x["b_at"], "sizes": sizes, "first": x["first"], "turned": (x["A_COLUMNS"], x["B_COLUMNS"]),
-                               "depth": x["DEPTH"], "add": x["ADD"]})
+                               "depth": x["DEPTH"], "add": x["ADD"], "parts": x.get("SPLIT", 1)})
 
 
 class Interpreted(GluonImplementation):
@@ -89,6 +94,41 @@ def test_gradients_of_the_tokens_that_count(like: str, rows: int) -> None:
     """`rows` of a chunk; where some are ignored the chunk lies in the memory of dW."""
     subject, case = fixed("linear_cross_entropy", like, (11, 64, 150), rows=rows, inside=like == "ignored bf16")
     case = dataclasses.replace(case, inputs={**case.inputs, "memory": "small" if "loss alone" in like else "fast"})
+    found = checker.check(subject, case, backend="interpreter")
+    assert found.status == "ok", found.message
+
+
+@pytest.mark.sampled("kernels", "linear_cross_entropy__gluon_sm90")
+@pytest.mark.parametrize(
+    ("like", "rows"),
+    [("everything bf16", 0), ("ignored bf16", 4), ("frozen input f16", 0), ("frozen weight bf16", 4), ("weight's gradient in float32 bf16", 0)],
+)
+def test_gradients_with_a_weight_that_tma_does_not_read(like: str, rows: int) -> None:
+    """61 features: the weight is copied into aligned rows; of one chunk dW takes their place."""
+    subject, case = fixed("linear_cross_entropy", like, (11, 61, 150), rows=rows, inside=like == "ignored bf16")
+    found = checker.check(subject, case, backend="interpreter")
+    assert found.status == "ok", found.message
+
+
+@pytest.mark.sampled("kernels", "linear_cross_entropy_bwd__gluon_sm90")
+@pytest.mark.parametrize(
+    ("name", "like"),
+    [("linear_cross_entropy", "everything, small bf16"), ("linear_cross_entropy_bwd", "everything, small bf16"),
+     ("linear_cross_entropy_bwd", "frozen weight, small bf16"), ("linear_cross_entropy_bwd", "entropy, everything bf16")],
+)
+def test_slices_of_a_weight_that_tma_does_not_read(name: str, like: str) -> None:
+    subject, case = fixed(name, like, (11, 61, 300), columns=128)
+    found = checker.check(subject, case, backend="interpreter")
+    assert found.status == "ok", found.message
+
+
+@pytest.mark.sampled("kernels", "linear_cross_entropy__gluon_sm90")
+@pytest.mark.parametrize("width", [64, 61])
+def test_parts_of_the_classes_in_the_gradient_of_x(width: int) -> None:
+    subject, case = fixed("linear_cross_entropy", "everything bf16", (11, width, 900))
+    assert subject.implementation is not None and subject.kernel_problem(case, TARGETS["h200"])[1] is not None
+    problem = subject.kernel_problem(case, TARGETS["h200"])[1]
+    assert "dx_parts" in subject.implementation.scratch(problem, subject.implementation.resolve(problem)[0])
     found = checker.check(subject, case, backend="interpreter")
     assert found.status == "ok", found.message
 
@@ -140,6 +180,15 @@ def test_the_memory_of_both_points(shape: str) -> None:
     assert max(own(forward), own(backward) + states) <= dw + 3 * dx + 64 * MIB
 
 
+@pytest.mark.parametrize(("n", "h", "v"), [(5000, 3034, 29576), (20000, 1001, 50257), (2000, 300, 20001)])
+def test_the_memory_with_features_that_are_no_eights(n: int, h: int, v: int) -> None:
+    dw, dx = 2 * v * h, 2 * n * h
+    assert own(call("linear_cross_entropy", "small head 2048x2048x32000, fast bf16", n=n, h=h, v=v)) <= max(4.1 * dw, 4 * dw + 256 * MIB) + 2 * dx
+    forward, backward = (call(name, "small head 2048x2048x32000, small bf16", n=n, h=h, v=v) for name in ("linear_cross_entropy", "linear_cross_entropy_bwd"))
+    states = sum(m.nbytes for _, m in forward.outputs if m is not None)
+    assert max(own(forward), own(backward) + states) <= dw + 4 * dx + 64 * MIB
+
+
 @pytest.mark.parametrize(("n", "h", "v"), [(8192, 4096, 128256), (131072, 2048, 50257), (20000, 16384, 3000), (6720, 20000, 10000), (700, 32, 70001)])
 def test_chunks_and_slices_lie_where_nothing_is_read_any_more(n: int, h: int, v: int) -> None:
     forward = call("linear_cross_entropy", "small head 2048x2048x32000, fast bf16", n=n, h=h, v=v)
@@ -154,3 +203,14 @@ def test_chunks_and_slices_lie_where_nothing_is_read_any_more(n: int, h: int, v:
             done += each
             assert each <= columns if offset is None else done * h <= offset and offset + n * each <= v * h and offset % each == each % 64 == 0
         assert done == v
+
+
+def test_the_recorded_times_are_of_the_sizes_that_a_seed_draws() -> None:
+    spec = importlib.util.spec_from_file_location("linear_loss", settings.PACKAGE.parent / "scripts" / "linear_loss.py")
+    assert spec is not None and spec.loader is not None
+    script = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(script)
+    record = json.loads((settings.PACKAGE.parent / "results" / "h200" / "linear_loss.json").read_text())
+    sizes = script.drawn(record["seed"], 8)
+    assert [(r["tokens"], r["hidden"], r["classes"]) for r in record["rows"]] == sizes[: len(record["rows"])]
+    assert all(r["wrong"] == [] and max(r["off"].values()) < script.FAR_OFF for r in record["rows"])

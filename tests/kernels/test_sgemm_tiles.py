@@ -78,6 +78,7 @@ def test_parts_cover_k_once(shape: tuple[int, int]) -> None:
         for config in registry.implementation(NAME).configs(problem):
             parts = module()._splits(problem, config)
             assert parts == 1 or ((parts - 1) * config["PART"] < k <= parts * config["PART"] and config["PART"] % 8 == 0)
+            assert registry.implementation(NAME).launches(problem, config)[0].args["part"] * parts >= k
 
 
 @pytest.mark.parametrize(

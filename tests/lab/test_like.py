@@ -45,6 +45,8 @@ def test_a_right_one_is_right_and_a_wrong_one_is_told_by_its_element(tmp_path: P
     code, said = command(tmp_path, monkeypatch, SOFTMAX, "--like", "torch.softmax", *GIVEN)
     assert (code, said[:6]) == (0, "right:"), said
     assert "solve(x: float32 9x40), y: error" in said.replace("\n", " "), said
+    code, said = command(tmp_path, monkeypatch, SOFTMAX, "--like", "torch.softmax", "--shape", "rows=7,columns=33")
+    assert code == 0 and "right: solve(x: float32 7x33), y: error" in said.replace("\n", " "), said
     wrong = SOFTMAX.replace("sum += expf(x[r * columns + c] - most)", "sum += expf(x[r * columns + c] - most) * 1.0001f")
     code, said = command(tmp_path, monkeypatch, wrong, "--like", "torch.softmax", *GIVEN)
     assert (code, said[:6]) == (1, "wrong:"), said
@@ -107,10 +109,10 @@ def test_what_a_program_prints_in_a_line_like_ours_is_no_result() -> None:
 @needs_simulator
 def test_shapes_that_nothing_says_are_found_among_the_sizes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     code, said = command(tmp_path, monkeypatch, SOFTMAX, "--like", "torch.softmax")
-    assert code == 0 and "right: solve(x: float32 48x40), y: error" in said.replace("\n", " "), said
+    assert code == 0 and "right: solve(x: float32 47x39), y: error" in said.replace("\n", " "), said
     wrong = SOFTMAX.replace("sum += expf(x[r * columns + c] - most)", "sum += expf(x[r * columns + c] - most) * 1.001f")
     code, said = command(tmp_path, monkeypatch, wrong, "--like", "torch.softmax")
-    assert code == 1 and "wrong: solve(x: float32 48x40), y: error" in said.replace("\n", " "), said
+    assert code == 1 and "wrong: solve(x: float32 47x39), y: error" in said.replace("\n", " "), said
     product = """
 __global__ void gemm(const float* a, const float* b, float* c, int M, int N, int K, float alpha, float beta) {
     const int i = blockIdx.x, j = threadIdx.x;
@@ -121,9 +123,9 @@ __global__ void gemm(const float* a, const float* b, float* c, int M, int N, int
 extern "C" void solve(const float* a, const float* b, float* c, int M, int N, int K, float alpha, float beta) { gemm<<<M, N>>>(a, b, c, M, N, K, alpha, beta); }
 """
     code, said = command(tmp_path, monkeypatch, product, "--like", "torch.matmul")
-    assert code == 0 and "right: solve(a: float32 24x28, b: float32 28x20), c: error" in said.replace("\n", " "), said
+    assert code == 0 and "right: solve(a: float32 23x27, b: float32 27x19), c: error" in said.replace("\n", " "), said
     Path("own.py").write_text("def f(a, b, c, alpha, beta):\n    return alpha * a @ b + beta * c\n", encoding="utf-8")
     code, said = command(tmp_path, monkeypatch, product, "--like", "own.py:f", "--arg", "alpha=2", "--arg", "beta=-3")
-    assert code == 0 and "c: float32 24x20), c: error" in said.replace("\n", " "), said
+    assert code == 0 and "c: float32 23x19), c: error" in said.replace("\n", " "), said
     code, said = command(tmp_path, monkeypatch, product.replace("k < K", "k + 1 < K"), "--like", "torch.matmul")
     assert code == 1 and "in place of" in said, said

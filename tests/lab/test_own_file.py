@@ -77,7 +77,7 @@ def names(made: own_file.Kernels) -> list[str]:
          "x[0] = ceil(n / 32) + sqrt(m) + pow(n, 2) + pow(n, 0.5f) + ceil(x[1]) + pow(x[2], n); }\n",
          ["k"]),
         # a word that C++17 has no more
-        ("__global__ void k(float* x) { register float v = x[threadIdx.x]; x[threadIdx.x] = v + __FLT_MAX__; }\n", ["k"]),
+        ("__global__ void k(float* x) { register float v = x[threadIdx.x]; x[threadIdx.x] = v + __FLT_MAX__ + USHRT_MAX; }\n", ["k"]),
         ("typedef __nv_bfloat16 real;\n__global__ void k(real* x) { x[0] = (real)(float(x[1]) * 2); }\n", ["k"]),
     ],
     ids=["host", "macro", "host templates", "deduced", "overloads", "old", "std", "mma.h", "whole", "register", "bf16"],

@@ -148,6 +148,7 @@ def test_ranges_that_do_not_fit_are_refused() -> None:
     [
         (["all_reduce_ranks"], 1, "all_reduce_ranks has no sizes: it is of several GPUs"),
         (["rms_norm", "--total", "0"], 1, "total is 0"),
+        (["rms_norm", "--budget", "-4"], 1, "budget is -4; it must be above 0 seconds"),
         (["rms_norm", "--size", "columns"], 1, "no range of a size"),
         (["rms_norm", "--size", "columns=1..9"], 1, "its range is 64"),
         (["rms_norm", "--bytes", "much"], 1, "no range of bytes"),
@@ -178,10 +179,11 @@ class Plain(Bench):
     """A field on a device whose true times are known, with real tensors."""
 
     wrong = False
+    wrong_config = ""
 
     def candidate(self, s: Subject, sets: Any, options: Any) -> Candidate:
         f, op = s.function if s.peer else self.f.op.reference, self.f.op
-        off = 1.5 if Plain.wrong and s.peer is None else 1.0
+        off = 1.5 if s.peer is None and (Plain.wrong or (Plain.wrong_config and Plain.wrong_config in s.name)) else 1.0
         kernels: list[Any] = []
         for tensors in sets:
             kernel = Kernel(s.name, self.work.bytes * TRUE[s.peer or "ours"] * 1e-12)
@@ -246,10 +248,18 @@ def one_config_is_quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_regret_is_the_time_of_the_choice_over_the_best(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    run, _ = swept_add(monkeypatch)
+    plain, _ = swept_add(monkeypatch)
     one_config_is_quick(monkeypatch)
-    every: list[dict[str, Any]] = []
-    made = regret.measured(run, 60.0, lambda text: None, every.append)
+    run = regret.Regret(plain.op, plain.of, plain.points, plain.device, timer=plain.timer)
+    run.on = "cpu"
+    said: list[str] = []
+    saved: list[dict[str, Any]] = []
+    monkeypatch.setattr(sweep, "SAVE_S", 0.0)
+    monkeypatch.setattr(sweep, "SAVES", 1e9)
+    made = run.run(60.0, said.append, saved.append)
+    every = list(run.every.values())
+    assert [len(r["best"]) for r in saved] == [1, 2, 3], "what there is when the time ends is on disk"
+    assert sum("the best of" in text for text in said) == 3
     with store.Writer(tmp_path, "NVIDIA H200") as writer:
         writer.write(made)
     (record,) = store.read(tmp_path)
@@ -257,9 +267,20 @@ def test_a_regret_is_the_time_of_the_choice_over_the_best(monkeypatch: pytest.Mo
     assert all("block=1024, warps=8" in best for best in record["best"]) and set(record["peers"]) == {"torch"}
     assert regret.ratios(record) == pytest.approx([2.0] * 3, rel=0.01) and regret.mean(regret.ratios(record)) == pytest.approx(2.0, rel=0.01)
     assert all(e["by"] == "add__triton" and len(e["seconds"]) > 3 and "torch" not in str(e["seconds"]) for e in every)
-    assert all(n == len(e["seconds"]) <= 2 + worst.FIRST + worst.DRAWN for n, e in zip(record["tried"], every, strict=True))
+    assert all(n == len(e["seconds"]) <= 2 + worst.FIRST + worst.DRAWN for n, e in zip(record["tried"], (run.every[i] for i in range(3)), strict=True))
     assert sweep_page.newest([record]) == {}, "the page of an op draws its sweep"
-    assert regret.measured(run, -1.0, lambda text: None)["us"] == []
+    assert run.run(-1.0, lambda text: None)["us"] == []
+
+
+def test_a_kernel_that_computes_something_else_is_no_rival(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain, _ = swept_add(monkeypatch)
+    one_config_is_quick(monkeypatch)
+    monkeypatch.setattr(Plain, "wrong_config", "block=1024, warps=8")
+    run = regret.Regret(plain.op, plain.of, plain.points[:1], plain.device, timer=plain.timer)
+    run.on = "cpu"
+    made = run.run(60.0, lambda text: None)
+    assert made["best"] and all("block=1024, warps=8" not in best for best in made["best"])
+    assert len(run.wrong) == 1 and "block=1024, warps=8" in run.wrong[0] and "away from the other kernel's" in run.wrong[0]
 
 
 def test_the_worst_points_have_a_bound_and_the_next_better_config(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -301,7 +322,7 @@ def test_a_spent_budget_leaves_points_out(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_what_the_budget_does_not_reach_is_not_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     run, _ = swept_add(monkeypatch)
-    monkeypatch.setattr(sweep, "BATCH", 2)
+    monkeypatch.setattr(sweep.Sweep, "batch", 2)
     asked: list[list[int]] = []
     monkeypatch.setattr(run, "compile", lambda which: asked.append(list(which)) or 1)
     order, said = list(sweep._scattered_order(3)), list[str]()
@@ -330,6 +351,7 @@ def test_a_point_that_raises_is_named_and_the_others_stay(monkeypatch: pytest.Mo
 
     monkeypatch.setattr(run, "row", once)
     monkeypatch.setattr(sweep, "SAVE_S", 0.0)
+    monkeypatch.setattr(sweep, "SAVES", 1e9)
     saved: list[store.Record] = []
     record = run.run(60.0, lambda text: None, saved.append)
     assert len(record["us"]) == 2 and [len(r["us"]) for r in saved] == [1, 2] and saved[-1] == record
@@ -385,6 +407,7 @@ class Fake:
 
     wrong: tuple[str, ...] = ()
     ended = False
+    ceilings = None
     budgets: dict[str, float] = {}
 
     def __init__(self, op: Any, of: Any, points: Any, device: Any, **named: Any) -> None:

@@ -79,6 +79,9 @@ def squared(x, y):
     return z
 """.replace("tl.float16", f"tl.{kind}"))
     assert code == 0 and f"={kind} " in said, said
+    if kind == "bfloat16":
+        done = CliRunner().invoke(app, ["inspect", str(tmp_path / "own.py"), "--arch", "90"])
+        assert done.exit_code == 0 and "product" in done.output, done.output
 
 
 def test_a_name_that_this_torch_does_not_have_is_no_fault_and_its_compiler_may_be_imported(tmp_path: Path) -> None:

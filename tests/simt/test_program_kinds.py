@@ -83,12 +83,12 @@ def test_a_kernel_alone_takes_a_type_that_a_macro_decides() -> None:
     assert "x=own_t:4096, y=i32:4096" in assumed and "own_t* x;" in code, assumed
 
 
-def test_a_header_of_another_folder_of_the_repository_is_found_and_what_defines_its_functions(tmp_path: Path) -> None:
+def test_a_header_of_another_folder_of_the_repository_is_found_and_what_defines_its_functions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, text in {
-        "README.md": "", "src/cpp/include/own.hpp": "#pragma once\nvoid launched(int* x);\n", "old/own.txt": "",
+        "README.md": "", "src/cpp/include/own.hpp": "#pragma once\nstruct Own { void launched(int* x); };\n", "old/own.txt": "",
         "src/cuda/one.cuh": "__global__ void k(int* x) { x[threadIdx.x] = 1; }\n",
-        "src/cpp/include/one.cpp": '#include "own.hpp"\n#include "one.cuh"\nvoid launched(int* x) { k<<<1, 32>>>(x); }\n',
-        "bench/run/own.cu": '#include "own.hpp"\nint main() { int* x; cudaMalloc(&x, 128); launched(x); cudaFree(x); }\n',
+        "src/cpp/include/one.cpp": '#include "own.hpp"\n#include "one.cuh"\nvoid Own::launched(int* x) { k<<<1, 32>>>(x); }\n',
+        "bench/run/own.cu": '#include "own.hpp"\nint main() { int* x; cudaMalloc(&x, 128); Own{}.launched(x); cudaFree(x); }\n',
     }.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text, encoding="utf-8")
@@ -96,6 +96,8 @@ def test_a_header_of_another_folder_of_the_repository_is_found_and_what_defines_
     source, _ = program.source_of(path)
     assert not source.missing
     assert [x.kernel for x in program.run(source).launches] == ["k"]
+    monkeypatch.chdir(path.parent)  # the header has one name there too
+    assert [x.kernel for x in program.run(program.source_of(Path("own.cu"))[0]).launches] == ["k"]
     (tmp_path / "README.md").unlink()
     assert program.source_of(path)[0].missing, "nothing says where a repository begins"
 

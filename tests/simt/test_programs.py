@@ -421,7 +421,7 @@ def test_sizes_that_tiles_divide_are_taken_where_others_have_faults(tmp_path: Pa
 
 
 @pytest.mark.sampled("simulator")
-def test_what_a_program_makes_of_no_input_is_no_fault_and_input_gives_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_program_that_reads_its_input_is_given_numbers_or_says_how_to_give_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("own.cu").write_text(
         "#include <iostream>\n__global__ void k(int* p) { p[threadIdx.x] = 1; }\nint main() {\n    int n = 0, *p;\n    std::cin >> n;\n"
@@ -430,6 +430,10 @@ def test_what_a_program_makes_of_no_input_is_no_fault_and_input_gives_it(tmp_pat
     Path("in.txt").write_text("4\n", encoding="utf-8")
     commands()
     done = CliRunner().invoke(app, ["simt", "own.cu"])
+    assert done.exit_code == 0 and "k<<<1, 2>>>" in done.output, done.output
+    assert "called as assumed (--input gives others): a standard input of the number 8, again and again" in done.output
+    Path("choosy.cu").write_text(Path("own.cu").read_text().replace("cudaMalloc", "if (n == 8) return 2;\n    cudaMalloc"), encoding="utf-8")
+    done = CliRunner().invoke(app, ["simt", "choosy.cu"])
     assert done.exit_code == 3 and "checked: no fault" in done.output, done.output
     assert "--input FILE gives it" in done.output
     done = CliRunner().invoke(app, ["simt", "own.cu", "--input", "in.txt"])

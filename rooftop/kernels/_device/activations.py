@@ -59,11 +59,6 @@ def gelu_short(x):  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def gelu_short_slope(x):  # type: ignore[no-untyped-def]
-    return normal_short(x) + x * (PEAK * tl.exp(-0.5 * x * x))
-
-
-@triton.jit
 def gelu_tanh(x):  # type: ignore[no-untyped-def]
     """x (1 + tanh z) / 2 = x sigmoid(2 z) with z = sqrt(2 / pi) (x + 0.044715 x³)."""
     return x * sigmoid(TANH_SCALE * (x + TANH_CUBE * x * x * x))
@@ -78,7 +73,8 @@ def gelu_tanh_slope(x):  # type: ignore[no-untyped-def]
     return tl.where(z < 0, e, 1) * r + x * (e * r * r) * (TANH_SCALE * (1 + 3 * TANH_CUBE * x * x))
 
 
-# For the epilogue of a product with a 16-bit result, in few instructions: while they run, the tensor cores are idle.
+# For 16-bit results in few instructions: in the epilogue of a product the tensor cores are idle while they run, and elementwise they would take as
+# long as the memory.
 #
 # With e(y) = Φ(-y) for y >= 0 (of gelu_tanh: the sigmoid that stands in for Φ), gelu(x) = x |[x > 0] - e(|x|)|. log2 e is smooth, so a
 # polynomial and one ex2 give e to a given relative error, also in the tail of negative x. A multiprocessor executes 128 multiply-adds per

@@ -27,7 +27,8 @@ __device__ inline unsigned long long rows_along_k(unsigned address) {
 #define NAMES_48 NAMES_40 ", %40, %41, %42, %43, %44, %45, %46, %47"
 #define NAMES_56 NAMES_48 ", %48, %49, %50, %51, %52, %53, %54, %55"
 #define NAMES_64 NAMES_56 ", %56, %57, %58, %59, %60, %61, %62, %63"
-#define NAMES_96 NAMES_64 ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, %80, %81, %82, %83, %84, %85, %86, %87" \
+#define NAMES_80 NAMES_64 ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79"
+#define NAMES_96 NAMES_80 ", %80, %81, %82, %83, %84, %85, %86, %87" \
     ", %88, %89, %90, %91, %92, %93, %94, %95"
 #define NAMES_128 NAMES_96 ", %96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, %112, %113, %114, %115, %116, %117, %118, %119" \
     ", %120, %121, %122, %123, %124, %125, %126, %127"
@@ -47,10 +48,11 @@ __device__ inline unsigned long long rows_along_k(unsigned address) {
     if constexpr (REGS == 48) WIDTH(48, "96", "%48", "%49", "%50", "%51", HELD_32(0), HELD_16(32)); \
     if constexpr (REGS == 56) WIDTH(56, "112", "%56", "%57", "%58", "%59", HELD_32(0), HELD_16(32), HELD_8(48)); \
     if constexpr (REGS == 64) WIDTH(64, "128", "%64", "%65", "%66", "%67", HELD_64(0)); \
+    if constexpr (REGS == 80) WIDTH(80, "160", "%80", "%81", "%82", "%83", HELD_64(0), HELD_16(64)); \
     if constexpr (REGS == 96) WIDTH(96, "192", "%96", "%97", "%98", "%99", HELD_64(0), HELD_32(64)); \
     if constexpr (REGS == 128) WIDTH(128, "256", "%128", "%129", "%130", "%131", HELD_64(0), HELD_64(64));
 
-/// d += a b: 64 rows, 16 columns of a, 2 REGS columns of b: any multiple of 8 up to 64, of 16 up to 128, of 64 up to 256. TURNED: the operand's
+/// d += a b: 64 rows, 16 columns of a, 2 REGS columns of b: any multiple of 8 up to 64, of 16 up to 128, then 160, 192 and 256. TURNED: the operand's
 /// rows in shared memory run along M or N, not K.
 template <typename T, int A_TURNED, int B_TURNED, int REGS>
 __device__ __forceinline__ void product(float (&d)[REGS], unsigned long long a, unsigned long long b) {
@@ -82,6 +84,7 @@ __device__ __forceinline__ void product(float (&d)[REGS], unsigned long long a, 
 #undef NAMES_48
 #undef NAMES_56
 #undef NAMES_64
+#undef NAMES_80
 #undef NAMES_96
 #undef NAMES_128
 #undef WIDTH

@@ -103,3 +103,9 @@ def tiles(p: Problem, block: int, name: str = "q") -> int:
 def windows(p: Problem) -> dict[str, Any]:
     left, right = option(p, "left"), option(p, "right")
     return {"LEFT": left if left != UNBOUNDED else -1, "RIGHT": right if right != UNBOUNDED else -1}
+
+
+def rest(columns: int, wide: int) -> int:
+    """Columns of a head behind the first 64, rounded up to 16 or 32, so that its products on Hopper have no more than these; 0: they have
+    those of the tile. `wide`: columns of the widest tile."""
+    return 0 if wide > 128 else 16 if 64 < columns <= 80 else 32 if 80 < columns <= 96 else 0

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma
 
+from rooftop.kernels.attention._packed_sm90 import tile_of
 from rooftop.kernels.attention._scores_sm90 import SMALL, TANH_OF, TANH_OPERANDS, distance
 
 LOG2E = gl.constexpr(1.4426950408889634)
@@ -35,13 +37,30 @@ def common_of(dout, out, dlse, lse, norms, deltas, SQ, PADDED, H, gb, gs, gh, ob
 
 
 @gluon.jit
-def place_of(tiles, heads, section):
-    """(tile, batch times heads) of this block: grouped order, the tiles of as many heads as the L2 holds together."""
+def block_of(plan, tiles, heads, section, mine, others, BLOCK: gl.constexpr, LAST_FIRST: gl.constexpr):
+    """(batch times heads, first token of a sequence, its tokens, those of the other side, row within the sequence) of this block's tile:
+    grouped order, the tiles of as many heads as the L2 holds together. `mine`, `others`: tokens of the two sides. Packed sequences: `plan`
+    lists the tiles; a block past the last has no tokens."""
+    PACKED: gl.constexpr = plan is not None
+    if PACKED:
+        tiles = gl.load(plan)
     whole = section * tiles
-    first = gl.program_id(0) // whole * section
-    here = gl.minimum(section, heads - first)
+    before = gl.program_id(0) // whole * section
+    here = gl.minimum(section, heads - before)
+    if PACKED:
+        here = gl.maximum(here, 1)
     rest = gl.program_id(0) % whole
-    return rest // here, first + rest % here
+    tile = rest // here
+    bh = before + rest % here
+    there = 1
+    if PACKED:
+        there = (bh < heads).to(gl.int32)
+        tile = gl.minimum(tile, tiles - 1)
+        bh = gl.minimum(bh, heads - 1)
+    if LAST_FIRST:
+        tile = tiles - 1 - tile
+    first, count, first_other, count_other, row = tile_of(plan, tile, mine, others, BLOCK, PACKED)
+    return bh, first, count * there, first_other, count_other * there, row
 
 
 @gluon.jit
@@ -87,12 +106,6 @@ def keys_of(row, SQ, SK, BN: gl.constexpr, BLOCK: gl.constexpr, LEFT: gl.constex
 
 
 @gluon.jit
-def flat(x):
-    """A tile [1, 1, rows, columns] as the matrix that wgmma reads."""
-    return x.reshape([x.shape[2], x.shape[3]])
-
-
-@gluon.jit
 def inside_of(rows, columns, position, count, LEFT: gl.constexpr, RIGHT: gl.constexpr, COUNT_ROWS: gl.constexpr):
     """The mask: whether queries attend to keys, and whether the rows (COUNT_ROWS) or the columns exist."""
     apart = columns - rows - position
@@ -125,14 +138,39 @@ def capped(z, cap, CAP: gl.constexpr):
 
 
 @gluon.jit
-def weights_of(z, factor, norm, rows, columns, position, slope, ALIBI: gl.constexpr):
-    """exp2 of scores less norm, with ALiBi if `slope` is to be used."""
+def weights_of(z, factor, norm, rows, columns, position, slope, added, ALIBI: gl.constexpr, BIAS: gl.constexpr):
+    """exp2 of scores less norm, with a bias `added` and ALiBi of `slope` if there are."""
+    if BIAS:
+        norm = norm - added.to(gl.float32) * LOG2E
     if ALIBI:
         return gl.exp2(z * factor - norm - distance(columns - (rows + position)) * slope)
     return gl.exp2(z * factor - norm)
 
 
 @gluon.jit
-def store_rows(at, x, rows, count, rows_stride, columns, width):
-    inside = (rows < count)[:, None] & (columns < width)[None, :]
-    gl.store(at + rows.to(gl.int64)[:, None] * rows_stride + columns[None, :], x.to(at.dtype.element_ty), mask=inside)
+def load_bias(z_desc, z_tiles, z_full, z_empty, batch, head, row, column, DOWN: gl.constexpr, RIGHT: gl.constexpr, n):
+    """The n-th tile of a bias for each of two groups: the second's lies DOWN rows and RIGHT columns further."""
+    b = gl.minimum(batch, z_desc.shape[0] - 1)
+    h = gl.minimum(head, z_desc.shape[1] - 1)
+    for g in gl.static_range(2):
+        mbarrier.wait(z_empty.index(g), (n & 1) ^ 1)
+        mbarrier.expect(z_full.index(g), z_desc.block_type.nbytes)
+        tma.async_copy_global_to_shared(z_desc, [b, h, row + g * DOWN, column + g * RIGHT], z_full.index(g), z_tiles.index(g))
+
+
+@gluon.jit
+def store_columns(to, x, START: gl.constexpr, first, row, stored, most, stride, WIDTH: gl.constexpr):
+    """x, 64 rows of a sequence from `row` on, as columns from START on of a gradient of WIDTH columns. Of the sequence, whose first token is
+    `first`, `stored` rows are written: zeros from `most` on."""
+    rows = row + gl.arange(0, 64, gl.SliceLayout(1, x.type.layout))
+    columns = START + gl.arange(0, x.shape[1], gl.SliceLayout(0, x.type.layout))
+    x = gl.where((rows < most)[:, None], x, 0.0)
+    inside = (rows < stored)[:, None] & (columns < WIDTH)[None, :]
+    gl.store(to + (first + rows).to(gl.int64)[:, None] * stride + columns[None, :], x.to(to.dtype.element_ty), mask=inside)
+
+
+@gluon.jit
+def left_operand(x, ring, acc):
+    """Scores in registers as the left operand of a product with a tile of `ring`."""
+    operand: gl.constexpr = gl.DotOperandLayout(operand_index=0, parent=acc.type.layout, k_width=2)
+    return gl.convert_layout(x.to(ring.dtype), operand, assert_trivial=True)

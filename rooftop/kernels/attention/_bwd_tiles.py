@@ -1,10 +1,15 @@
-"""Portable backward of attention: the gradients of a tile of scores, and the launches other than those that compute dq, dk and dv."""
+"""Portable backward of attention: the gradients of a tile of scores, and the launches other than those that compute dq, dk and dv. The
+gradient of a bias is computed here for every backward."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import triton
 import triton.language as tl
 
+from rooftop.core.spec import Launch, Meta, Problem
+from rooftop.kernels.attention import _arguments as shared
 from rooftop.kernels.attention._tiles import LOG2E, kept, numbered, scored, seen
 
 
@@ -54,12 +59,12 @@ def gradients(z, dp, norm, delta, rows, columns, there, low, high, keys, positio
 @triton.jit(do_not_specialize=["SQ", "SK", "EIGHTHS", "limit", "seed"])
 def to_bias(q, k, v, dout, lse, delta, bias, mask, slopes, key_begin, key_end, lengths, q_scale, k_scale, v_scale, dbias, scale, softcap,
             seed, limit, share, SQ, SK, EIGHTHS, H, GROUP, BATCHES, HEADS, qb, qs, qh, kb, ks, kh, vb, vs, vh, gb, gs, gh, zb, zh, zs, zk,
-            mb, mh, ms, mk, ab, qg, kg, vg, eb, eh, es, ek, D: tl.constexpr, DV: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
+            mb, mh, ms, mk, ab, qg, kg, vg, D: tl.constexpr, DV: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
             SIZE: tl.constexpr, SIZE_V: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr, CAP: tl.constexpr, DROP: tl.constexpr,
             SHORT: tl.constexpr, ONE_ROW: tl.constexpr,
-            ONE_COLUMN: tl.constexpr):  # type: ignore[no-untyped-def]
+            ONE_COLUMN: tl.constexpr, PADDED=None):  # type: ignore[no-untyped-def]
     """The gradient of a tile of the bias, summed over the BATCHES and HEADS that share it, and over all queries (ONE_ROW) or keys
-    (ONE_COLUMN) if those do. Strides as in the third launch; dbias (e) has all four."""
+    (ONE_COLUMN) if those do. Strides as in the third launch; dbias lies without gaps. PADDED: the rows of delta, if they are more than SQ."""
     tile_m = tl.program_id(0)
     tile_n = tl.program_id(1)
     first_batch = tl.program_id(2) // (H // HEADS)
@@ -109,7 +114,8 @@ def to_bias(q, k, v, dout, lse, delta, bias, mask, slopes, key_begin, key_end, l
             at = (batch * H + head) * SQ + token
             norm = tl.load(lse + at, mask=rows_in, other=0.0) * LOG2E
             norm = tl.where(norm == float("-inf"), 0.0, norm)
-            common = tl.load(delta + at, mask=rows_in, other=0.0)
+            of_delta = at if PADDED is None else (batch * H + head) * PADDED + token
+            common = tl.load(delta + of_delta, mask=rows_in, other=0.0)
             by = scale
             if q_scale is not None:
                 by *= tl.load(q_scale + head * qg)
@@ -145,13 +151,57 @@ def to_bias(q, k, v, dout, lse, delta, bias, mask, slopes, key_begin, key_end, l
             total += ds
     rows = tile_m * BM + tl.arange(0, BM)
     columns = tile_n * BN + tl.arange(0, BN)
-    to = dbias + tl.cast(first_batch, tl.int64) * eb + first_head * eh
+    to = dbias + tl.program_id(2).to(tl.int64) * (1 if ONE_ROW else SQ) * (1 if ONE_COLUMN else SK)
     if ONE_ROW and ONE_COLUMN:
         tl.store(to, tl.sum(tl.sum(total, 1), 0).to(dbias.dtype.element_ty))
     elif ONE_ROW:
-        tl.store(to + columns.to(tl.int64) * ek, tl.sum(total, 0).to(dbias.dtype.element_ty), mask=columns < SK)
+        tl.store(to + columns, tl.sum(total, 0).to(dbias.dtype.element_ty), mask=columns < SK)
     elif ONE_COLUMN:
-        tl.store(to + rows.to(tl.int64) * es, tl.sum(total, 1).to(dbias.dtype.element_ty), mask=rows < SQ)
+        tl.store(to + rows, tl.sum(total, 1).to(dbias.dtype.element_ty), mask=rows < SQ)
     else:
-        at = rows.to(tl.int64)[:, None] * es + columns.to(tl.int64)[None, :] * ek
+        at = rows.to(tl.int64)[:, None] * SK + columns[None, :]
         tl.store(to + at, total.to(dbias.dtype.element_ty), mask=(rows < SQ)[:, None] & (columns < SK)[None, :])
+
+
+def widths(p: Problem) -> dict[str, int]:
+    """Columns of the values, and of their tile."""
+    columns = p["v"].shape[3]
+    return {"DV": columns, "SIZE_V": max(16, shared.pow2(columns))}
+
+
+def arguments(p: Problem) -> dict[str, Any]:
+    """What the launches that compute scores again are given."""
+    q, k, slopes = p["q"], p["k"], p.get("alibi_slopes")
+    heads, size = q.shape[2:]
+
+    def name(tensor: str) -> str | None:
+        return tensor if p.get(tensor) is not None else None
+
+    return {
+        "q": "q", "k": "k", "v": "v", "dout": "dout", "lse": "lse", "delta": "delta", "bias": name("bias"), "mask": name("mask"),
+        "slopes": name("alibi_slopes"), "key_begin": name("key_begin"), "key_end": name("key_end"), "lengths": name("cache_lengths"),
+        "q_scale": name("q_scale"), "k_scale": name("k_scale"), "v_scale": name("v_scale"), "scale": "scale", "softcap": shared.softcap(p),
+        "seed": "seed", "share": 1.0 / (1.0 - float(p.option("dropout_p"))), "SQ": q.shape[1], "SK": k.shape[1], "H": heads,
+        "GROUP": heads // k.shape[2], **shared.strides(p, "q", "q"), **shared.strides(p, "k", "k"), **shared.strides(p, "v", "v"),
+        **shared.strides(p, "g", "dout"), **shared.broadcast(p.get("bias")), **shared.broadcast(p.get("mask"), "m"), **shared.dropout(p),
+        "ab": heads if slopes and len(slopes.shape) == 2 else 0, **shared.scale_strides(p), "D": size, "SIZE": max(16, shared.pow2(size)),
+        **widths(p), **shared.windows(p), "CAP": float(p.option("softcap")) != 0,
+    }
+
+
+def bias_refused(bias: Meta) -> str | None:
+    if bias.shape[0] * bias.shape[1] > 65535 or bias.shape[3] > 2**20:
+        return "the gradient of a bias of more heads and batches, or more keys, than one launch may have"
+    return None
+
+
+def bias_launch(p: Problem, bias: Meta, args: dict[str, Any], bm: int, bn: int) -> Launch:
+    """The launch that computes the gradient of a bias, in tiles of `bm` queries and `bn` keys. `args`: those of `arguments`, and more."""
+    (batch, queries, heads, _), keys = p["q"].shape, p["k"].shape[1]
+    over_batch, over_heads, one_row, one_column = (n == 1 for n in bias.shape)
+    tiles = (1 if one_row else -(-queries // bm), 1 if one_column else -(-keys // bn), bias.shape[0] * bias.shape[1])
+    given = {
+        "dbias": "dbias", "BATCHES": batch if over_batch else 1, "HEADS": heads if over_heads else 1,
+        "ONE_ROW": one_row, "ONE_COLUMN": one_column, "BM": bm, "BN": bn,
+    }
+    return Launch(to_bias, tiles, {**args, **given}, 4, 1)

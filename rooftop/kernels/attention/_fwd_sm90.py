@@ -6,6 +6,8 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, tma
 
+from rooftop.kernels.attention._scores_sm90 import columns_of, flat
+
 
 @gluon.jit
 def place(turn, tiles, rows_of_tiles, heads, section):
@@ -18,12 +20,6 @@ def place(turn, tiles, rows_of_tiles, heads, section):
     here = gl.minimum(section, heads - first)
     rest = t % whole
     return t < tiles, rows_of_tiles - 1 - rest // here, first + rest % here
-
-
-@gluon.jit
-def length_of(at, most):
-    """Keys of a sequence: lengths beyond the cache are clamped."""
-    return gl.minimum(gl.maximum(gl.load(at).to(gl.int32), 0), most)
 
 
 @gluon.jit
@@ -46,15 +42,13 @@ def range_of(row, SQ, SK, BM: gl.constexpr, BN: gl.constexpr, LEFT: gl.constexpr
 
 
 @gluon.jit
-def flat(x):
-    """A tile [1, 1, rows, columns] as the matrix that wgmma reads."""
-    return x.reshape([x.shape[2], x.shape[3]])
-
-
-@gluon.jit
-def store_tile(tile, made, out_desc, b, h, row):
-    """Stores 64 rows of the result through shared memory, once the store before has read it."""
+def store_tile(tile, made, out_desc, b, h, row, more=None, REST: gl.constexpr = 0):
+    """Stores 64 rows of the result through shared memory, once the store before has read it. With REST, `more` are the columns from 64 on."""
     tma.store_wait(0)
-    flat(tile).store(made)
+    if REST:
+        columns_of(tile, 0, 64).store(made)
+        columns_of(tile, 64, REST).store(more)
+    else:
+        flat(tile).store(made)
     fence_async_shared()
     tma.async_copy_shared_to_global(out_desc, [b, h, row, 0], tile)

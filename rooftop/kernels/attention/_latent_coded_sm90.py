@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
-from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier
+from triton.experimental.gluon.language.nvidia.hopper import mbarrier
 
 # four codes of e4m3 as two pairs, of float16 and of bfloat16
 TO_F16 = gl.constexpr("{ .reg .b16 a, b; mov.b32 {a, b}, $2; cvt.rn.f16x2.e4m3x2 $0, a; cvt.rn.f16x2.e4m3x2 $1, b; }")
@@ -19,19 +19,24 @@ TO_BF16 = gl.constexpr(
 
 
 @gluon.jit
+def _places(table, row, keys, kb, ks, PAGES, PAGE: gl.constexpr):
+    """(where tokens lie, in words; whether they exist)."""
+    there = row < keys
+    if PAGE:
+        page = gl.load(table + row // PAGE, mask=there, other=-1)
+        there = there & (page >= 0) & (page < PAGES)
+        return gl.where(there, page, 0).to(gl.int64) * kb + (row % PAGE).to(gl.int64) * ks, there
+    return row.to(gl.int64) * ks, there
+
+
+@gluon.jit
 def _codes(kv, table, token, keys, kb, ks, column, columns, PAGES, PAGE: gl.constexpr, BN: gl.constexpr, WIDTH: gl.constexpr):
     """WIDTH columns of a tile from `column` on, four to a word, 0 outside. `kv`, the columns and the strides count words."""
     WIDE: gl.constexpr = WIDTH // 16
     L: gl.constexpr = gl.BlockedLayout([1, 4], [32 // WIDE, WIDE], [4, 1], [1, 0])
     row = token + gl.arange(0, BN, gl.SliceLayout(1, L))
     word = column + gl.arange(0, WIDTH // 4, gl.SliceLayout(0, L))
-    there = row < keys
-    if PAGE:
-        page = gl.load(table + row // PAGE, mask=there, other=-1)
-        there = there & (page >= 0) & (page < PAGES)
-        at = gl.where(there, page, 0).to(gl.int64) * kb + (row % PAGE).to(gl.int64) * ks
-    else:
-        at = row.to(gl.int64) * ks
+    at, there = _places(table, row, keys, kb, ks, PAGES, PAGE)
     return gl.load(kv + (at[:, None] + word[None, :]), mask=there[:, None] & (word < columns)[None, :], other=0)
 
 
@@ -50,16 +55,10 @@ def _convert(codes, piece, ROW: gl.constexpr):
 
 
 @gluon.jit
-def _hand_over(bar):
-    fence_async_shared()
-    gl.thread_barrier()
-    mbarrier.arrive(bar, count=1)
-
-
-@gluon.jit
 def load_codes(kv, c_ring, r_ring, full, empty, table, begin, end, keys, kb, ks, PAGES, V: gl.constexpr, R: gl.constexpr, PAGE: gl.constexpr,
                BN: gl.constexpr):
-    """The producer's part: the pieces of each tile in the order in which its scores need them, half of the rows at a time."""
+    """The producer's part: the pieces of each tile in the order in which its scores need them, half of the rows at a time. Here is no fence
+    between the stores and wgmma, since it would wait for the loads of the next tile as well: the groups that multiply have it."""
     HALF: gl.constexpr = c_ring.shape[4]
     MORE: gl.constexpr = r_ring.shape[4]
     FEW: gl.constexpr = BN // 2
@@ -77,17 +76,20 @@ def load_codes(kv, c_ring, r_ring, full, empty, table, begin, end, keys, kb, ks,
         if R:
             mbarrier.wait(empty.index(3 * slot + 2), phase ^ 1)
             _convert(r, r_ring.index(slot), 0)
-            _hand_over(full.index(3 * slot + 2))
             r = _codes(kv, table, ahead, last, kb, ks, V // 4, (V + R) // 4, PAGES, PAGE, BN, MORE)
         mbarrier.wait(empty.index(3 * slot), phase ^ 1)
         _convert(x, c_ring.index(2 * slot), 0)
         x = _codes(kv, table, ahead, last, kb, ks, 0, V // 4, PAGES, PAGE, FEW, HALF)
         _convert(x_low, c_ring.index(2 * slot), FEW)
-        _hand_over(full.index(3 * slot))
         x_low = _codes(kv, table, ahead + FEW, last, kb, ks, 0, V // 4, PAGES, PAGE, FEW, HALF)
+        gl.thread_barrier()
+        if R:
+            mbarrier.arrive(full.index(3 * slot + 2), count=1)
+        mbarrier.arrive(full.index(3 * slot), count=1)
         mbarrier.wait(empty.index(3 * slot + 1), phase ^ 1)
         _convert(y, c_ring.index(2 * slot + 1), 0)
         y = _codes(kv, table, ahead, last, kb, ks, HALF // 4, V // 4, PAGES, PAGE, FEW, HALF)
         _convert(y_low, c_ring.index(2 * slot + 1), FEW)
-        _hand_over(full.index(3 * slot + 1))
         y_low = _codes(kv, table, ahead + FEW, last, kb, ks, HALF // 4, V // 4, PAGES, PAGE, FEW, HALF)
+        gl.thread_barrier()
+        mbarrier.arrive(full.index(3 * slot + 1), count=1)

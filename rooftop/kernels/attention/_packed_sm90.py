@@ -1,4 +1,4 @@
-"""Packed sequences on Hopper: the list of their tiles of queries, and the part of a tile of values past the end of its sequence."""
+"""Sequences of several lengths on Hopper: the list of the tiles of packed ones, and the part of a tile past the end of its sequence."""
 
 from __future__ import annotations
 
@@ -80,8 +80,14 @@ def tile_of(plan, tile, SQ, SK, BM: gl.constexpr, PACKED: gl.constexpr):
 
 
 @gluon.jit
+def length_of(at, most):
+    """Keys of a sequence: lengths beyond the cache are clamped."""
+    return gl.minimum(gl.maximum(gl.load(at).to(gl.int32), 0), most)
+
+
+@gluon.jit
 def clear_rows(values, there, BN: gl.constexpr):
-    """Zeros in rows `there` and later of a tile of values."""
+    """Zeros in rows `there` and later of a tile."""
     STEP: gl.constexpr = 32
     WIDE: gl.constexpr = values.shape[1] // 8 if values.shape[1] < 256 else 32
     L: gl.constexpr = gl.BlockedLayout([1, 8], [32 // WIDE, WIDE], [4, 1], [1, 0])

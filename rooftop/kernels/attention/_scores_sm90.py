@@ -7,6 +7,7 @@ import struct
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import warpgroup_mma
 
 TANH = (1.0, -0.333323412, 0.13308175, -0.0519479014, 0.0151953686)  # of x, x^3, ...: relative error 1.2e-7 up to SMALL
 SMALL = gl.constexpr(0.625)
@@ -68,3 +69,27 @@ WEIGHTS_OPERANDS = gl.constexpr({n: ",".join(n * ["=&f"] + 2 * n * ["f"]) for n 
 def distance(apart):
     """|apart| in float32, up to 2^22 exactly, in two operations: conversions have the unit of the exponentials."""
     return gl.abs((apart + 0x4B400000).to(gl.float32, bitcast=True) - 12582912.0)
+
+
+@gluon.jit
+def flat(x):
+    """A tile [1, 1, rows, columns] as the matrix that wgmma reads."""
+    return x.reshape([x.shape[2], x.shape[3]])
+
+
+@gluon.jit
+def columns_of(x, START: gl.constexpr, SIZE: gl.constexpr):
+    """Columns of a tile [1, 1, rows, columns] as the matrix that wgmma reads. Of a head of 80 or 96 columns the 64 first and the 16 or 32
+    next are operands of their own: its tile has 128, the rest of which no product needs."""
+    return flat(x).slice(START, SIZE, dim=1)
+
+
+@gluon.jit
+def scores_of(a, b, LIKE: gl.constexpr, REST: gl.constexpr):
+    """Begins a · bᵀ of two tiles. With REST the first 64 columns and REST more, in two products."""
+    N: gl.constexpr = b.shape[2]
+    z = gl.zeros((64, N), gl.float32, LIKE)
+    if REST:
+        z = warpgroup_mma(columns_of(a, 0, 64), columns_of(b, 0, 64).permute((1, 0)), z, use_acc=False, is_async=True)
+        return warpgroup_mma(columns_of(a, 64, REST), columns_of(b, 64, REST).permute((1, 0)), z, is_async=True)
+    return warpgroup_mma(flat(a), flat(b).permute((1, 0)), z, use_acc=False, is_async=True)

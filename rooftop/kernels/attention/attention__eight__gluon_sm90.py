@@ -13,7 +13,9 @@ The tensor cores add 8-bit products in some 14 bits. A sum over all keys would l
 own, which are added to those in float32 (`EXACT`). That product runs before the scores of the next tile, which hide the addition, and its accumulators are free
 for the exponentials; of more than 128 columns it is made in parts of 64. On an H200 it was slower, tried together, to round
 the weights before the tensor cores are waited for (by a branch that ptxas cannot move) and to have four chains of maxima and sums a thread; with
-those three groups were slower still, and to run the product during the exponentials, which the registers just hold, gained a part of that back."""
+those three groups were slower still, and to run the product during the exponentials, which the registers just hold, gained a part of that back.
+Tiles of 64 keys, two of them in flight in each group, so that the exponentials of one run beside the products of the other, without turns between
+the groups, took 1.2 times as long in full and 1.6 to 1.7 times in causal order."""
 
 from __future__ import annotations
 
@@ -28,8 +30,8 @@ from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared,
 from rooftop.core.spec import Descriptor, Launch, Meta, Problem
 from rooftop.core.tensor_maps import not_copied
 from rooftop.kernels.attention import _arguments as shared
-from rooftop.kernels.attention._fwd_sm90 import flat, place, range_of, store_tile
-from rooftop.kernels.attention._scores_sm90 import SMALL, TANH_OF, TANH_OPERANDS
+from rooftop.kernels.attention._fwd_sm90 import place, range_of, store_tile
+from rooftop.kernels.attention._scores_sm90 import SMALL, TANH_OF, TANH_OPERANDS, flat
 
 DEMANDS = {"has": ["QGMMA", "UTMALDG", "UTMASTG"], "spills": 16}
 LOG2E = gl.constexpr(1.4426950408889634)

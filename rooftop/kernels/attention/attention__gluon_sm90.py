@@ -39,9 +39,9 @@ from rooftop.core.spec import Descriptor, Launch, Meta, Problem
 from rooftop.core.tensor_maps import not_copied
 from rooftop.kernels.attention import _arguments as shared
 from rooftop.kernels.attention._dropout_sm90 import dropped, eighths
-from rooftop.kernels.attention._fwd_sm90 import flat, length_of, place, range_of, store_tile
-from rooftop.kernels.attention._packed_sm90 import CHUNK, clear_rows, plan_tiles, tile_of
-from rooftop.kernels.attention._scores_sm90 import SMALL, TANH_OF, TANH_OPERANDS, WEIGHTS_OF, WEIGHTS_OPERANDS, distance
+from rooftop.kernels.attention._fwd_sm90 import place, range_of, store_tile
+from rooftop.kernels.attention._packed_sm90 import CHUNK, clear_rows, length_of, plan_tiles, tile_of
+from rooftop.kernels.attention._scores_sm90 import SMALL, TANH_OF, TANH_OPERANDS, WEIGHTS_OF, WEIGHTS_OPERANDS, columns_of, distance, flat, scores_of
 
 # With windows or 256 columns ptxas keeps one or two addresses, read once a tile of queries, in local memory.
 DEMANDS = {"has": ["HGMMA", "UTMALDG", "UTMASTG"], "spills": 16}
@@ -124,7 +124,6 @@ def _weights(z, top, total, factor, cap, z_tiles, z_full, z_empty, n, INDEX: gl.
     if BIAS:
         mbarrier.wait(z_full.index(INDEX), n & 1)
         added = flat(z_tiles.index(INDEX)).load(L)
-        mbarrier.arrive(z_empty.index(INDEX), count=1)
         z = z * factor + added.to(gl.float32) * LOG2E
     if ALIBI:
         if not BIAS:
@@ -152,6 +151,8 @@ def _weights(z, top, total, factor, cap, z_tiles, z_full, z_empty, n, INDEX: gl.
         new = gl.maximum(top, gl.max(z, 1))
         base = gl.where(new == float("-inf"), 0.0, new)
         p = gl.exp2(z - base[:, None])
+        if BIAS:  # not before: the loads of other warps may still wait for the shared memory when this one has got its numbers
+            mbarrier.arrive(z_empty.index(INDEX), count=1)
     else:
         new = gl.maximum(top, gl.max(z, 1) * factor)
         base = gl.where(new == float("-inf"), 0.0, new)
@@ -164,12 +165,29 @@ def _weights(z, top, total, factor, cap, z_tiles, z_full, z_empty, n, INDEX: gl.
 
 
 @gluon.jit
-def _steps(acc, w, top, total, q, k_ring, v_ring, z_tiles, k_full, v_full, empty, z_full, z_empty, turn_bars, n, first, last, factor, cap,
-           rows, SK, position, slope, seed, limit, numbers, ALIBI: gl.constexpr, INDEX: gl.constexpr, STAGES: gl.constexpr, BN: gl.constexpr,
-           LEFT: gl.constexpr, RIGHT: gl.constexpr, CAP: gl.constexpr, MASKED: gl.constexpr, PING: gl.constexpr, BIAS: gl.constexpr, DROP: gl.constexpr):
+def _product(p, v_tile, acc, more, REST_V: gl.constexpr):
+    """Begins the sums of weights times values."""
+    if REST_V:
+        acc = warpgroup_mma(p, columns_of(v_tile, 0, 64), acc, is_async=True)
+        more = warpgroup_mma(p, columns_of(v_tile, 64, REST_V), more, is_async=True)
+    else:
+        acc = warpgroup_mma(p, flat(v_tile), acc, is_async=True)
+    return acc, more
+
+
+@gluon.jit
+def _times(acc, by):
+    """Each row times its factor."""
+    return acc * gl.convert_layout(by, gl.SliceLayout(1, acc.type.layout), assert_trivial=True)[:, None]
+
+
+@gluon.jit
+def _steps(acc, more, w, top, total, q, k_ring, v_ring, z_tiles, k_full, v_full, empty, z_full, z_empty, turn_bars, n, first, last, factor,
+           cap, rows, SK, position, slope, seed, limit, numbers, ALIBI: gl.constexpr, INDEX: gl.constexpr, STAGES: gl.constexpr,
+           BN: gl.constexpr, LEFT: gl.constexpr, RIGHT: gl.constexpr, CAP: gl.constexpr, MASKED: gl.constexpr, PING: gl.constexpr,
+           BIAS: gl.constexpr, DROP: gl.constexpr, REST: gl.constexpr, REST_V: gl.constexpr):
     """Main loop over tiles of keys from `first` down to one past `last`: the scores of each are issued together with the product of the
-    weights of the tile before it."""
-    M: gl.constexpr = acc.shape[0]
+    weights of the tile before it. With REST_V the result's columns from 64 on are in `more`."""
     SCORES: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, BN, 16])
     LEFT_OPERAND: gl.constexpr = gl.DotOperandLayout(operand_index=0, parent=acc.type.layout, k_width=2)
     for i in range(first - last):
@@ -179,24 +197,36 @@ def _steps(acc, w, top, total, q, k_ring, v_ring, z_tiles, k_full, v_full, empty
         if PING:
             mbarrier.wait(turn_bars.index(INDEX), n & 1)
         p = gl.convert_layout(w.to(v_ring.dtype), LEFT_OPERAND, assert_trivial=True)
-        z = gl.zeros((M, BN), gl.float32, SCORES)
-        z = warpgroup_mma(q, flat(k_ring.index(stage)).permute((1, 0)), z, use_acc=False, is_async=True)
+        z = scores_of(q, k_ring.index(stage), SCORES, REST)
         mbarrier.wait(v_full.index(before), (n - 1) // STAGES & 1)
-        acc = warpgroup_mma(p, flat(v_ring.index(before)), acc, is_async=True)
+        acc, more = _product(p, v_ring.index(before), acc, more, REST_V)
         if PING:
             mbarrier.arrive(turn_bars.index(1 - INDEX), count=1)
-        z = warpgroup_mma_wait(num_outstanding=1, deps=(z,))
+        z = warpgroup_mma_wait(num_outstanding=2 if REST_V else 1, deps=(z,))
         mbarrier.arrive(empty.index(2 * stage), count=1)
         w, top, total, shrink = _weights(z, top, total, factor, cap, z_tiles, z_full, z_empty, n, INDEX, BIAS, rows, (first - 1 - i) * BN,
                                          SK, position, slope, seed, limit, numbers, ALIBI, LEFT, RIGHT, CAP, MASKED, DROP)
         # Waiting for the next keys here ends a basic block: within one, ptxas moves the exponentials behind the wait for the product.
         mbarrier.wait(k_full.index((n + 1) % STAGES), (n + 1) // STAGES & 1, pred=i + 1 < first - last)
         acc = warpgroup_mma_wait(num_outstanding=0, deps=(acc,))
+        if REST_V:
+            more = warpgroup_mma_wait(num_outstanding=0, deps=(more,))
         mbarrier.arrive(empty.index(2 * before + 1), count=1)
         if CAP != BOUNDED:
-            acc = acc * gl.convert_layout(shrink, gl.SliceLayout(1, acc.type.layout), assert_trivial=True)[:, None]
+            acc = _times(acc, shrink)
+            if REST_V:
+                more = _times(more, shrink)
         n += 1
-    return acc, w, top, total, n
+    return acc, more, w, top, total, n
+
+
+@gluon.jit
+def _store_columns(to, made, START: gl.constexpr, first, row, SQ, stride, WIDTH: gl.constexpr):
+    """Stores rows of a sequence of SQ queries, whose first is `first`, as columns from START on of WIDTH."""
+    token = row + gl.arange(0, 64, gl.SliceLayout(1, made.type.layout))
+    column = START + gl.arange(0, made.shape[1], gl.SliceLayout(0, made.type.layout))
+    at = to + (first + token).to(gl.int64)[:, None] * stride + column[None, :]
+    gl.store(at, made, mask=(token < SQ)[:, None] & (column < WIDTH)[None, :])
 
 
 @gluon.jit
@@ -204,11 +234,13 @@ def _consume(INDEX: gl.constexpr, q_tiles, k_ring, v_ring, z_tiles, o_tiles, q_f
              turn_bars, out_desc, out, lse, plan, rows_of_tiles, all_heads, section, H, TQ, TK, scale, softcap, ob, os, oh, lengths, sinks,
              slopes, ab, seed, limit, stay, EIGHTHS, WIDTH: gl.constexpr, OVER: gl.constexpr, GROUPS: gl.constexpr, STAGES: gl.constexpr,
              BM: gl.constexpr, BN: gl.constexpr, LEFT: gl.constexpr, RIGHT: gl.constexpr, CAP: gl.constexpr, PING: gl.constexpr,
-             PACKED: gl.constexpr, BIAS: gl.constexpr, DROP: gl.constexpr, SHORT: gl.constexpr):
+             PACKED: gl.constexpr, BIAS: gl.constexpr, DROP: gl.constexpr, SHORT: gl.constexpr, REST: gl.constexpr, REST_V: gl.constexpr):
     """One consumer warp group: the 64 queries from INDEX · 64 on of each tile."""
     DV: gl.constexpr = v_ring.shape[4]
     SCORES: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, BN, 16])
-    RESULT: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, DV, 16])
+    MAIN: gl.constexpr = 64 if REST_V else DV
+    RESULT: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, MAIN, 16])
+    MORE: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, REST_V if REST_V else 8, 16])
     LEFT_OPERAND: gl.constexpr = gl.DotOperandLayout(operand_index=0, parent=RESULT, k_width=2)
     ROWS: gl.constexpr = gl.SliceLayout(1, SCORES)
     cap = 0.0
@@ -238,7 +270,10 @@ def _consume(INDEX: gl.constexpr, q_tiles, k_ring, v_ring, z_tiles, o_tiles, q_f
             numbers = rows
             if DROP:
                 numbers = eighths(bh, first + rows, TQ, EIGHTHS, SHORT)
-            acc = gl.zeros((64, DV), gl.float32, RESULT)
+            acc = gl.zeros((64, MAIN), gl.float32, RESULT)
+            more = 0.0
+            if REST_V:
+                more = gl.zeros((64, REST_V), gl.float32, MORE)
             top = gl.full((64,), 0.0, gl.float32, ROWS) + (0.5 * factor if CAP == BOUNDED else float("-inf"))
             total = gl.zeros((64,), gl.float32, ROWS)
             if sinks is not None:
@@ -246,14 +281,13 @@ def _consume(INDEX: gl.constexpr, q_tiles, k_ring, v_ring, z_tiles, o_tiles, q_f
                 top = gl.full((64,), 0.0, gl.float32, ROWS) + sink
                 total = gl.where(top == float("-inf"), 0.0, 1.0)
             if end > begin:
-                q = flat(q_tiles.index(INDEX))
+                q = q_tiles.index(INDEX)
                 mbarrier.wait(q_full.index(INDEX), used & 1)
                 stage = n % STAGES
                 mbarrier.wait(k_full.index(stage), n // STAGES & 1)
                 if PING:
                     mbarrier.wait(turn_bars.index(INDEX), n & 1)
-                z = gl.zeros((64, BN), gl.float32, SCORES)
-                z = warpgroup_mma(q, flat(k_ring.index(stage)).permute((1, 0)), z, use_acc=False, is_async=True)
+                z = scores_of(q, k_ring.index(stage), SCORES, REST)
                 z = warpgroup_mma_wait(num_outstanding=0, deps=(z,))
                 if PING:
                     mbarrier.arrive(turn_bars.index(1 - INDEX), count=1)
@@ -268,44 +302,46 @@ def _consume(INDEX: gl.constexpr, q_tiles, k_ring, v_ring, z_tiles, o_tiles, q_f
                 n += 1
                 edge = gl.maximum(gl.minimum(edge, end - 1), begin)
                 if RIGHT >= 0:  # without, only the last tile needs a mask at that end: the one above
-                    acc, w, top, total, n = _steps(acc, w, top, total, q, k_ring, v_ring, z_tiles, k_full, v_full, empty, z_full, z_empty,
+                    acc, more, w, top, total, n = _steps(acc, more, w, top, total, q, k_ring, v_ring, z_tiles, k_full, v_full, empty, z_full, z_empty,
                                                    turn_bars, n, end - 1, edge, factor, cap, rows, SK, position, slope, seed, limit, numbers,
-                                                   slopes is not None, INDEX, STAGES, BN, LEFT, RIGHT, CAP, True, PING, BIAS, DROP)
+                                                   slopes is not None, INDEX, STAGES, BN, LEFT, RIGHT, CAP, True, PING, BIAS, DROP, REST, REST_V)
                 inner = gl.minimum(gl.maximum(whole, begin), edge)
-                acc, w, top, total, n = _steps(acc, w, top, total, q, k_ring, v_ring, z_tiles, k_full, v_full, empty, z_full, z_empty,
+                acc, more, w, top, total, n = _steps(acc, more, w, top, total, q, k_ring, v_ring, z_tiles, k_full, v_full, empty, z_full, z_empty,
                                                turn_bars, n, edge, inner, factor, cap, rows, SK, position, slope, seed, limit, numbers,
                                                slopes is not None, INDEX,
-                                               STAGES, BN, LEFT, RIGHT, CAP, False, PING, BIAS, DROP)
+                                               STAGES, BN, LEFT, RIGHT, CAP, False, PING, BIAS, DROP, REST, REST_V)
                 if LEFT >= 0:
-                    acc, w, top, total, n = _steps(acc, w, top, total, q, k_ring, v_ring, z_tiles, k_full, v_full, empty, z_full, z_empty,
+                    acc, more, w, top, total, n = _steps(acc, more, w, top, total, q, k_ring, v_ring, z_tiles, k_full, v_full, empty, z_full, z_empty,
                                                    turn_bars, n, inner, begin, factor, cap, rows, SK, position, slope, seed, limit, numbers,
-                                                   slopes is not None, INDEX, STAGES, BN, LEFT, RIGHT, CAP, True, PING, BIAS, DROP)
+                                                   slopes is not None, INDEX, STAGES, BN, LEFT, RIGHT, CAP, True, PING, BIAS, DROP, REST, REST_V)
                 if not OVER:
                     mbarrier.arrive(q_empty.index(INDEX), count=1)
                 before = (n - 1) % STAGES
                 mbarrier.wait(v_full.index(before), (n - 1) // STAGES & 1)
                 p = gl.convert_layout(w.to(v_ring.dtype), LEFT_OPERAND, assert_trivial=True)
-                acc = warpgroup_mma(p, flat(v_ring.index(before)), acc, is_async=True)
+                acc, more = _product(p, v_ring.index(before), acc, more, REST_V)
                 acc = warpgroup_mma_wait(num_outstanding=0, deps=(acc,))
+                if REST_V:
+                    more = warpgroup_mma_wait(num_outstanding=0, deps=(more,))
                 mbarrier.arrive(empty.index(2 * before + 1), count=1)
                 used += 1
             share = gl.convert_layout(1.0 / gl.where(total == 0, 1.0, total), gl.SliceLayout(1, RESULT), assert_trivial=True)
             if DROP:
                 share = share / stay
             made = (acc * share[:, None]).to(out_desc.dtype)
+            rest = made
+            if REST_V:
+                rest = _times(more, share).to(out_desc.dtype)
             if PACKED:
                 if row + INDEX * 64 + 64 <= SQ:
-                    store_tile(o_tiles.index(INDEX), made, out_desc, bh // H, bh % H, first + row + INDEX * 64)
+                    store_tile(o_tiles.index(INDEX), made, out_desc, bh // H, bh % H, first + row + INDEX * 64, rest, REST_V)
                 else:
-                    token = row + INDEX * 64 + gl.arange(0, 64, gl.SliceLayout(1, RESULT))
-                    column = gl.arange(0, DV, gl.SliceLayout(0, RESULT))
-                    to = (
-                        out + (bh // H).to(gl.int64) * ob + (bh % H).to(gl.int64) * oh + (first + token).to(gl.int64)[:, None] * os
-                        + column[None, :]
-                    )
-                    gl.store(to, made, mask=(token < SQ)[:, None] & (column < WIDTH)[None, :])
+                    to = out + (bh // H).to(gl.int64) * ob + (bh % H).to(gl.int64) * oh
+                    _store_columns(to, made, 0, first, row + INDEX * 64, SQ, os, WIDTH)
+                    if REST_V:
+                        _store_columns(to, rest, 64, first, row + INDEX * 64, SQ, os, WIDTH)
             else:
-                store_tile(o_tiles.index(INDEX), made, out_desc, bh // H, bh % H, first + row + INDEX * 64)
+                store_tile(o_tiles.index(INDEX), made, out_desc, bh // H, bh % H, first + row + INDEX * 64, rest, REST_V)
             if OVER:  # the next queries overwrite the staged result
                 tma.store_wait(0)
                 if end > begin:
@@ -320,10 +356,11 @@ def _forward(q_desc, k_desc, v_desc, out_desc, bias_desc, out, lse, plan, rows_o
              softcap, ob, os, oh, WIDTH: gl.constexpr, OVER: gl.constexpr, GROUPS: gl.constexpr, STAGES: gl.constexpr, BN: gl.constexpr,
              LEFT: gl.constexpr, RIGHT: gl.constexpr, CAP: gl.constexpr, PING: gl.constexpr, PACKED: gl.constexpr, BIAS: gl.constexpr,
              lengths=None, sinks=None, slopes=None, ab=None, seed=None, limit=None, stay=None, EIGHTHS=None, DROP: gl.constexpr = False,
-             SHORT: gl.constexpr = True):
+             SHORT: gl.constexpr = True, REST: gl.constexpr = 0, REST_V: gl.constexpr = 0):
     """`plan` is read if PACKED, `bias_desc` if BIAS. Strides of batch, token and head: out (o), of WIDTH columns. OVER: the result is
     staged in the memory of the queries. Each sequence has as many keys as `lengths` says; `slopes`, ab a batch apart, are those of ALiBi. DROP:
-    dropout, which the arguments from `seed` on say."""
+    dropout, which the arguments from `seed` on say. REST, REST_V: columns of a head, and of its values, behind the first 64, where products
+    have no more."""
     BM: gl.constexpr = 64 * GROUPS
     q_tiles = gl.allocate_shared_memory(q_desc.dtype, [GROUPS] + q_desc.block_type.shape, q_desc.layout)
     k_ring = gl.allocate_shared_memory(k_desc.dtype, [STAGES] + k_desc.block_type.shape, k_desc.layout)
@@ -362,36 +399,34 @@ def _forward(q_desc, k_desc, v_desc, out_desc, bias_desc, out, lse, plan, rows_o
     if GROUPS == 2:
         gl.warp_specialize([
             (_consume,
-                        (0, q_tiles, k_ring, v_ring, z_tiles, o_tiles, q_full, q_empty, k_full, v_full, empty, z_full, z_empty, turn_bars,
-                        out_desc, out, lse, plan, rows_of_tiles, all_heads, section, H, SQ, SK, scale, softcap, ob, os, oh, lengths,
-                        sinks, slopes, ab, seed, limit, stay, EIGHTHS, WIDTH, OVER, GROUPS, STAGES, BM, BN, LEFT, RIGHT, CAP, PING, PACKED, BIAS, DROP, SHORT)),
+             (0, q_tiles, k_ring, v_ring, z_tiles, o_tiles, q_full, q_empty, k_full, v_full, empty, z_full, z_empty, turn_bars, out_desc,
+              out, lse, plan, rows_of_tiles, all_heads, section, H, SQ, SK, scale, softcap, ob, os, oh, lengths, sinks, slopes, ab, seed,
+              limit, stay, EIGHTHS, WIDTH, OVER, GROUPS, STAGES, BM, BN, LEFT, RIGHT, CAP, PING, PACKED, BIAS, DROP, SHORT, REST, REST_V)),
             (_consume,
-                        (1, q_tiles, k_ring, v_ring, z_tiles, o_tiles, q_full, q_empty, k_full, v_full, empty, z_full, z_empty, turn_bars,
-                        out_desc, out, lse, plan, rows_of_tiles, all_heads, section, H, SQ, SK, scale, softcap, ob, os, oh, lengths,
-                        sinks, slopes, ab, seed, limit, stay, EIGHTHS, WIDTH, OVER, GROUPS, STAGES, BM, BN, LEFT, RIGHT, CAP, PING, PACKED, BIAS, DROP, SHORT)),
+             (1, q_tiles, k_ring, v_ring, z_tiles, o_tiles, q_full, q_empty, k_full, v_full, empty, z_full, z_empty, turn_bars, out_desc,
+              out, lse, plan, rows_of_tiles, all_heads, section, H, SQ, SK, scale, softcap, ob, os, oh, lengths, sinks, slopes, ab, seed,
+              limit, stay, EIGHTHS, WIDTH, OVER, GROUPS, STAGES, BM, BN, LEFT, RIGHT, CAP, PING, PACKED, BIAS, DROP, SHORT, REST, REST_V)),
             (_load,
-                     (q_desc, k_desc, v_desc, bias_desc, q_tiles, k_ring, v_ring, z_tiles, q_full, q_empty, k_full, v_full, empty, z_full,
-                     z_empty, plan, rows_of_tiles, all_heads, section, H, GROUP, SQ, SK, lengths, GROUPS, STAGES, BM, BN, LEFT,
-                     RIGHT, PACKED, BIAS)),
+             (q_desc, k_desc, v_desc, bias_desc, q_tiles, k_ring, v_ring, z_tiles, q_full, q_empty, k_full, v_full, empty, z_full, z_empty,
+              plan, rows_of_tiles, all_heads, section, H, GROUP, SQ, SK, lengths, GROUPS, STAGES, BM, BN, LEFT, RIGHT, PACKED, BIAS)),
         ], [4, 1], [240, 24])
     else:
         gl.warp_specialize([
             (_consume,
-                        (0, q_tiles, k_ring, v_ring, z_tiles, o_tiles, q_full, q_empty, k_full, v_full, empty, z_full, z_empty, turn_bars,
-                        out_desc, out, lse, plan, rows_of_tiles, all_heads, section, H, SQ, SK, scale, softcap, ob, os, oh, lengths,
-                        sinks, slopes, ab, seed, limit, stay, EIGHTHS, WIDTH, OVER, GROUPS, STAGES, BM, BN, LEFT, RIGHT, CAP, PING, PACKED, BIAS, DROP, SHORT)),
+             (0, q_tiles, k_ring, v_ring, z_tiles, o_tiles, q_full, q_empty, k_full, v_full, empty, z_full, z_empty, turn_bars, out_desc,
+              out, lse, plan, rows_of_tiles, all_heads, section, H, SQ, SK, scale, softcap, ob, os, oh, lengths, sinks, slopes, ab, seed,
+              limit, stay, EIGHTHS, WIDTH, OVER, GROUPS, STAGES, BM, BN, LEFT, RIGHT, CAP, PING, PACKED, BIAS, DROP, SHORT, REST, REST_V)),
             (_consume,
-                        (1, q_tiles, k_ring, v_ring, z_tiles, o_tiles, q_full, q_empty, k_full, v_full, empty, z_full, z_empty, turn_bars,
-                        out_desc, out, lse, plan, rows_of_tiles, all_heads, section, H, SQ, SK, scale, softcap, ob, os, oh, lengths,
-                        sinks, slopes, ab, seed, limit, stay, EIGHTHS, WIDTH, OVER, GROUPS, STAGES, BM, BN, LEFT, RIGHT, CAP, PING, PACKED, BIAS, DROP, SHORT)),
+             (1, q_tiles, k_ring, v_ring, z_tiles, o_tiles, q_full, q_empty, k_full, v_full, empty, z_full, z_empty, turn_bars, out_desc,
+              out, lse, plan, rows_of_tiles, all_heads, section, H, SQ, SK, scale, softcap, ob, os, oh, lengths, sinks, slopes, ab, seed,
+              limit, stay, EIGHTHS, WIDTH, OVER, GROUPS, STAGES, BM, BN, LEFT, RIGHT, CAP, PING, PACKED, BIAS, DROP, SHORT, REST, REST_V)),
             (_consume,
-                        (2, q_tiles, k_ring, v_ring, z_tiles, o_tiles, q_full, q_empty, k_full, v_full, empty, z_full, z_empty, turn_bars,
-                        out_desc, out, lse, plan, rows_of_tiles, all_heads, section, H, SQ, SK, scale, softcap, ob, os, oh, lengths,
-                        sinks, slopes, ab, seed, limit, stay, EIGHTHS, WIDTH, OVER, GROUPS, STAGES, BM, BN, LEFT, RIGHT, CAP, PING, PACKED, BIAS, DROP, SHORT)),
+             (2, q_tiles, k_ring, v_ring, z_tiles, o_tiles, q_full, q_empty, k_full, v_full, empty, z_full, z_empty, turn_bars, out_desc,
+              out, lse, plan, rows_of_tiles, all_heads, section, H, SQ, SK, scale, softcap, ob, os, oh, lengths, sinks, slopes, ab, seed,
+              limit, stay, EIGHTHS, WIDTH, OVER, GROUPS, STAGES, BM, BN, LEFT, RIGHT, CAP, PING, PACKED, BIAS, DROP, SHORT, REST, REST_V)),
             (_load,
-                     (q_desc, k_desc, v_desc, bias_desc, q_tiles, k_ring, v_ring, z_tiles, q_full, q_empty, k_full, v_full, empty, z_full,
-                     z_empty, plan, rows_of_tiles, all_heads, section, H, GROUP, SQ, SK, lengths, GROUPS, STAGES, BM, BN, LEFT,
-                     RIGHT, PACKED, BIAS)),
+             (q_desc, k_desc, v_desc, bias_desc, q_tiles, k_ring, v_ring, z_tiles, q_full, q_empty, k_full, v_full, empty, z_full, z_empty,
+              plan, rows_of_tiles, all_heads, section, H, GROUP, SQ, SK, lengths, GROUPS, STAGES, BM, BN, LEFT, RIGHT, PACKED, BIAS)),
         ], [4, 4, 1], [160, 160, 24])
 
 
@@ -420,8 +455,6 @@ def _over(p: Problem) -> bool:
 def supports(p: Problem) -> str | None:
     if reason := shared.refused(p, ("mask", "page_table", "q_scale", "k_scale", "v_scale"), dropout=True):
         return reason
-    if shared.packed(p) and (p.get("sinks") is not None or p.get("alibi_slopes") is not None):
-        return "takes no sinks and no alibi_slopes of packed sequences"
     if p.get("alibi_slopes") is not None and max(p["q"].shape[1], p["k"].shape[1]) > 2**22:
         return "takes alibi_slopes with at most 2^22 queries and keys"
     if _over(p) and (shared.packed(p) or p.get("cache_lengths") is not None or (int(p.option("right")) >= 0 and p["q"].shape[1] > p["k"].shape[1])):
@@ -516,6 +549,9 @@ def launches(p: Problem, config: Config) -> list[Launch]:
     args |= {to: name for to, name in (("lengths", "cache_lengths"), ("sinks", "sinks"), ("slopes", "alibi_slopes")) if p.get(name) is not None}
     if (slopes := p.get("alibi_slopes")) is not None:
         args["ab"] = heads if len(slopes.shape) == 2 else 0
+    for name, columns in (("REST", size), ("REST_V", p["v"].shape[3])):
+        if rest := shared.rest(columns, max(wide, wide_v)):
+            args[name] = rest
     if float(p.option("dropout_p")):
         args |= {"seed": "seed", "stay": 1.0 - float(p.option("dropout_p")), **shared.dropout(p)}
     made = [Launch(_forward, (min(tiles, p.device.sms),), args, warps=4)]

@@ -1,4 +1,4 @@
-"""FlashAttention backward on Hopper, deterministic: plain, causal, windowed, with dropout. Contract: rooftop/ops/attention.py
+"""FlashAttention backward on Hopper, deterministic: plain, causal, windowed, packed, with lengths, bias, dropout. Contract: rooftop/ops/attention.py
 
 Three launches, no atomics. The first computes, for each query, log2 of its normaliser and delta = sum_d dout_d · out_d - dlse. In the
 second a block has 128 keys and computes their dk and dv; in the third it has 128 queries and computes their dq. Both are warp-specialised:
@@ -12,7 +12,10 @@ Where key heads are few, several blocks of the second launch share a key head, e
 of dk and dv, which one more launch for each of the two adds in their order.
 
 For heads of more than 128 columns the registers of a group hold one gradient of 64 keys: a block of the second launch has 64 keys, one
-group computes dv and the other dk. That is an eighth product."""
+group computes dv and the other dk. That is an eighth product.
+
+A bias comes through a tile for each group; its own gradient is a launch of the portable backward. Packed sequences: two small launches
+beforehand list their tiles, of keys for the second launch and of queries for the third."""
 
 from __future__ import annotations
 
@@ -22,205 +25,34 @@ import triton
 import triton.language as tl
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
-from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma, warpgroup_mma, warpgroup_mma_wait
+from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier
 
 from rooftop.core.spec import Descriptor, Launch, Meta, Problem
 from rooftop.core.tensor_maps import not_copied
 from rooftop.kernels.attention import _arguments as shared
-from rooftop.kernels.attention._bwd_sm90 import LOG2E, capped, common_of, factors_of, flat, inside_of, keys_of, place_of, queries_of, store_rows, weights_of
-from rooftop.kernels.attention._bwd_wide_sm90 import to_half
-from rooftop.kernels.attention._dropout_sm90 import dropped, eighths, is_dropped, kept_keys, marked
+from rooftop.kernels.attention._bwd_keys_sm90 import load_queries, to_half, to_keys
+from rooftop.kernels.attention._bwd_queries_sm90 import load_keys, to_queries
+from rooftop.kernels.attention._bwd_sm90 import common_of
+from rooftop.kernels.attention._bwd_tiles import arguments, bias_launch, bias_refused
+from rooftop.kernels.attention._packed_sm90 import CHUNK, plan_tiles
 from rooftop.kernels.attention._sinks import to_sinks
 
-# ptxas keeps addresses that loops share in local memory; none of them is read in the loops without a mask.
-DEMANDS = {"has": ["HGMMA", "UTMALDG"], "spills": 256}
+# ptxas keeps addresses that loops share in local memory; none of them is read in the loops without a mask. Of packed sequences bounds
+# too, which are kernel arguments elsewhere; of a bias the addresses of its tile.
+DEMANDS = {"has": ["HGMMA", "UTMALDG"], "spills": 304}
 ROWS = 64  # of a consumer warp group, and of a block of the first launch
-
-
-@gluon.jit
-def _left(x, ring, acc):
-    """Scores in registers as the left operand of a product with a tile of `ring`."""
-    operand: gl.constexpr = gl.DotOperandLayout(operand_index=0, parent=acc.type.layout, k_width=2)
-    return gl.convert_layout(x.to(ring.dtype), operand, assert_trivial=True)
-
-
-@gluon.jit
-def _key_steps(to_k, to_v, p, ds, norm, delta, k_tile, v_tile, q_ring, g_ring, q_full, g_full, empty, norm_at, delta_at, n, first, last,
-               factor, cap, slope, columns, SQ, position, seed, limit, again, EIGHTHS, bh, first_key, STAGES: gl.constexpr, BM: gl.constexpr,
-               LEFT: gl.constexpr, RIGHT: gl.constexpr, MASKED: gl.constexpr, PIPED: gl.constexpr, CAP: gl.constexpr, ALIBI: gl.constexpr,
-               DROP: gl.constexpr, SHORT: gl.constexpr):
-    """Main loop over tiles of queries `first` to one before `last`. `norm` and `delta` are those of the first; those of the next are loaded
-    while a tile is computed. PIPED: the products of the weights `p` and gradients `ds` of the tile before run meanwhile."""
-    SCORES: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, BM, 16])
-    LINE: gl.constexpr = gl.BlockedLayout([1], [32], [4], [0])
-    ACROSS: gl.constexpr = gl.SliceLayout(0, SCORES)
-    for i in range(first, last):
-        stage = n % STAGES
-        phase = n // STAGES & 1
-        if PIPED:
-            done = gl.maximum(n - 1, 0) % STAGES  # the first tile: itself; what that product holds is not used
-            w = _left(p, g_ring, to_v)
-            u = _left(ds, q_ring, to_k)
-        else:
-            done = stage
-        mbarrier.wait(q_full.index(stage), phase)
-        z = gl.zeros((64, BM), gl.float32, SCORES)
-        z = warpgroup_mma(k_tile, flat(q_ring.index(stage)).permute((1, 0)), z, use_acc=False, is_async=True)
-        mbarrier.wait(g_full.index(stage), phase)
-        dp = gl.zeros((64, BM), gl.float32, SCORES)
-        dp = warpgroup_mma(v_tile, flat(g_ring.index(stage)).permute((1, 0)), dp, use_acc=False, is_async=True)
-        if PIPED:
-            to_v = warpgroup_mma(w, flat(g_ring.index(done)), to_v, use_acc=n > 1, is_async=True)
-            to_k = warpgroup_mma(u, flat(q_ring.index(done)), to_k, use_acc=n > 1, is_async=True)
-        across = gl.convert_layout(norm, ACROSS)
-        ahead = (i + 1) * BM + gl.arange(0, BM, LINE)
-        norm = gl.load(norm_at + ahead)
-        z = warpgroup_mma_wait(num_outstanding=3 if PIPED else 1, deps=(z,))
-        rows = i * BM + gl.arange(0, BM, ACROSS)
-        z = capped(z, cap, CAP)
-        p = weights_of(z, factor, across[None, :], rows[None, :], columns[:, None], position, slope, ALIBI)
-        if MASKED:
-            inside = inside_of(rows[None, :], columns[:, None], position, SQ, LEFT, RIGHT, True)
-            p = gl.where(inside, p, 0.0)
-        if DROP:
-            p = marked(p, kept_keys(p, seed, limit, bh, i * BM, first_key, SQ, EIGHTHS, SHORT))
-        if not PIPED:
-            w = _left(gl.where(is_dropped(p), 0.0, p) if DROP else p, g_ring, to_v)
-        across_delta = gl.convert_layout(delta, ACROSS)
-        delta = gl.load(delta_at + ahead)
-        dp = warpgroup_mma_wait(num_outstanding=2 if PIPED else 0, deps=(dp,))
-        if not PIPED:
-            to_v = warpgroup_mma(w, flat(g_ring.index(stage)), to_v, is_async=True)
-        steep = p * (1.0 - z * z) if CAP else p
-        if DROP:
-            ds = gl.abs(steep) * (gl.where(is_dropped(p), 0.0, dp * again) - across_delta[None, :])
-            if PIPED:
-                p = gl.where(is_dropped(p), 0.0, p)
-        else:
-            ds = steep * (dp - across_delta[None, :])
-        if MASKED:
-            ds = gl.where(inside, ds, 0.0)
-        if not PIPED:
-            to_k = warpgroup_mma(_left(ds, q_ring, to_k), flat(q_ring.index(stage)), to_k, is_async=True)
-        to_v, to_k = warpgroup_mma_wait(num_outstanding=0, deps=(to_v, to_k))
-        mbarrier.arrive(empty.index(done), count=1, pred=n > 0 if PIPED else True)
-        n += 1
-    return to_k, to_v, p, ds, norm, delta, n
-
-
-@gluon.jit
-def _to_keys(INDEX: gl.constexpr, k_tiles, v_tiles, q_ring, g_ring, kv_full, q_full, g_full, empty, norms, deltas, dk, dv, tiles, all_heads,
-             section, H, GROUP, SQ, SK, PADDED, scale, yb, ys, yh, wb, ws, wh, softcap, slopes, ab, seed, limit, again,
-             EIGHTHS, D: gl.constexpr, DV: gl.constexpr, STAGES: gl.constexpr, BM: gl.constexpr, LEFT: gl.constexpr, RIGHT: gl.constexpr,
-             CAP: gl.constexpr, DROP: gl.constexpr, SHORT: gl.constexpr):
-    """One consumer warp group of the second launch: keys from INDEX · 64 on of the block."""
-    SIZE: gl.constexpr = k_tiles.shape[4]
-    SIZE_V: gl.constexpr = v_tiles.shape[4]
-    PIPED: gl.constexpr = SIZE + SIZE_V <= 128  # else registers are lacking, and ptxas would make each product wait for the one before
-    SCORES: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, BM, 16])
-    TO_K: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, SIZE, 16])
-    TO_V: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, SIZE_V, 16])
-    LINE: gl.constexpr = gl.BlockedLayout([1], [32], [4], [0])
-    tile, bh = place_of(tiles, all_heads, section)
-    key_heads = H // GROUP
-    batch = bh // key_heads
-    key_head = bh % key_heads
-    column = tile * 128
-    position = SK - SQ
-    begin, end, whole, edge = queries_of(column, SQ, SK, BM, 128, LEFT, RIGHT)
-    columns = column + INDEX * 64 + gl.arange(0, 64, gl.SliceLayout(1, SCORES))
-    to_k = gl.zeros((64, SIZE), gl.float32, TO_K)
-    to_v = gl.zeros((64, SIZE_V), gl.float32, TO_V)
-    p = gl.zeros((64, BM), gl.float32, SCORES)
-    ds = gl.zeros((64, BM), gl.float32, SCORES)
-    factor, cap = factors_of(scale, softcap, CAP)
-    slope = 0.0
-    n = 0
-    if end > begin:
-        mbarrier.wait(kv_full.index(0), 0)
-    for g in range(GROUP):
-        of = batch * H + key_head * GROUP + g
-        at = of.to(gl.int64) * PADDED
-        if slopes is not None:
-            slope = gl.load(slopes + batch * ab + of % H) * LOG2E
-        line = begin * BM + gl.arange(0, BM, LINE)
-        norm = gl.load(norms + at + line)
-        delta = gl.load(deltas + at + line)
-        k_tile = flat(k_tiles.index(INDEX))
-        v_tile = flat(v_tiles.index(INDEX))
-        norms_at = norms + at
-        deltas_at = deltas + at
-        if RIGHT >= 0:
-            to_k, to_v, p, ds, norm, delta, n = _key_steps(
-                to_k, to_v, p, ds, norm, delta, k_tile, v_tile, q_ring, g_ring, q_full, g_full, empty, norms_at, deltas_at, n, begin, whole,
-                factor, cap, slope, columns, SQ, position, seed, limit, again, EIGHTHS, of, column + INDEX * 64, STAGES, BM,
-                LEFT, RIGHT, True, PIPED, CAP, slopes is not None, DROP, SHORT
-            )
-        to_k, to_v, p, ds, norm, delta, n = _key_steps(
-            to_k, to_v, p, ds, norm, delta, k_tile, v_tile, q_ring, g_ring, q_full, g_full, empty, norms_at, deltas_at, n, whole, edge,
-            factor, cap, slope, columns, SQ, position, seed, limit, again, EIGHTHS, of, column + INDEX * 64, STAGES, BM,
-            LEFT, RIGHT, False, PIPED, CAP, slopes is not None, DROP, SHORT
-        )
-        to_k, to_v, p, ds, norm, delta, n = _key_steps(
-            to_k, to_v, p, ds, norm, delta, k_tile, v_tile, q_ring, g_ring, q_full, g_full, empty, norms_at, deltas_at, n, edge, end,
-            factor, cap, slope, columns, SQ, position, seed, limit, again, EIGHTHS, of, column + INDEX * 64, STAGES, BM,
-            LEFT, RIGHT, True, PIPED, CAP, slopes is not None, DROP, SHORT
-        )
-    if PIPED:  # noqa: SIM102  decided when it is compiled
-        if n > 0:  # the products of the last tile
-            last = (n - 1) % STAGES
-            to_v = warpgroup_mma(_left(p, g_ring, to_v), flat(g_ring.index(last)), to_v, use_acc=n > 1, is_async=True)
-            to_k = warpgroup_mma(_left(ds, q_ring, to_k), flat(q_ring.index(last)), to_k, use_acc=n > 1, is_async=True)
-            to_v, to_k = warpgroup_mma_wait(num_outstanding=0, deps=(to_v, to_k))
-    b = batch.to(gl.int64)
-    h = key_head.to(gl.int64)
-    first = column + INDEX * 64
-    store_rows(
-        dk + b * yb + h * yh, to_k * scale, first + gl.arange(0, 64, gl.SliceLayout(1, TO_K)), SK, ys,
-        gl.arange(0, SIZE, gl.SliceLayout(0, TO_K)), D
-    )
-    store_rows(
-        dv + b * wb + h * wh, to_v * again if DROP else to_v, first + gl.arange(0, 64, gl.SliceLayout(1, TO_V)), SK, ws,
-        gl.arange(0, SIZE_V, gl.SliceLayout(0, TO_V)), DV
-    )
-
-
-@gluon.jit
-def _load_queries(q_desc, k_desc, v_desc, g_desc, k_tiles, v_tiles, q_ring, g_ring, kv_full, q_full, g_full, empty, tiles, all_heads,
-                  section, H, GROUP, SQ, SK, STAGES: gl.constexpr, BM: gl.constexpr, LEFT: gl.constexpr, RIGHT: gl.constexpr,
-                  TILES: gl.constexpr, PARTS: gl.constexpr):
-    """The producer warp of the second launch, of TILES times 64 keys."""
-    tile, bh = place_of(tiles, all_heads, section)
-    key_heads = H // GROUP
-    batch = bh // key_heads
-    key_head = bh % key_heads
-    column = tile * 64 * TILES
-    begin, end, _, _ = queries_of(column, SQ, SK, BM, 64 * TILES, LEFT, RIGHT)
-    if end > begin:
-        mbarrier.expect(kv_full.index(0), TILES * (k_desc.block_type.nbytes + v_desc.block_type.nbytes))
-        for g in gl.static_range(TILES):
-            tma.async_copy_global_to_shared(k_desc, [batch, key_head // PARTS, column + g * 64, 0], kv_full.index(0), k_tiles.index(g))
-            tma.async_copy_global_to_shared(v_desc, [batch, key_head // PARTS, column + g * 64, 0], kv_full.index(0), v_tiles.index(g))
-        n = 0
-        for g in range(GROUP):
-            for i in range(begin, end):
-                stage = n % STAGES
-                mbarrier.wait(empty.index(stage), (n // STAGES & 1) ^ 1)
-                mbarrier.expect(q_full.index(stage), q_desc.block_type.nbytes)
-                tma.async_copy_global_to_shared(q_desc, [batch, key_head * GROUP + g, i * BM, 0], q_full.index(stage), q_ring.index(stage))
-                mbarrier.expect(g_full.index(stage), g_desc.block_type.nbytes)
-                tma.async_copy_global_to_shared(g_desc, [batch, key_head * GROUP + g, i * BM, 0], g_full.index(stage), g_ring.index(stage))
-                n += 1
 
 
 @gluon.jit(do_not_specialize=("SQ", "SK", "PADDED", "tiles", "all_heads", "section", "H", "GROUP", "ab", "seed", "limit", "EIGHTHS"))
 def _keys(q_desc, k_desc, v_desc, g_desc, norms, deltas, dk, dv, tiles, all_heads, section, H, GROUP, SQ, SK, PADDED, scale, yb, ys, yh, wb,
           ws, wh, D: gl.constexpr, DV: gl.constexpr, STAGES: gl.constexpr, BM: gl.constexpr, LEFT: gl.constexpr, RIGHT: gl.constexpr,
           TILES: gl.constexpr, PARTS: gl.constexpr, softcap=None, slopes=None, ab=None, seed=None, limit=None, again=None, EIGHTHS=None,
-          CAP: gl.constexpr = False, DROP: gl.constexpr = False, SHORT: gl.constexpr = True):
+          CAP: gl.constexpr = False, DROP: gl.constexpr = False, SHORT: gl.constexpr = True, plan=None, lengths=None, bias_desc=None,
+          REST: gl.constexpr = 0, REST_V: gl.constexpr = 0):
     """dk and dv of TILES times 64 keys a block: with 2 tiles each warp group has 64 keys, with 1 one of the two gradients. Strides of
     batch, token and head: dk (y), dv (w). PARTS: so many blocks share a key head, with GROUP query heads each; dk and dv are then of
-    parts of key heads. DROP: dropout; `again`: 1 / (1 - dropout_p)."""
+    parts of key heads. DROP: dropout; `again`: 1 / (1 - dropout_p). `plan`: the tiles of keys of packed sequences; each sequence has as many
+    keys as `lengths` says. REST, REST_V: columns of a head, and of its values, behind the first 64, where products have no more."""
     k_tiles = gl.allocate_shared_memory(k_desc.dtype, [TILES] + k_desc.block_type.shape, k_desc.layout)
     v_tiles = gl.allocate_shared_memory(v_desc.dtype, [TILES] + v_desc.block_type.shape, v_desc.layout)
     q_ring = gl.allocate_shared_memory(q_desc.dtype, [STAGES] + q_desc.block_type.shape, q_desc.layout)
@@ -229,39 +61,49 @@ def _keys(q_desc, k_desc, v_desc, g_desc, norms, deltas, dk, dv, tiles, all_head
     q_full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     g_full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    BIAS: gl.constexpr = bias_desc is not None
+    z_tiles, z_full, z_empty = q_ring, empty, empty
+    if BIAS:
+        z_full = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
+        z_empty = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
+        z_tiles = gl.allocate_shared_memory(bias_desc.dtype, [2] + bias_desc.block_type.shape, bias_desc.layout)
     mbarrier.init(kv_full.index(0), count=1)
     for i in gl.static_range(STAGES):
         mbarrier.init(q_full.index(i), count=1)
         mbarrier.init(g_full.index(i), count=1)
         mbarrier.init(empty.index(i), count=2)
+    if BIAS:
+        for i in gl.static_range(2):
+            mbarrier.init(z_full.index(i), count=1)
+            mbarrier.init(z_empty.index(i), count=1)
     fence_async_shared()
     if TILES == 2:
         gl.warp_specialize([
-            (_to_keys,
-                        (0, k_tiles, v_tiles, q_ring, g_ring, kv_full, q_full, g_full, empty, norms, deltas, dk, dv, tiles, all_heads,
-                        section, H, GROUP, SQ, SK, PADDED, scale, yb, ys, yh, wb, ws, wh, softcap, slopes, ab, seed, limit, again, EIGHTHS, D,
-                        DV, STAGES, BM, LEFT, RIGHT, CAP, DROP, SHORT)),
-            (_to_keys,
-                        (1, k_tiles, v_tiles, q_ring, g_ring, kv_full, q_full, g_full, empty, norms, deltas, dk, dv, tiles, all_heads,
-                        section, H, GROUP, SQ, SK, PADDED, scale, yb, ys, yh, wb, ws, wh, softcap, slopes, ab, seed, limit, again, EIGHTHS, D,
-                        DV, STAGES, BM, LEFT, RIGHT, CAP, DROP, SHORT)),
-            (_load_queries,
-                             (q_desc, k_desc, v_desc, g_desc, k_tiles, v_tiles, q_ring, g_ring, kv_full, q_full, g_full, empty, tiles,
-                             all_heads, section, H, GROUP, SQ, SK, STAGES, BM, LEFT, RIGHT, TILES, PARTS)),
+            (to_keys,
+             (0, k_tiles, v_tiles, q_ring, g_ring, z_tiles, kv_full, q_full, g_full, empty, z_full, z_empty, norms, deltas, dk, dv, tiles,
+              all_heads, section, plan, lengths, H, GROUP, SQ, SK, PADDED, scale, yb, ys, yh, wb, ws, wh, softcap, slopes, ab, seed, limit,
+              again, EIGHTHS, D, DV, STAGES, BM, LEFT, RIGHT, CAP, DROP, SHORT, BIAS, REST, REST_V)),
+            (to_keys,
+             (1, k_tiles, v_tiles, q_ring, g_ring, z_tiles, kv_full, q_full, g_full, empty, z_full, z_empty, norms, deltas, dk, dv, tiles,
+              all_heads, section, plan, lengths, H, GROUP, SQ, SK, PADDED, scale, yb, ys, yh, wb, ws, wh, softcap, slopes, ab, seed, limit,
+              again, EIGHTHS, D, DV, STAGES, BM, LEFT, RIGHT, CAP, DROP, SHORT, BIAS, REST, REST_V)),
+            (load_queries,
+             (q_desc, k_desc, v_desc, g_desc, bias_desc, k_tiles, v_tiles, q_ring, g_ring, z_tiles, kv_full, q_full, g_full, empty, z_full,
+              z_empty, tiles, all_heads, section, plan, lengths, H, GROUP, SQ, SK, STAGES, BM, LEFT, RIGHT, TILES, PARTS, BIAS)),
         ], [4, 1], [240, 24])
     else:
         gl.warp_specialize([
             (to_half,
-                       (0, k_tiles, v_tiles, q_ring, g_ring, kv_full, q_full, g_full, empty, norms, deltas, dk, dv, tiles, all_heads,
-                       section, H, GROUP, SQ, SK, PADDED, scale, yb, ys, yh, wb, ws, wh, softcap, slopes, ab, seed, limit, again, EIGHTHS, D,
-                        DV, STAGES, BM, LEFT, RIGHT, CAP, DROP, SHORT)),
+             (0, k_tiles, v_tiles, q_ring, g_ring, z_tiles, kv_full, q_full, g_full, empty, z_full, z_empty, norms, deltas, dk, dv, tiles,
+              all_heads, section, plan, lengths, H, GROUP, SQ, SK, PADDED, scale, yb, ys, yh, wb, ws, wh, softcap, slopes, ab, seed, limit,
+              again, EIGHTHS, D, DV, STAGES, BM, LEFT, RIGHT, CAP, DROP, SHORT, BIAS, REST, REST_V)),
             (to_half,
-                       (1, k_tiles, v_tiles, q_ring, g_ring, kv_full, q_full, g_full, empty, norms, deltas, dk, dv, tiles, all_heads,
-                       section, H, GROUP, SQ, SK, PADDED, scale, yb, ys, yh, wb, ws, wh, softcap, slopes, ab, seed, limit, again, EIGHTHS, D,
-                        DV, STAGES, BM, LEFT, RIGHT, CAP, DROP, SHORT)),
-            (_load_queries,
-                             (q_desc, k_desc, v_desc, g_desc, k_tiles, v_tiles, q_ring, g_ring, kv_full, q_full, g_full, empty, tiles,
-                             all_heads, section, H, GROUP, SQ, SK, STAGES, BM, LEFT, RIGHT, TILES, PARTS)),
+             (1, k_tiles, v_tiles, q_ring, g_ring, z_tiles, kv_full, q_full, g_full, empty, z_full, z_empty, norms, deltas, dk, dv, tiles,
+              all_heads, section, plan, lengths, H, GROUP, SQ, SK, PADDED, scale, yb, ys, yh, wb, ws, wh, softcap, slopes, ab, seed, limit,
+              again, EIGHTHS, D, DV, STAGES, BM, LEFT, RIGHT, CAP, DROP, SHORT, BIAS, REST, REST_V)),
+            (load_queries,
+             (q_desc, k_desc, v_desc, g_desc, bias_desc, k_tiles, v_tiles, q_ring, g_ring, z_tiles, kv_full, q_full, g_full, empty, z_full,
+              z_empty, tiles, all_heads, section, plan, lengths, H, GROUP, SQ, SK, STAGES, BM, LEFT, RIGHT, TILES, PARTS, BIAS)),
         ], [4, 1], [240, 24])
 
 
@@ -279,125 +121,14 @@ def _sum_parts(x, out, N, H, ob, os, oh, S, D: tl.constexpr, SIZE: tl.constexpr,
     tl.store(to[:, None] + d[None, :], total.to(out.dtype.element_ty), mask=inside)
 
 
-@gluon.jit
-def _query_steps(to_q, ds, norm, delta, q_tile, g_tile, k_ring, v_ring, k_full, v_full, empty, n, first, last, factor, cap, slope,
-                 rows, SK, position, seed, limit, again, numbers, STAGES: gl.constexpr, BN: gl.constexpr, LEFT: gl.constexpr,
-                 RIGHT: gl.constexpr, MASKED: gl.constexpr, CAP: gl.constexpr, ALIBI: gl.constexpr, DROP: gl.constexpr):
-    """Main loop over tiles of keys `first` to one before `last`. The product of the gradients `ds` of the tile before runs while those of a
-    tile are computed."""
-    SCORES: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, BN, 16])
-    for i in range(first, last):
-        stage = n % STAGES
-        done = gl.maximum(n - 1, 0) % STAGES  # the first tile: itself; what that product holds is not used
-        phase = n // STAGES & 1
-        u = _left(ds, k_ring, to_q)
-        mbarrier.wait(k_full.index(stage), phase)
-        z = gl.zeros((64, BN), gl.float32, SCORES)
-        z = warpgroup_mma(q_tile, flat(k_ring.index(stage)).permute((1, 0)), z, use_acc=False, is_async=True)
-        mbarrier.wait(v_full.index(stage), phase)
-        dp = gl.zeros((64, BN), gl.float32, SCORES)
-        dp = warpgroup_mma(g_tile, flat(v_ring.index(stage)).permute((1, 0)), dp, use_acc=False, is_async=True)
-        to_q = warpgroup_mma(u, flat(k_ring.index(done)), to_q, use_acc=n > 1, is_async=True)
-        z = warpgroup_mma_wait(num_outstanding=2, deps=(z,))
-        z = capped(z, cap, CAP)
-        p = weights_of(z, factor, norm[:, None], rows[:, None], i * BN + gl.arange(0, BN, gl.SliceLayout(0, SCORES))[None, :], position, slope, ALIBI)
-        if CAP:
-            p = p * (1.0 - z * z)
-        dp = warpgroup_mma_wait(num_outstanding=1, deps=(dp,))
-        if DROP:
-            dp = dropped(dp, seed, limit, numbers, i * BN) * again
-        ds = p * (dp - delta[:, None])
-        if MASKED:
-            columns = i * BN + gl.arange(0, BN, gl.SliceLayout(0, SCORES))
-            ds = gl.where(inside_of(rows[:, None], columns[None, :], position, SK, LEFT, RIGHT, False), ds, 0.0)
-        to_q = warpgroup_mma_wait(num_outstanding=0, deps=(to_q,))
-        mbarrier.arrive(empty.index(done), count=1, pred=n > 0)
-        n += 1
-    return to_q, ds, n
-
-
-@gluon.jit
-def _to_queries(INDEX: gl.constexpr, q_tiles, g_tiles, k_ring, v_ring, qg_full, k_full, v_full, empty, norms, deltas, dq, tiles, all_heads,
-                section, H, SQ, SK, PADDED, scale, xb, xs, xh, softcap, slopes, ab, seed, limit, again, EIGHTHS, D: gl.constexpr,
-                STAGES: gl.constexpr, BN: gl.constexpr, LEFT: gl.constexpr, RIGHT: gl.constexpr, CAP: gl.constexpr, DROP: gl.constexpr,
-                SHORT: gl.constexpr):
-    """One consumer warp group of the third launch: queries from INDEX · 64 on of the block."""
-    SIZE: gl.constexpr = q_tiles.shape[4]
-    SCORES: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, BN, 16])
-    TO_Q: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, SIZE, 16])
-    place, bh = place_of(tiles, all_heads, section)
-    row = (tiles - 1 - place) * 128
-    position = SK - SQ
-    begin, end, whole, edge = keys_of(row, SQ, SK, BN, 128, LEFT, RIGHT)
-    rows = row + INDEX * 64 + gl.arange(0, 64, gl.SliceLayout(1, SCORES))
-    at = bh.to(gl.int64) * PADDED + rows
-    norm = gl.load(norms + at, mask=rows < PADDED, other=0.0)
-    delta = gl.load(deltas + at, mask=rows < PADDED, other=0.0)
-    numbers = rows
-    if DROP:
-        numbers = eighths(bh, rows, SQ, EIGHTHS, SHORT)
-    to_q = gl.zeros((64, SIZE), gl.float32, TO_Q)
-    ds = gl.zeros((64, BN), gl.float32, SCORES)
-    factor, cap = factors_of(scale, softcap, CAP)
-    slope = 0.0
-    if slopes is not None:
-        slope = gl.load(slopes + bh // H * ab + bh % H) * LOG2E
-    n = 0
-    if end > begin:
-        mbarrier.wait(qg_full.index(0), 0)
-    q_tile = flat(q_tiles.index(INDEX))
-    g_tile = flat(g_tiles.index(INDEX))
-    if LEFT >= 0:
-        to_q, ds, n = _query_steps(
-            to_q, ds, norm, delta, q_tile, g_tile, k_ring, v_ring, k_full, v_full, empty, n, begin, whole, factor, cap, slope, rows, SK,
-            position, seed, limit, again, numbers, STAGES, BN, LEFT, RIGHT, True, CAP, slopes is not None, DROP
-        )
-    to_q, ds, n = _query_steps(
-        to_q, ds, norm, delta, q_tile, g_tile, k_ring, v_ring, k_full, v_full, empty, n, whole, edge, factor, cap, slope, rows, SK,
-        position, seed, limit, again, numbers, STAGES, BN, LEFT, RIGHT, False, CAP, slopes is not None, DROP
-    )
-    to_q, ds, n = _query_steps(
-        to_q, ds, norm, delta, q_tile, g_tile, k_ring, v_ring, k_full, v_full, empty, n, edge, end, factor, cap, slope, rows, SK,
-        position, seed, limit, again, numbers, STAGES, BN, LEFT, RIGHT, True, CAP, slopes is not None, DROP
-    )
-    if n > 0:  # the product of the last tile
-        to_q = warpgroup_mma(_left(ds, k_ring, to_q), flat(k_ring.index((n - 1) % STAGES)), to_q, use_acc=n > 1, is_async=True)
-        to_q = warpgroup_mma_wait(num_outstanding=0, deps=(to_q,))
-    to = dq + (bh // H).to(gl.int64) * xb + (bh % H).to(gl.int64) * xh
-    first = row + INDEX * 64
-    store_rows(to, to_q * scale, first + gl.arange(0, 64, gl.SliceLayout(1, TO_Q)), SQ, xs, gl.arange(0, SIZE, gl.SliceLayout(0, TO_Q)), D)
-
-
-@gluon.jit
-def _load_keys(q_desc, k_desc, v_desc, g_desc, q_tiles, g_tiles, k_ring, v_ring, qg_full, k_full, v_full, empty, tiles, all_heads, section,
-               H, GROUP, SQ, SK, STAGES: gl.constexpr, BN: gl.constexpr, LEFT: gl.constexpr, RIGHT: gl.constexpr):
-    """The producer warp of the third launch."""
-    place, bh = place_of(tiles, all_heads, section)
-    row = (tiles - 1 - place) * 128
-    batch = bh // H
-    head = bh % H
-    begin, end, _, _ = keys_of(row, SQ, SK, BN, 128, LEFT, RIGHT)
-    if end > begin:
-        mbarrier.expect(qg_full.index(0), 2 * (q_desc.block_type.nbytes + g_desc.block_type.nbytes))
-        for g in gl.static_range(2):
-            tma.async_copy_global_to_shared(q_desc, [batch, head, row + g * 64, 0], qg_full.index(0), q_tiles.index(g))
-            tma.async_copy_global_to_shared(g_desc, [batch, head, row + g * 64, 0], qg_full.index(0), g_tiles.index(g))
-        for n in range(end - begin):
-            stage = n % STAGES
-            column = (begin + n) * BN
-            mbarrier.wait(empty.index(stage), (n // STAGES & 1) ^ 1)
-            mbarrier.expect(k_full.index(stage), k_desc.block_type.nbytes)
-            tma.async_copy_global_to_shared(k_desc, [batch, head // GROUP, column, 0], k_full.index(stage), k_ring.index(stage))
-            mbarrier.expect(v_full.index(stage), v_desc.block_type.nbytes)
-            tma.async_copy_global_to_shared(v_desc, [batch, head // GROUP, column, 0], v_full.index(stage), v_ring.index(stage))
-
-
 @gluon.jit(do_not_specialize=("SQ", "SK", "PADDED", "tiles", "all_heads", "section", "H", "GROUP", "ab", "seed", "limit", "EIGHTHS"))
 def _queries(q_desc, k_desc, v_desc, g_desc, norms, deltas, dq, tiles, all_heads, section, H, GROUP, SQ, SK, PADDED, scale, xb, xs, xh,
-             D: gl.constexpr, STAGES: gl.constexpr, BN: gl.constexpr, LEFT: gl.constexpr, RIGHT: gl.constexpr, softcap=None,
-             slopes=None, ab=None, seed=None, limit=None, again=None, EIGHTHS=None, CAP: gl.constexpr = False, DROP: gl.constexpr = False,
-             SHORT: gl.constexpr = True):
-    """dq of 128 queries a block; those with the most keys start first. Strides of batch, token and head: dq (x)."""
+             D: gl.constexpr, STAGES: gl.constexpr, BN: gl.constexpr, LEFT: gl.constexpr, RIGHT: gl.constexpr, softcap=None, slopes=None,
+             ab=None, seed=None, limit=None, again=None, EIGHTHS=None, CAP: gl.constexpr = False, DROP: gl.constexpr = False,
+             SHORT: gl.constexpr = True, plan=None, lengths=None, bias_desc=None,
+          REST: gl.constexpr = 0, REST_V: gl.constexpr = 0):
+    """dq of 128 queries a block; those with the most keys start first. Strides of batch, token and head: dq (x). `plan`: their tiles, of packed
+    sequences."""
     q_tiles = gl.allocate_shared_memory(q_desc.dtype, [2] + q_desc.block_type.shape, q_desc.layout)
     g_tiles = gl.allocate_shared_memory(g_desc.dtype, [2] + g_desc.block_type.shape, g_desc.layout)
     k_ring = gl.allocate_shared_memory(k_desc.dtype, [STAGES] + k_desc.block_type.shape, k_desc.layout)
@@ -406,24 +137,34 @@ def _queries(q_desc, k_desc, v_desc, g_desc, norms, deltas, dq, tiles, all_heads
     k_full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     v_full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    BIAS: gl.constexpr = bias_desc is not None
+    z_tiles, z_full, z_empty = k_ring, empty, empty
+    if BIAS:
+        z_full = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
+        z_empty = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
+        z_tiles = gl.allocate_shared_memory(bias_desc.dtype, [2] + bias_desc.block_type.shape, bias_desc.layout)
     mbarrier.init(qg_full.index(0), count=1)
     for i in gl.static_range(STAGES):
         mbarrier.init(k_full.index(i), count=1)
         mbarrier.init(v_full.index(i), count=1)
         mbarrier.init(empty.index(i), count=2)
+    if BIAS:
+        for i in gl.static_range(2):
+            mbarrier.init(z_full.index(i), count=1)
+            mbarrier.init(z_empty.index(i), count=1)
     fence_async_shared()
     gl.warp_specialize([
-        (_to_queries,
-                       (0, q_tiles, g_tiles, k_ring, v_ring, qg_full, k_full, v_full, empty, norms, deltas, dq, tiles, all_heads, section,
-                       H, SQ, SK, PADDED, scale, xb, xs, xh, softcap, slopes, ab, seed, limit, again, EIGHTHS, D, STAGES, BN, LEFT, RIGHT, CAP,
-                       DROP, SHORT)),
-        (_to_queries,
-                       (1, q_tiles, g_tiles, k_ring, v_ring, qg_full, k_full, v_full, empty, norms, deltas, dq, tiles, all_heads, section,
-                       H, SQ, SK, PADDED, scale, xb, xs, xh, softcap, slopes, ab, seed, limit, again, EIGHTHS, D, STAGES, BN, LEFT, RIGHT, CAP,
-                       DROP, SHORT)),
-        (_load_keys,
-                      (q_desc, k_desc, v_desc, g_desc, q_tiles, g_tiles, k_ring, v_ring, qg_full, k_full, v_full, empty, tiles, all_heads,
-                      section, H, GROUP, SQ, SK, STAGES, BN, LEFT, RIGHT)),
+        (to_queries,
+         (0, q_tiles, g_tiles, k_ring, v_ring, z_tiles, qg_full, k_full, v_full, empty, z_full, z_empty, norms, deltas, dq, tiles,
+          all_heads, section, plan, lengths, H, SQ, SK, PADDED, scale, xb, xs, xh, softcap, slopes, ab, seed, limit, again, EIGHTHS, D,
+          STAGES, BN, LEFT, RIGHT, CAP, DROP, SHORT, BIAS, REST, REST_V)),
+        (to_queries,
+         (1, q_tiles, g_tiles, k_ring, v_ring, z_tiles, qg_full, k_full, v_full, empty, z_full, z_empty, norms, deltas, dq, tiles,
+          all_heads, section, plan, lengths, H, SQ, SK, PADDED, scale, xb, xs, xh, softcap, slopes, ab, seed, limit, again, EIGHTHS, D,
+          STAGES, BN, LEFT, RIGHT, CAP, DROP, SHORT, BIAS, REST, REST_V)),
+        (load_keys,
+         (q_desc, k_desc, v_desc, g_desc, bias_desc, q_tiles, g_tiles, k_ring, v_ring, z_tiles, qg_full, k_full, v_full, empty, z_full,
+          z_empty, tiles, all_heads, section, plan, lengths, H, GROUP, SQ, SK, STAGES, BN, LEFT, RIGHT, BIAS)),
     ], [4, 1], [240, 24])
 
 
@@ -450,13 +191,22 @@ def _wide(p: Problem) -> bool:
 
 
 def supports(p: Problem) -> str | None:
-    names = ("mask", "bias", "cu_seqlens_q", "page_table", "cache_lengths", "q_scale", "k_scale", "v_scale")
+    names = ("mask", "page_table", "q_scale", "k_scale", "v_scale")
     if reason := shared.refused(p, names, dropout=True):
         return reason
     if _wide(p) and (float(p.option("softcap")) or p.get("alibi_slopes") is not None):
         return "takes a soft cap and alibi_slopes with heads of at most 128 columns"
     if p.get("alibi_slopes") is not None and max(p["q"].shape[1], p["k"].shape[1]) > 2**22:
         return "takes alibi_slopes with at most 2^22 queries and keys"
+    if (bias := p.get("bias")) is not None:
+        if _wide(p):
+            return "takes a bias with heads of at most 128 columns: wider ones have a loop of their own, without it"
+        if bias.dtype != p["q"].dtype or bias.shape[2:] != (p["q"].shape[1], p["k"].shape[1]):
+            return f"takes a bias of the dtype of q with all rows and columns; given {bias.dtype} {list(bias.shape)}"
+        if reason := not_copied(bias):
+            return f"TMA does not copy bias: {reason}"
+        if reason := bias_refused(bias):
+            return reason
     for name in ("q", "k", "v", "dout"):
         if reason := not_copied(_heads_first(p, name)[0], *_heads_first(p, name)[1]):
             return f"TMA does not copy {name}: {reason}"
@@ -486,8 +236,9 @@ def _parts(p: Problem) -> int:
     some 2 µs, in which the card adds some 2 MiB of parts."""
     batch, queries, _, size = p["q"].shape
     keys, key_heads = p["k"].shape[1:3]
-    group, owned = _group(p), 64 if _wide(p) else 128
-    tiles, steps, causal = -(-keys // owned), -(-queries // 64), p.option("right") == 0
+    group, owned = _group(p), _owned(p)
+    sequences = max(1, p["cu_seqlens_q"].shape[0] - 1) if shared.packed(p) else 1  # packed ones as if all were of one length
+    tiles, steps, causal = sequences * -(-keys // (owned * sequences)), -(-queries // (64 * sequences)), p.option("right") == 0
     added = batch * keys * key_heads * (size + p["v"].shape[3]) * 8 / (2 << 20)
     best, least = 1, float("inf")
     for n in range(1, group + 1):
@@ -504,15 +255,23 @@ def _parts(p: Problem) -> int:
 def configs(p: Problem) -> list[Config]:
     size = _width(p["q"].shape[3]) + _width(p["v"].shape[3])
     found = [Config(bm, ks, bn, qs, _parts(p)) for bm in (64, 128) for bn in (32, 64, 128) for ks in (2, 3, 4) for qs in (2, 3, 4)]
-    most, keys = p.device.shared_per_block - 1024, 64 if _wide(p) else 128
+    most, keys = p.device.shared_per_block - 1024, _owned(p)
+    bias = 0 if p.get("bias") is None else 2 * 64 * 2  # bytes a row or column of its two tiles
     return [
-        c for c in found if 2 * size * max(keys + c.BM * c.KEY_STAGES, 128 + c.BN * c.QUERY_STAGES) <= most and (size == 128 or c.BM == 64)
+        c for c in found if (size == 128 or c.BM == 64)
+        and 2 * size * max(keys + c.BM * c.KEY_STAGES, 128 + c.BN * c.QUERY_STAGES) + bias * max(c.BM, c.BN) <= most
     ]
 
 
+def _owned(p: Problem) -> int:
+    """Keys of a block of the second launch."""
+    return 64 if _wide(p) else 128
+
+
 def _padded(p: Problem, config: Config) -> int:
-    """Queries of a head that the second launch loops over, and one more tile, which it prefetches."""
-    return (-(-p["q"].shape[1] // config.BM) + 1) * config.BM
+    """Queries of a head that the second launch loops over, and one more tile, which it prefetches; the last tile of a packed sequence may
+    begin anywhere."""
+    return (-(-p["q"].shape[1] // config.BM) + (2 if shared.packed(p) else 1)) * config.BM
 
 
 def scratch(p: Problem, config: Config) -> dict[str, Meta]:
@@ -521,6 +280,8 @@ def scratch(p: Problem, config: Config) -> dict[str, Meta]:
     if config.parts > 1:
         (_, keys, key_heads, size), size_v = p["k"].shape, p["v"].shape[3]
         found |= {n: Meta((batch, keys, key_heads * config.parts, d), "f32") for n, d in (("dk_parts", size), ("dv_parts", size_v))}
+    if shared.packed(p):
+        found |= {f"plan_{n}": Meta((8 * (1 + shared.tiles(p, block, n)),), "i32") for n, block in (("k", _owned(p)), ("q", 128))}
     return found
 
 
@@ -543,9 +304,11 @@ def launches(p: Problem, config: Config) -> list[Launch]:
         shape, strides = _heads_first(p, name)[1]
         return Descriptor(name, block, gl.NVMMASharedLayout.get_default_for(list(block), kind), shape=shape, strides=strides)
 
-    def section(walked: int, together: int) -> int:
-        """Heads, `together` at a time, whose tensors that are read repeatedly fill half of the L2."""
-        return max(1, p.device.l2_bytes // 2 // (walked * (size + size_v) * 2)) * together
+    def section(walked: int, together: int, heads: int) -> int:
+        """Heads, `together` at a time, whose tensors that are read repeatedly fill at most half of the L2. All sections have as many: a short
+        last one would begin with its longest tiles when the others end."""
+        groups, most = heads // together, max(1, p.device.l2_bytes // 2 // (walked * (size + size_v) * 2))
+        return -(-groups // -(-groups // most)) * together
 
     common = {
         "dout": "dout", "out": "out", "dlse": "dlse" if p.get("dlse") else None, "lse": "lse", "norms": "norms", "deltas": "deltas",
@@ -561,8 +324,18 @@ def launches(p: Problem, config: Config) -> list[Launch]:
         args |= {"slopes": "alibi_slopes", "ab": heads if len(slopes.shape) == 2 else 0}
     if float(p.option("dropout_p")):
         args |= {"seed": "seed", "again": 1.0 / (1.0 - float(p.option("dropout_p"))), **shared.dropout(p)}
-    owned = 1 if _wide(p) else 2
-    key_tiles, query_tiles = -(-keys // (64 * owned)), -(-queries // 128)
+    for name, columns in (("REST", size), ("REST_V", size_v)):
+        if rest := shared.rest(columns, max(_width(size), _width(size_v))):
+            args[name] = rest
+    if p.get("cache_lengths") is not None:
+        args["lengths"] = "cache_lengths"
+
+    def biased(rows: int, columns: int) -> dict[str, Descriptor]:
+        tile = (1, 1, rows, columns)
+        return {"bias_desc": Descriptor("bias", tile, gl.NVMMASharedLayout.get_default_for(list(tile), kind))} if p.get("bias") else {}
+
+    packed, owned = shared.packed(p), _owned(p)
+    key_tiles, query_tiles = shared.tiles(p, owned, "k"), shared.tiles(p, 128)
     virtual = key_heads * parts  # key heads of the second launch
     if parts > 1:
         where = {"dk": "dk_parts", "dv": "dv_parts"}
@@ -575,14 +348,15 @@ def launches(p: Problem, config: Config) -> list[Launch]:
     to_keys = {
         "q_desc": tiled("q", config.BM), "k_desc": tiled("k", ROWS), "v_desc": tiled("v", ROWS), "g_desc": tiled("dout", config.BM),
         **where, "tiles": key_tiles, "all_heads": batch * virtual, "GROUP": _group(p) // parts,
-        "section": min(section(queries * _group(p) // parts, 1), batch * virtual), **strides, "DV": size_v, "STAGES": config.KEY_STAGES,
-        "BM": config.BM, "TILES": owned, "PARTS": parts,
+        "section": section(queries * _group(p) // parts, 1, batch * virtual), **strides, "DV": size_v, "STAGES": config.KEY_STAGES,
+        "BM": config.BM, "TILES": owned // 64, "PARTS": parts, **({"plan": "plan_k"} if packed else {}), **biased(config.BM, ROWS),
     }
     to_queries = {
         "q_desc": tiled("q", ROWS), "k_desc": tiled("k", config.BN), "v_desc": tiled("v", config.BN), "g_desc": tiled("dout", ROWS),
         "dq": "dq", "tiles": query_tiles, "all_heads": batch * heads, "GROUP": _group(p),
-        "section": min(section(keys, _group(p)), batch * heads),
+        "section": section(keys, _group(p), batch * heads),
         **shared.strides(p, "x", "dq"), "STAGES": config.QUERY_STAGES, "BN": config.BN,
+        **({"plan": "plan_q"} if packed else {}), **biased(ROWS, config.BN),
     }
     rows = batch * keys * key_heads
     sums = []
@@ -592,10 +366,17 @@ def launches(p: Problem, config: Config) -> list[Launch]:
         given = {"x": f"{name}_parts", "out": name, "N": rows, "H": key_heads, "ob": ob, "os": os, "oh": oh, "S": keys, "D": d,
                  "SIZE": _width(d), "PARTS": parts, "ROWS_OF": of}
         sums.append(Launch(_sum_parts, (-(-rows // of),), given, 4))
+    if (bias := p.get("bias")) is not None:
+        sums.append(bias_launch(p, bias, {**arguments(p), "delta": "deltas", "PADDED": padded}, 64, 64))
     if p.get("sinks") is not None:
         given = {"sinks": "sinks", "lse": "lse", "delta": "deltas", "dsinks": "dsinks", "B": batch, "SQ": queries, "H": heads, "BLOCK": 1024}
         sums.append(Launch(to_sinks, (heads,), {**given, "PADDED": padded}, 4))
+    plans = []
+    for mine, other, block, count, others in (("k", "q", owned, keys, queries), ("q", "k", 128, queries, keys)) if packed else ():
+        given = {"cu_q": f"cu_seqlens_{mine}", "cu_k": f"cu_seqlens_{other}", "plan": f"plan_{mine}", "N": p["cu_seqlens_q"].shape[0] - 1}
+        plans.append(Launch(plan_tiles, (-(-count // block),), {**given, "TQ": count, "TK": others, "BM": block, "CHUNK": CHUNK}, 4))
     return [
+        *plans,
         Launch(common_of, (-(-padded // ROWS), heads, batch), common, 4),
         Launch(_keys, (key_tiles * batch * virtual,), {**args, **to_keys}, 4),
         *sums,

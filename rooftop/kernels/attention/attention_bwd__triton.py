@@ -15,7 +15,7 @@ import triton.language as tl
 
 from rooftop.core.spec import Launch, Meta, Problem
 from rooftop.kernels.attention import _arguments as shared
-from rooftop.kernels.attention._bwd_tiles import gradients, row_sums, to_bias
+from rooftop.kernels.attention._bwd_tiles import arguments, bias_launch, bias_refused, gradients, row_sums, widths
 from rooftop.kernels.attention._sinks import to_sinks
 from rooftop.kernels.attention._tiles import LOG2E, kept, kept_transposed, numbered, sequence
 
@@ -322,9 +322,8 @@ def supports(p: Problem) -> str | None:
         return reason
     if max(p["q"].shape[0], p["q"].shape[2]) > 65535:
         return "more heads or batches than one launch may have"
-    bias = p.get("bias")
-    if bias is not None and (bias.shape[0] * bias.shape[1] > 65535 or bias.shape[3] > 2**20):
-        return "the gradient of a bias of more heads and batches, or more keys, than one launch may have"
+    if (bias := p.get("bias")) is not None and (reason := bias_refused(bias)):
+        return reason
     if (m := p.get("dlse")) is not None and not m.contiguous:
         return "dlse must lie without gaps"
     if not p["lse"].contiguous:
@@ -355,26 +354,10 @@ def scratch(p: Problem, config: Config) -> dict[str, Meta]:
 
 
 def launches(p: Problem, config: Config) -> list[Launch]:
-    q, k, v, bias = p["q"], p["k"], p["v"], p.get("bias")
-    batch, queries, heads, size = q.shape
-    packed, slopes = shared.packed(p), p.get("alibi_slopes")
-
-    def name(tensor: str) -> str | None:
-        return tensor if p.get(tensor) is not None else None
-
-    wide = {"DV": v.shape[3], "SIZE_V": max(16, shared.pow2(v.shape[3]))}
-    flow = shared.strides(p, "g", "dout")
-    args = {
-        "q": "q", "k": "k", "v": "v", "dout": "dout", "lse": "lse", "delta": "delta", "bias": name("bias"), "mask": name("mask"),
-        "slopes": name("alibi_slopes"), "key_begin": name("key_begin"), "key_end": name("key_end"), "lengths": name("cache_lengths"),
-        "q_scale": name("q_scale"), "k_scale": name("k_scale"), "v_scale": name("v_scale"), "scale": "scale", "softcap": shared.softcap(p),
-        "seed": "seed", "share": 1.0 / (1.0 - float(p.option("dropout_p"))), "SQ": queries, "SK": k.shape[1], "H": heads,
-        "GROUP": heads // k.shape[2], **shared.strides(p, "q", "q"), **shared.strides(p, "k", "k"), **shared.strides(p, "v", "v"), **flow,
-        **shared.broadcast(bias), **shared.broadcast(p.get("mask"), "m"), **shared.dropout(p),
-        "ab": heads if slopes and len(slopes.shape) == 2 else 0, **shared.scale_strides(p), "D": size, "SIZE": max(16, shared.pow2(size)),
-        **wide, **shared.windows(p), "CAP": float(p.option("softcap")) != 0,
-    }
-    bounds = {"cu_q": name("cu_seqlens_q"), "cu_k": name("cu_seqlens_k"), "N": p["cu_seqlens_q"].shape[0] - 1 if packed else 0}
+    q, k, bias = p["q"], p["k"], p.get("bias")
+    batch, queries, heads, _ = q.shape
+    packed, args, wide, flow = shared.packed(p), arguments(p), widths(p), shared.strides(p, "g", "dout")
+    bounds = {"cu_q": "cu_seqlens_q" if packed else None, "cu_k": "cu_seqlens_k" if packed else None, "N": p["cu_seqlens_q"].shape[0] - 1 if packed else 0}
     delta = {
         "dout": "dout", "out": "out", "dlse": "dlse" if p.get("dlse") else None, "delta": "delta", "SQ": queries, "H": heads, **flow,
         **shared.strides(p, "o", "out"), **wide, "BM": ROWS,
@@ -387,14 +370,7 @@ def launches(p: Problem, config: Config) -> list[Launch]:
         Launch(_queries, (shared.tiles(p, config.QM), heads, batch), {**args, **bounds, **to_queries}, config.warps, config.stages),
     ]
     if bias is not None:
-        over_batch, over_heads, one_row, one_column = (n == 1 for n in bias.shape)
-        bm, bn = min(64, config.QM), min(64, config.QN)
-        tiles = (1 if one_row else -(-queries // bm), 1 if one_column else -(-k.shape[1] // bn), bias.shape[0] * bias.shape[1])
-        bias_args = {
-            "dbias": "dbias", **shared.broadcast(p["dbias"], "e"), "BATCHES": batch if over_batch else 1,
-            "HEADS": heads if over_heads else 1, "ONE_ROW": one_row, "ONE_COLUMN": one_column, "BM": bm, "BN": bn,
-        }
-        made.append(Launch(to_bias, tiles, {**args, **bias_args}, 4, 1))
+        made.append(bias_launch(p, bias, args, min(64, config.QM), min(64, config.QN)))
     if p.get("sinks") is not None:
         made.append(
             Launch(to_sinks, (heads,),

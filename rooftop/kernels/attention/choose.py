@@ -8,14 +8,18 @@ from rooftop.core.spec import Problem
 from rooftop.kernels.attention import _arguments
 
 
+def _length(p: Problem) -> float:
+    """Queries of a sequence; of packed ones on average."""
+    return p["q"].shape[1] / (max(1, p["cu_seqlens_q"].shape[0] - 1) if _arguments.packed(p) else 1)
+
+
 def attention(p: Problem, named: str = "") -> Chosen | str:
     """A block of the Gluon kernel takes 128 queries of a sequence: with 64 and fewer, half of it would be idle; at 32 columns a head there
     is little to overlap. With few queries the decoding kernel splits the keys, where others have one program for each tile of queries of a
     head and sequence."""
     q, v = p["q"], p["v"]
-    sequences = max(1, p["cu_seqlens_q"].shape[0] - 1) if _arguments.packed(p) else 1
     order = [("attention__decode__triton", "few queries: the keys are split among programs")]
-    if p.device.arch >= 90 and q.shape[1] > 64 * sequences and max(q.shape[3], v.shape[3]) > 32:
+    if p.device.arch >= 90 and _length(p) > 64 and max(q.shape[3], v.shape[3]) > 32:
         if q.itemsize == 1:
             order.append(("attention__eight__gluon_sm90", "both products in 8 bits, wgmma and TMA, warps specialised"))
         order.append(("attention__gluon_sm90", "blocks of 128 queries, wgmma and TMA, warps specialised"))
@@ -31,7 +35,7 @@ def attention_bwd(p: Problem, named: str = "") -> Chosen | str:
     kernels = (
         "attention_bwd__gluon_sm90", "blocks of 128 queries or keys, wgmma and TMA"
     ), ("attention_bwd__triton", "any layout and size")
-    return in_order(p, named, kernels if p.device.arch >= 90 and p["q"].shape[1] >= 64 else kernels[::-1])
+    return in_order(p, named, kernels if p.device.arch >= 90 and _length(p) >= 64 else kernels[::-1])
 
 
 def latent_attention(p: Problem, named: str = "") -> Chosen | str:

@@ -30,7 +30,7 @@ from rooftop.kernels.attention._latent_coded_sm90 import load_codes
 from rooftop.kernels.attention._packed_sm90 import clear_rows
 
 # Of a cache of 8 bits, four warps need registers that the groups have otherwise: each keeps what it reads once in local memory.
-DEMANDS = {"has": ["HGMMA"], "spills": 96}
+DEMANDS = {"has": ["HGMMA"], "spills": 112}
 LOG2E = gl.constexpr(1.4426950408889634)
 ROWS, TOKENS = 64, 64  # of a block, and of a tile
 
@@ -103,7 +103,15 @@ def _zero(i):
 
 
 @gluon.jit
-def _scores(q_tiles, q_more, c_ring, r_ring, full, SLOT: gl.constexpr, i, R: gl.constexpr, BN: gl.constexpr):
+def _landed(bar, phase, CODED: gl.constexpr):
+    """A piece of a tile is there for wgmma. CODED: ordinary stores wrote it."""
+    mbarrier.wait(bar, phase)
+    if CODED:
+        fence_async_shared()
+
+
+@gluon.jit
+def _scores(q_tiles, q_more, c_ring, r_ring, full, SLOT: gl.constexpr, i, R: gl.constexpr, BN: gl.constexpr, CODED: gl.constexpr):
     """The scores of the i-th tile in a slot, as 2 products (with R 3) that run."""
     phase = i & 1
     zero = _zero(i)
@@ -111,11 +119,11 @@ def _scores(q_tiles, q_more, c_ring, r_ring, full, SLOT: gl.constexpr, i, R: gl.
     M: gl.constexpr = q_tiles.shape[1]
     z = gl.zeros((M, BN), gl.float32, L)
     if R:
-        mbarrier.wait(full.index(3 * SLOT + 2), phase)
+        _landed(full.index(3 * SLOT + 2), phase, CODED)
         z = warpgroup_mma(q_more, _flat(r_ring.index(SLOT)).permute((1, 0)), z, use_acc=False, is_async=True)
-    mbarrier.wait(full.index(3 * SLOT), phase)
+    _landed(full.index(3 * SLOT), phase, CODED and R == 0)  # of 8 bits, both are handed over at once
     z = warpgroup_mma(q_tiles.index(zero), _flat(c_ring.index(2 * SLOT + zero)).permute((1, 0)), z, use_acc=R > 0, is_async=True)
-    mbarrier.wait(full.index(3 * SLOT + 1), phase)
+    _landed(full.index(3 * SLOT + 1), phase, CODED)
     return warpgroup_mma(q_tiles.index(zero + 1), _flat(c_ring.index(2 * SLOT + 1 + zero)).permute((1, 0)), z, is_async=True)
 
 
@@ -168,7 +176,7 @@ def _clear(piece, token, keys, BN: gl.constexpr, CLEARED: gl.constexpr):
 @gluon.jit
 def _even(q_tiles, q_more, c_ring, r_ring, p_tile, tops, sums, full, empty, q_full, p_full, summed, q, table, out, lse, parts, norms, factor,
           weight, first, rows, begin, end, keys, part, position, PAGES, GROUP, number, qs, qh, os, oh, V: gl.constexpr, R: gl.constexpr,
-          PAGE: gl.constexpr, BN: gl.constexpr, PARTS: gl.constexpr, CAUSAL: gl.constexpr, CLEARED: gl.constexpr):
+          PAGE: gl.constexpr, BN: gl.constexpr, PARTS: gl.constexpr, CAUSAL: gl.constexpr, CLEARED: gl.constexpr, CODED: gl.constexpr):
     """The first group: the scores of even tiles, and the first half of the columns of the result. A turn has the product of an odd tile, whose
     weights come from the other group, and the scores, weights and product of the even tile after it. What the first turn's first product
     adds is not used."""
@@ -198,6 +206,8 @@ def _even(q_tiles, q_more, c_ring, r_ring, p_tile, tops, sums, full, empty, q_fu
         token = begin + 2 * i * BN
         wrong = _missing(table, token, end, PAGES, PAGE, BN)
         mbarrier.wait(p_full.index(1), (i & 1) ^ 1, pred=i > 0)
+        if CODED:
+            fence_async_shared()
         new = gl.where(i > 0, tops.index(1).load(OF), top)
         shrink = gl.exp2(top - _base(new))
         total = total * shrink
@@ -205,7 +215,7 @@ def _even(q_tiles, q_more, c_ring, r_ring, p_tile, tops, sums, full, empty, q_fu
         acc = warpgroup_mma(p_tile, _flat(c_ring.index(2)), acc, is_async=True)
         acc = warpgroup_mma_wait(num_outstanding=0, deps=(acc,))
         mbarrier.arrive(empty.index(3), count=1, pred=i > 0)
-        z = _scores(q_tiles, q_more, c_ring, r_ring, full, 0, i, R, BN)
+        z = _scores(q_tiles, q_more, c_ring, r_ring, full, 0, i, R, BN, CODED)
         z = warpgroup_mma_wait(num_outstanding=0, deps=(z,))
         if R:
             mbarrier.arrive(empty.index(2), count=1)
@@ -220,7 +230,7 @@ def _even(q_tiles, q_more, c_ring, r_ring, p_tile, tops, sums, full, empty, q_fu
         acc = warpgroup_mma_wait(num_outstanding=0, deps=(acc,))
         mbarrier.arrive(empty.index(0), count=1)
     if (tiles > 0) & (tiles % 2 == 0):
-        mbarrier.wait(p_full.index(1), (tiles // 2 & 1) ^ 1)
+        _landed(p_full.index(1), (tiles // 2 & 1) ^ 1, CODED)
         new = tops.index(1).load(OF)
         shrink = gl.exp2(top - _base(new))
         total = total * shrink
@@ -235,7 +245,7 @@ def _even(q_tiles, q_more, c_ring, r_ring, p_tile, tops, sums, full, empty, q_fu
 @gluon.jit
 def _odd(q_tiles, q_more, c_ring, r_ring, p_tile, tops, sums, full, empty, q_full, p_full, summed, q, table, out, lse, parts, norms, factor,
          weight, first, rows, begin, end, keys, part, position, PAGES, GROUP, number, qs, qh, os, oh, V: gl.constexpr, R: gl.constexpr,
-         PAGE: gl.constexpr, BN: gl.constexpr, PARTS: gl.constexpr, CAUSAL: gl.constexpr, CLEARED: gl.constexpr):
+         PAGE: gl.constexpr, BN: gl.constexpr, PARTS: gl.constexpr, CAUSAL: gl.constexpr, CLEARED: gl.constexpr, CODED: gl.constexpr):
     """The second group: the scores of odd tiles, and the second half of the columns of the result. A turn has the scores of an odd tile, the
     product of the even one before it, whose weights come from the other group, and the weights and product of the odd tile."""
     M: gl.constexpr = q_tiles.shape[1]
@@ -265,8 +275,8 @@ def _odd(q_tiles, q_more, c_ring, r_ring, p_tile, tops, sums, full, empty, q_ful
     for i in range(tiles // 2):
         token = begin + (2 * i + 1) * BN
         wrong = _missing(table, token, end, PAGES, PAGE, BN)
-        z = _scores(q_tiles, q_more, c_ring, r_ring, full, 1, i, R, BN)
-        mbarrier.wait(p_full.index(0), i & 1)
+        z = _scores(q_tiles, q_more, c_ring, r_ring, full, 1, i, R, BN, CODED)
+        _landed(p_full.index(0), i & 1, CODED)
         new = tops.index(0).load(OF)
         shrink = gl.exp2(top - _base(new))
         total = total * shrink
@@ -288,7 +298,7 @@ def _odd(q_tiles, q_more, c_ring, r_ring, p_tile, tops, sums, full, empty, q_ful
         acc = warpgroup_mma_wait(num_outstanding=0, deps=(acc,))
         mbarrier.arrive(empty.index(4), count=1)
     if tiles % 2 == 1:
-        mbarrier.wait(p_full.index(0), tiles // 2 & 1)
+        _landed(p_full.index(0), tiles // 2 & 1, CODED)
         new = tops.index(0).load(OF)
         shrink = gl.exp2(top - _base(new))
         total = total * shrink
@@ -396,13 +406,16 @@ def _part(q, codes, c_desc, r_desc, table, lengths, kv_scale, out, lse, parts, n
         mbarrier.init(summed.index(i), count=1)
     mbarrier.init(q_full.index(0), count=2)
     fence_async_shared()
+    CODED: gl.constexpr = codes is not None
     CLEARED: gl.constexpr = codes is None and lengths is not None
     if codes is None:
         gl.warp_specialize([
             (_even, (q_tiles, q_more, c_ring, r_ring, p_tile, tops, sums, full, empty, q_full, p_full, summed, q, table, out, lse, parts, norms, factor,
-                     weight, first, rows, begin, end, keys, part, position, PAGES, GROUP, number, qs, qh, os, oh, V, R, PAGE, BN, PARTS, CAUSAL, CLEARED)),
+                     weight, first, rows, begin, end, keys, part, position, PAGES, GROUP, number, qs, qh, os, oh, V, R, PAGE, BN, PARTS, CAUSAL, CLEARED,
+                     CODED)),
             (_odd, (q_tiles, q_more, c_ring, r_ring, p_tile, tops, sums, full, empty, q_full, p_full, summed, q, table, out, lse, parts, norms, factor,
-                    weight, first, rows, begin, end, keys, part, position, PAGES, GROUP, number, qs, qh, os, oh, V, R, PAGE, BN, PARTS, CAUSAL, CLEARED)),
+                    weight, first, rows, begin, end, keys, part, position, PAGES, GROUP, number, qs, qh, os, oh, V, R, PAGE, BN, PARTS, CAUSAL, CLEARED,
+                    CODED)),
             (_load, (c_desc, r_desc, c_ring, r_ring, full, empty, table, begin, end, batch, key_head, V, R, PAGE, BN)),
         ], [4, 1], [240, 24])
     else:
@@ -411,9 +424,11 @@ def _part(q, codes, c_desc, r_desc, table, lengths, kv_scale, out, lse, parts, n
             words += wide * kb
         gl.warp_specialize([
             (_even, (q_tiles, q_more, c_ring, r_ring, p_tile, tops, sums, full, empty, q_full, p_full, summed, q, table, out, lse, parts, norms, factor,
-                     weight, first, rows, begin, end, keys, part, position, PAGES, GROUP, number, qs, qh, os, oh, V, R, PAGE, BN, PARTS, CAUSAL, CLEARED)),
+                     weight, first, rows, begin, end, keys, part, position, PAGES, GROUP, number, qs, qh, os, oh, V, R, PAGE, BN, PARTS, CAUSAL, CLEARED,
+                     CODED)),
             (_odd, (q_tiles, q_more, c_ring, r_ring, p_tile, tops, sums, full, empty, q_full, p_full, summed, q, table, out, lse, parts, norms, factor,
-                    weight, first, rows, begin, end, keys, part, position, PAGES, GROUP, number, qs, qh, os, oh, V, R, PAGE, BN, PARTS, CAUSAL, CLEARED)),
+                    weight, first, rows, begin, end, keys, part, position, PAGES, GROUP, number, qs, qh, os, oh, V, R, PAGE, BN, PARTS, CAUSAL, CLEARED,
+                    CODED)),
             (load_codes, (words, c_ring, r_ring, full, empty, table, begin, end, keys, kb, ks, PAGES, V, R, PAGE, BN)),
         ], [4, 4], [192, 120])
 

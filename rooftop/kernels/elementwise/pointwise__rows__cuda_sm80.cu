@@ -52,7 +52,7 @@ struct GeluBwd {
     __device__ static float of(const float (&v)[IN]) {
         const float x = v[1];
         if (TANH) return v[0] * gelu_tanh_slope<FAST, false>(x);
-        return v[0] * ((FAST ? normal_short(x) : normal(x)) + x * density<FAST>(x));
+        return v[0] * ((FAST ? normal_fine(x) : normal(x)) + x * density<FAST>(x));
     }
 };
 struct Swiglu {  // of a and b

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,12 +10,14 @@ import triton
 import triton.language as tl
 from triton.experimental.gluon import language as gl
 
-from rooftop.core.spec import DTYPES, Descriptor, Launch, Meta
+from rooftop.core.spec import DTYPES, Descriptor, Launch, Meta, Problem
 from rooftop.kernels._device import gemm_epilogue
 from rooftop.kernels._device.gluon_tiles import TYPES, lies, readable, turned
 from rooftop.kernels.gemm import _product_gluon
 from rooftop.kernels.gemm._model import Config, Facts, Plan, piece, plan, ranked, seconds, tall_tile
 
+COPY = 2e12  # bytes a second of a copied operand, read and written
+COPY_LAUNCH = 1.8e-6  # seconds that a copy adds at least
 TALLER = 0.98  # the time of tiles of 192 rows, relative to the prediction, that of others is 1
 
 
@@ -173,6 +175,11 @@ def _name(product: Product, name: str) -> str | None:
     return name if product.there(name) is not None else None
 
 
+def unread(a: Meta, b: Meta) -> tuple[str, ...]:
+    """Operands of 8 bits that wgmma does not read where they lie: not along K, or not on 16 bytes."""
+    return tuple(n for n, off in (("a", readable(a) or turned(a)), ("b", readable(b) or not lies(b, -1, -2))) if off)
+
+
 def along_k(product: Product) -> str | None:
     """None, or why wgmma cannot multiply these 8-bit operands: both must be contiguous along K."""
     m, n, k, _ = product.sizes
@@ -282,3 +289,30 @@ def operand_launch(name: str, meta: Meta, into: str, kind: str, columns: bool) -
         "batch": batch, "KIND": KINDS.index(kind), "TILE": TILE,
     }
     return Launch(kernel=split_rows, grid=(-(-rows // TILE) * -(-depth // TILE), batch), args=args, warps=4)
+
+
+def copies(p: Problem, names: Sequence[str]) -> dict[str, Meta]:
+    """Memory for copies of these operands, in rows along K."""
+    a, b = p["a"], p["b"]
+    rows, batch = {"a": a.shape[-2], "b": b.shape[-1]}, a.shape[0] if len(a.shape) == 3 else 1
+    return {f"{name}_rows": operand_room(rows[name], a.shape[-1], batch, "copy", p[name].dtype) for name in names}
+
+
+def copying(p: Problem, names: Sequence[str]) -> list[Launch]:
+    return [operand_launch(name, p[name], f"{name}_rows", "copy", columns=name == "b") for name in names]
+
+
+def copying_seconds(p: Problem, names: Sequence[str]) -> float:
+    """Predicted. Threads load an element at a time, so that one of 8 bits takes as long as one of 16."""
+    return sum(max(COPY_LAUNCH, 4 * p[name].numel / COPY) for name in names)
+
+
+def read_as(p: Problem, names: Sequence[str]) -> dict[str, Any]:
+    """For `Product`: the tensors with the copies of these operands as it reads them, and the names of both operands."""
+    found, called = dict(p.tensors), {"a": "a", "b": "b"}
+    for name in names:
+        meta, pitch = p[name], pitch_of(p["a"].shape[-1], p[name].itemsize)
+        rows, near = (meta.shape[-2], (pitch, 1)) if name == "a" else (meta.shape[-1], (1, pitch))
+        called[name] = f"{name}_rows"
+        found[called[name]] = Meta(meta.shape, meta.dtype, near if len(meta.shape) == 2 else (rows * pitch, *near))
+    return {"metas": found, **called}

@@ -47,28 +47,62 @@ def square(p0, p1, p2, p3, KIND: tl.constexpr):  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def matrix_of_fours(p0, p1, p2, p3, RM: tl.constexpr, KIND: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Pairs of words of four (of six bits too), each [stripes, 1, 32, 4 steps], as rows by 64 columns."""
-    x = square(p0, p1, p2, p3, KIND).reshape(RM // 16, 8, 4, 4, 2, 2, 2)  # stripe, g, t, step, pair, r, h
-    return x.permute(0, 5, 1, 3, 6, 2, 4).reshape(RM, 64)
+def words_apart(w):  # type: ignore[no-untyped-def]
+    """The words of each lane, [stripes, chunks, 32, words], one by one: two, four or eight of [stripes, 32], the first chunk's first."""
+    S: tl.constexpr = w.shape[0]
+    COUNT: tl.constexpr = w.shape[1] * w.shape[3]
+    w = w.permute(0, 2, 1, 3).reshape(S, 32, COUNT)
+    if COUNT == 2:
+        w0, w1 = tl.split(w)
+        found = (w0, w1)
+    elif COUNT == 4:
+        even, odd = tl.split(w.reshape(S, 32, 2, 2))
+        w0, w2 = tl.split(even)
+        w1, w3 = tl.split(odd)
+        found = (w0, w1, w2, w3)
+    else:
+        even, odd = tl.split(w.reshape(S, 32, 2, 2, 2))
+        e0, e1 = tl.split(even)
+        o0, o1 = tl.split(odd)
+        w0, w4 = tl.split(e0)
+        w2, w6 = tl.split(e1)
+        w1, w5 = tl.split(o0)
+        w3, w7 = tl.split(o1)
+        found = (w0, w1, w2, w3, w4, w5, w6, w7)
+    return found
 
 
 @triton.jit
-def matrix_of_eights(p0, p1, RM: tl.constexpr, KIND: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Pairs of words of two, each [stripes, 2 chunks, 32, 4 = (step, h)], as rows by 64 columns."""
-    x = tl.join(both(p0, KIND), both(p1, KIND)).reshape(RM // 16, 2, 8, 4, 2, 2, 2, 2)  # stripe, chunk, g, t, step, h, pair, r
-    return x.permute(0, 7, 2, 1, 4, 5, 3, 6).reshape(RM, 64)
+def codes_of(words, top, STEP: tl.constexpr, PAIR: tl.constexpr, BITS: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Pair 2 h + r of a step: its codes in the low bits of both 16-bit halves. words, top: of the first and, for six bits, of the second
+    plane; higher bits are anything."""
+    TWO: tl.constexpr = STEP % 2 * 8 + 2 * PAIR  # where a pair is in a word of two bits a code
+    if BITS == 8:
+        u = words[2 * STEP + PAIR // 2] >> (8 * (PAIR % 2))
+    elif BITS == 2:
+        u = words[STEP // 2] >> TWO
+    else:
+        u = words[STEP] >> (4 * PAIR)
+        if BITS == 6:
+            u = (u & 0x000F000F) | (((top[STEP // 2] >> TWO) & 0x00030003) << 4)
+    return u
 
 
 @triton.jit
-def matrix_of_twos(p0, p1, p2, p3, p4, p5, p6, p7, RM: tl.constexpr, KIND: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Pairs of words of eight, each [stripes, 1, 32, 2 words], two steps a word, as rows by 64 columns."""
-    # stripe, g, t, word, pair, r, h, step
-    x = tl.join(square(p0, p1, p2, p3, KIND), square(p4, p5, p6, p7, KIND)).reshape(RM // 16, 8, 4, 2, 2, 2, 2, 2)
-    return x.permute(0, 5, 1, 3, 7, 6, 2, 4).reshape(RM, 64)
+def matrix_of_step(x, RM: tl.constexpr):  # type: ignore[no-untyped-def]
+    """A step's pairs, [stripes, 32, pair, r, h], as rows by 16 columns."""
+    return x.reshape(RM // 16, 8, 4, 2, 2, 2).permute(0, 4, 1, 5, 2, 3).reshape(RM, 16)  # stripe, r, g; h, t, pair
 
 
-of_fours, of_eights, of_twos = gluon.jit(matrix_of_fours.fn), gluon.jit(matrix_of_eights.fn), gluon.jit(matrix_of_twos.fn)
+@triton.jit
+def matrix_of_half(x0, x1, x2, x3, RM: tl.constexpr):  # type: ignore[no-untyped-def]
+    """The same of four steps, as rows by 64 columns."""
+    x = tl.join(tl.join(x0, x2), tl.join(x1, x3)).reshape(RM // 16, 8, 4, 2, 2, 2, 2, 2)  # stripe, g, t, pair, r, h, step in two parts
+    return x.permute(0, 4, 1, 6, 7, 5, 2, 3).reshape(RM, 64)
+
+
+four_of, of_step, of_half = gluon.jit(square.fn), gluon.jit(matrix_of_step.fn), gluon.jit(matrix_of_half.fn)
+apart, codes_of_pair = gluon.jit(words_apart.fn), gluon.jit(codes_of.fn)
 
 
 @gluon.jit
@@ -189,49 +223,62 @@ def factors_of(raw, ZERO: gl.constexpr, BITS: gl.constexpr, CHANNEL: gl.constexp
 
 
 @gluon.jit
-def scaled(
-    u, factors, HALF_INDEX: gl.constexpr, R: gl.constexpr, FORMAT: gl.constexpr, ZERO: gl.constexpr, CHANNEL: gl.constexpr,
-    KIND: gl.constexpr
-):
-    x = floats(u, FORMAT, KIND)
+def words_of(codes, high, half: gl.constexpr, factors, BITS: gl.constexpr, CHANNEL: gl.constexpr, L: gl.constexpr, L2: gl.constexpr):
+    """The lanes' words of one half of a block, those of the second plane (of six bits), and of each word its factors: scales of rows g
+    and g + 8, then zero points. codes, high: planes in shared memory, int32 [stripes, chunks, 32, 4]."""
+    if BITS == 8:
+        w = codes.slice(2 * half, 2, dim=1).load(L)
+    elif BITS == 2:
+        w = codes.slice(0, 1, dim=1).slice(2 * half, 2, dim=3).load(L)
+    else:
+        w = codes.slice(half, 1, dim=1).load(L)
+    words = apart(w)
+    top = words
+    if BITS == 6:
+        LAYOUT: gl.constexpr = words[0].type.layout
+        top0, top1 = apart(high.slice(2 * half, 2, dim=3).load(L2))
+        top = (gl.convert_layout(top0, LAYOUT, assert_trivial=True), gl.convert_layout(top1, LAYOUT, assert_trivial=True))
+    of = ()
+    for i in gl.static_range(4):
+        of += (words if CHANNEL else apart(factors[2 * half + i % 2 + i // 2 * 4] | (w & 0)),)
+    return words, top, of
+
+
+@gluon.jit
+def pair_of(words, STEP: gl.constexpr, PAIR: gl.constexpr, FORMAT: gl.constexpr, BITS: gl.constexpr, ZERO: gl.constexpr,
+            CHANNEL: gl.constexpr, KIND: gl.constexpr):
+    """Pair 2 h + r of a step, as floats, times its scale."""
+    w, top, of = words
+    AT: gl.constexpr = 2 * STEP + PAIR // 2 if BITS == 8 else STEP // 2 if BITS == 2 else STEP  # its word
+    x = floats(codes_of_pair(w, top, STEP, PAIR, BITS), FORMAT, KIND)
     if not CHANNEL:
         if ZERO:
-            x = less(x, factors[4 + 2 * HALF_INDEX + R], KIND)
-        x = times(x, factors[2 * HALF_INDEX + R], KIND)
+            x = less(x, of[2 + PAIR % 2][AT], KIND)
+        x = times(x, of[PAIR % 2][AT], KIND)
     return x
 
 
 @gluon.jit
-def left_operand(codes, high, half: gl.constexpr, factors, MMA: gl.constexpr, RM: gl.constexpr, FORMAT: gl.constexpr, BITS: gl.constexpr,
-                 ZERO: gl.constexpr, CHANNEL: gl.constexpr, L: gl.constexpr, L2: gl.constexpr, KIND: gl.constexpr):
-    """Rows of the weight by the 64 columns of one half of a block. codes, high: planes in shared memory, int32
-    [stripes, chunks, 32, 4]; `high` of 6 bits alone."""
-    LEFT: gl.constexpr = gl.DotOperandLayout(operand_index=0, parent=MMA, k_width=2)
-    if BITS == 8:
-        w = codes.slice(2 * half, 2, dim=1).load(L)
-        found = of_eights(
-            scaled(w, factors, half, 0, FORMAT, ZERO, CHANNEL, KIND), scaled(w >> 8, factors, half, 1, FORMAT, ZERO, CHANNEL, KIND), RM,
-            KIND
-        )
-    elif BITS == 2:
-        w = codes.slice(0, 1, dim=1).slice(2 * half, 2, dim=3).load(L)
-        found = of_twos(scaled(w, factors, half, 0, FORMAT, ZERO, CHANNEL, KIND),
-                        scaled(w >> 2, factors, half, 1, FORMAT, ZERO, CHANNEL, KIND),
-                        scaled(w >> 4, factors, half, 0, FORMAT, ZERO, CHANNEL, KIND),
-                        scaled(w >> 6, factors, half, 1, FORMAT, ZERO, CHANNEL, KIND),
-                        scaled(w >> 8, factors, half, 0, FORMAT, ZERO, CHANNEL, KIND),
-                        scaled(w >> 10, factors, half, 1, FORMAT, ZERO, CHANNEL, KIND),
-                        scaled(w >> 12, factors, half, 0, FORMAT, ZERO, CHANNEL, KIND),
-                        scaled(w >> 14, factors, half, 1, FORMAT, ZERO, CHANNEL, KIND), RM, KIND)
+def step_of(words, STEP: gl.constexpr, FORMAT: gl.constexpr, BITS: gl.constexpr, ZERO: gl.constexpr, CHANNEL: gl.constexpr,
+            KIND: gl.constexpr):
+    """The pairs of a step, [stripes, 32, pair, r, h]."""
+    p0 = pair_of(words, STEP, 0, FORMAT, BITS, ZERO, CHANNEL, KIND)
+    p1 = pair_of(words, STEP, 1, FORMAT, BITS, ZERO, CHANNEL, KIND)
+    p2 = pair_of(words, STEP, 2, FORMAT, BITS, ZERO, CHANNEL, KIND)
+    p3 = pair_of(words, STEP, 3, FORMAT, BITS, ZERO, CHANNEL, KIND)
+    return four_of(p0, p1, p2, p3, KIND)
+
+
+@gluon.jit
+def left_operand(words, PART: gl.constexpr, PARTS: gl.constexpr, LEFT: gl.constexpr, RM: gl.constexpr, FORMAT: gl.constexpr,
+                 BITS: gl.constexpr, ZERO: gl.constexpr, CHANNEL: gl.constexpr, KIND: gl.constexpr):
+    """Rows of the weight by a part of the 64 columns of a half: the four steps, or one of them."""
+    if PARTS == 1:
+        x0 = step_of(words, 0, FORMAT, BITS, ZERO, CHANNEL, KIND)
+        x1 = step_of(words, 1, FORMAT, BITS, ZERO, CHANNEL, KIND)
+        x2 = step_of(words, 2, FORMAT, BITS, ZERO, CHANNEL, KIND)
+        x3 = step_of(words, 3, FORMAT, BITS, ZERO, CHANNEL, KIND)
+        found = of_half(x0, x1, x2, x3, RM)
     else:
-        w = codes.slice(half, 1, dim=1).load(L)
-        p = ()
-        for i in gl.static_range(4):
-            u = w >> (4 * i)
-            if BITS == 6:  # the high two bits lie in the second plane, two steps a word
-                v = high.slice(2 * half, 2, dim=3).load(L2)
-                top = gl.join(v >> (2 * i), v >> (2 * i + 8)).reshape([RM // 16, 1, 32, 4])
-                u = (u & 0x000F000F) | ((gl.convert_layout(top, L, assert_trivial=True) & 0x00030003) << 4)
-            p += (scaled(u, factors, half, i % 2, FORMAT, ZERO, CHANNEL, KIND),)
-        found = of_fours(p[0], p[1], p[2], p[3], RM, KIND)
+        found = of_step(step_of(words, PART, FORMAT, BITS, ZERO, CHANNEL, KIND), RM)
     return gl.convert_layout(found, LEFT, assert_trivial=True)

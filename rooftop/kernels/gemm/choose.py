@@ -13,6 +13,7 @@ SMALL, SHALLOW = 1 << 25, 128
 # those with odd sizes, strides or addresses depend on it. SURER: for the kernel whose rates were fitted to more products; 1024 cubed in
 # bfloat16 depends on it, no other case.
 THREADS, SURER = 1.65, 0.95
+BYTES = 3.2  # the same of threads that load bytes and convert them: the median of six odd products of fp8 on an H200, 1.65 to 4.0
 THIN = 64  # rows or columns; with fewer, copying or splitting the other operand beforehand moves more bytes than the product
 DECODE, FEW = 16, 64  # rows of x of a quantised product up to which mma.sync is always faster, and up to which it may be
 CUBLAS = ("matmul__cublas__torch", "no kernel of this library takes it")
@@ -93,11 +94,29 @@ def grouped_matmul(p: Problem, named: str = "") -> Chosen | str:
 
 
 def int_matmul(p: Problem, named: str = "") -> Chosen | str:
-    return in_order(p, named, (("int_matmul__gluon_sm90", "TMA and wgmma"), ("int_matmul__triton", "any layout")))
+    return in_order(p, named, _eight_bits(p, "int_matmul"))
 
 
 def scaled_matmul(p: Problem, named: str = "") -> Chosen | str:
-    return in_order(p, named, (("scaled_matmul__gluon_sm90", "TMA and wgmma"), ("scaled_matmul__triton", "any layout")))
+    return in_order(p, named, _eight_bits(p, "scaled_matmul"))
+
+
+def _eight_bits(p: Problem, op: str) -> tuple[tuple[str, str], ...]:
+    """Operands that wgmma does not read where they lie are copied for it, where that is predicted to be faster than threads that load a byte
+    at a time."""
+    hopper, threads = (f"{op}__gluon_sm90", "TMA and wgmma"), (f"{op}__triton", "any layout")
+    if p.device.arch < 90 or 0 in (*p["a"].shape, *p["b"].shape):
+        return hopper, threads
+    from rooftop.kernels.gemm import _tiles_8bit, int_matmul__gluon_sm90, matmul__triton, scaled_matmul__gluon_sm90
+    from rooftop.kernels.gemm._product_launches import unread
+
+    if not unread(p["a"], p["b"]):
+        return hopper, threads
+    c = _tiles_8bit.choose(p)
+    start = matmul__triton.START
+    by_threads = start + BYTES * (matmul__triton.seconds(p, matmul__triton.Config(c.BM, c.BN, c.BK, warps=c.warps, stages=c.stages)) - start)
+    copying = (scaled_matmul__gluon_sm90 if op == "scaled_matmul" else int_matmul__gluon_sm90).predicted(p)
+    return (hopper, threads) if copying <= by_threads else (threads, hopper)
 
 
 def quantized_matmul(p: Problem, named: str = "") -> Chosen | str:

@@ -8,8 +8,6 @@ reads: matmul__triton.py computes those."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from rooftop.core.spec import Launch, Meta, Problem
 from rooftop.kernels.gemm import _product_launches
 from rooftop.kernels.gemm._model import Config
@@ -19,8 +17,6 @@ __all__ = ["Config", "choose", "configs", "explains", "for_any_rows", "launches"
 
 DEMANDS = {"has": ["HGMMA", "UTMALDG"]}
 TRIED = 12
-COPY = 2e12  # bytes a second, read and written
-LAUNCH = 1.8e-6  # seconds that a copy adds at least
 
 
 def _batch(p: Problem) -> int:
@@ -31,24 +27,10 @@ def _copied(p: Problem) -> tuple[str, ...]:
     return tuple(name for name in ("a", "b") if _product_launches.readable(p[name]) is not None)
 
 
-def _room(p: Problem) -> dict[str, Meta]:
-    rows = {"a": p["a"].shape[-2], "b": p["b"].shape[-1]}
-    return {
-        f"{name}_rows": _product_launches.operand_room(rows[name], p["a"].shape[-1], _batch(p), "copy", p["a"].dtype) for name in _copied(p)
-    }
-
-
 def _product(p: Problem) -> Product:
-    metas: dict[str, Meta | None] = dict(p.tensors)
-    names: Mapping[str, str] = {name: f"{name}_rows" for name in _copied(p)}
-    for name, into in names.items():
-        meta, pitch = p[name], _product_launches.pitch_of(p["a"].shape[-1], 2)
-        rows = meta.shape[-2] if name == "a" else meta.shape[-1]
-        near = (pitch, 1) if name == "a" else (1, pitch)
-        metas[into] = Meta(meta.shape, meta.dtype, near if len(meta.shape) == 2 else (rows * pitch, *near))
     return Product(
-        metas, p.device.sms, a=names.get("a", "a"), b=names.get("b", "b"), alpha=float(p.option("alpha")), beta=float(p.option("beta")),
-        activation=str(p.option("activation")),
+        sms=p.device.sms, alpha=float(p.option("alpha")), beta=float(p.option("beta")), activation=str(p.option("activation")),
+        **_product_launches.read_as(p, _copied(p)),
     )
 
 
@@ -69,14 +51,9 @@ def supports(p: Problem) -> str | None:
     return None
 
 
-def _copying(p: Problem) -> float:
-    """Predicted seconds of the copies."""
-    return sum(max(LAUNCH, 2 * p[name].numel * 2 / COPY) for name in _copied(p))
-
-
 def seconds(p: Problem) -> float:
     """Predicted time of the copies and the product."""
-    return _copying(p) + _product(p).seconds(choose(p))
+    return _product_launches.copying_seconds(p, _copied(p)) + _product(p).seconds(choose(p))
 
 
 def choose(p: Problem) -> Config:
@@ -97,16 +74,13 @@ def configs(p: Problem) -> list[Config]:
 
 
 def scratch(p: Problem, config: Config) -> dict[str, Meta]:
-    return {**_room(p), **_product_launches.scratch(_product(p), config)}
+    return {**_product_launches.copies(p, _copied(p)), **_product_launches.scratch(_product(p), config)}
 
 
 def launches(p: Problem, config: Config) -> list[Launch]:
-    copies = [_product_launches.operand_launch(name, p[name], f"{name}_rows", "copy", columns=name == "b") for name in _copied(p)]
-    return [*copies, *_product_launches.launches(_product(p), config, p.device.pdl)]
+    return [*_product_launches.copying(p, _copied(p)), *_product_launches.launches(_product(p), config, p.device.pdl)]
 
 
 def explains(p: Problem, config: Config) -> str:
-    copied = " and ".join(_copied(p))
-    return (
-        f"TMA does not read {copied} where it lies: copied first, predicted {_copying(p) * 1e6:.1f} µs; {explanation(_product(p), config)}"
-    )
+    copied, us = " and ".join(_copied(p)), _product_launches.copying_seconds(p, _copied(p)) * 1e6
+    return f"TMA does not read {copied} where it lies: copied first, predicted {us:.1f} µs; {explanation(_product(p), config)}"

@@ -1,9 +1,9 @@
 /* rooftop
 idea    = """The blocks of a cluster compute neighbouring tiles, CM down and CN across. Blocks of the same rows need the same rows of a, blocks \
   of the same columns the same columns of b: each loads its share of both, and TMA multicast writes it into the shared memory of all that \
-  need it. With 2 x 1 a tile of 128 x 256 reads 32 KiB from L2 a slice instead of 48. A tile is 128 rows by any multiple of 64 columns up \
-  to 256, so that tiles fill waves. Persistent and warp-specialised: one producer warp, two consumer warp groups of 64 rows each; results \
-  are stored by TMA, 64 columns at a time."""
+  need it. With 2 x 1 a tile of 128 x 256 reads 32 KiB from L2 a slice instead of 48. Tiles of 128, 192 and 256 rows by 64 to 256 columns \
+  fill waves. Persistent and warp-specialised: one producer warp, two consumer warp groups of 64 or 128 rows each, three for 192 rows; \
+  results are stored by TMA, 64 columns at a time, or 32."""
 limit   = """predicted: the card's power where rows are multiples of 128 bytes apart; a tile of 128 x 256 does not saturate the L2 there. Rows \
   that are not cost TMA two cache lines a row of a box, so that L2 is the limit without multicast"""
 arch    = 90
@@ -18,6 +18,7 @@ CM     = 2
 CN     = 1
 STAGES = 4
 GROUP  = 8
+BM     = 128
 */
 #include "wgmma.cuh"
 
@@ -76,22 +77,25 @@ __device__ inline unsigned rounded(float low, float high) {
 /// How an operand lies: along K, or ACROSS (its rows run along M or N).
 constexpr int ACROSS = 2, LINE = 128;  // LINE: bytes of 64 elements
 
-/// out [M, N] = a b. a_map, b_map: boxes of a block's share of rows by 64 of K, or ACROSS of 64 of K by 64 rows; out_map: boxes of 64 rows by
-/// 64 columns. All swizzled by 128 bytes. tall, across: clusters along M and N; `group` rows of clusters are processed down first, so that
-/// concurrent tiles share operands in L2. Block i + j CM of a cluster computes row i, column j of its tiles.
-template <typename T, int BN, int CM, int CN, int A, int B, int STAGES>
-__global__ void __launch_bounds__(288, 1)
+/// out [M, N] = a b. a_map, b_map: boxes of a block's share of rows by 64 of K, or ACROSS of 64 of K by 64 rows, swizzled by 128 bytes; out_map:
+/// boxes of 64 rows by WIDE columns, swizzled by as many bytes as a row has. tall, across: clusters along M and N; `group` rows of clusters are
+/// processed down first, so that concurrent tiles share operands in L2. Block i + j CM of a cluster computes row i, column j of its tiles.
+template <typename T, int BN, int CM, int CN, int A, int B, int STAGES, int BM = 128>
+__global__ void __launch_bounds__(BM == 128 ? 288 : BM == 192 ? 416 : 384, 1)
 hgemm(int slices, int tall, int across, int group, const __grid_constant__ CUtensorMap a_map, const __grid_constant__ CUtensorMap b_map,
       const __grid_constant__ CUtensorMap out_map) {
-    constexpr int BM = 128, A_BYTES = BM * LINE, STAGE = A_BYTES + BN * LINE, PIECE = 64 * LINE, PEERS = CM + CN - 1;
+    // warp groups that multiply, and 64 rows of each
+    constexpr int GROUPS = BM == 192 ? 3 : 2, HALVES = BM / 64 / GROUPS;
+    constexpr int A_BYTES = BM * LINE, SPAN = B == ACROSS ? (BN + 63) / 64 * 64 : BN, STAGE = A_BYTES + SPAN * LINE;
+    constexpr int PIECE = 64 * LINE, PEERS = CM + CN - 1, WIDE = BN % 64 ? 32 : 64;
     extern __shared__ __align__(1024) unsigned char shared[];
     __shared__ __align__(8) unsigned long long barriers[2 * STAGES];
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const unsigned base = shared_address(shared), full = shared_address(barriers), empty = full + 8 * STAGES, rank = cluster_rank();
     const int i = rank % CM, j = rank / CM;
     if (threadIdx.x == 0) {
-        // empty: two groups of each block that reads what this one loads
-        for (int s = 0; s < STAGES; ++s) barrier_init(full + 8 * s, 1), barrier_init(empty + 8 * s, 2 * PEERS);
+        // empty: the groups of each block that reads what this one loads
+        for (int s = 0; s < STAGES; ++s) barrier_init(full + 8 * s, 1), barrier_init(empty + 8 * s, GROUPS * PEERS);
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     }
     cluster_sync();
@@ -100,8 +104,10 @@ hgemm(int slices, int tall, int across, int group, const __grid_constant__ CUten
         const int each = group * across, first = at / each * group, rows = min(group, tall - first), within = at % each;
         m = ((first + within % rows) * CM + i) * BM, n = (within / rows * CN + j) * BN;
     };
-    if (warp == 8) {
-        if (lane == 0) {
+    if (warp >= 4 * GROUPS) {
+        // groups of 128 rows need more than a third of the registers each; of the four warps that give theirs, three do nothing
+        if constexpr (BM == 256) asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
+        if (warp == 4 * GROUPS && lane == 0) {
             prefetch_map(a_map), prefetch_map(b_map), prefetch_map(out_map);
             const unsigned short to_row = CN == 1 ? 1 << i : 1 << i | 1 << (i + CM), to_column = ((1 << CM) - 1) << (j * CM);
             int stage = 0, parity = 1;
@@ -118,13 +124,13 @@ hgemm(int slices, int tall, int across, int group, const __grid_constant__ CUten
                     };
                     if constexpr (A == ACROSS) {
 #pragma unroll
-                        for (int q = j * (2 / CN); q < (j + 1) * (2 / CN); ++q) copy(to_row, CN == 1, a + q * PIECE, a_map, m + q * 64, slice * 64);
+                        for (int q = j * (BM / 64 / CN); q < (j + 1) * (BM / 64 / CN); ++q) copy(to_row, CN == 1, a + q * PIECE, a_map, m + q * 64, slice * 64);
                     } else {
                         constexpr int SHARE = BM / CN;
                         copy(to_row, CN == 1, a + j * SHARE * LINE, a_map, slice * 64, m + j * SHARE);
                     }
                     if constexpr (B == ACROSS) {
-                        constexpr int SHARE = BN / 64 / CM;
+                        constexpr int SHARE = SPAN / 64 / CM;
 #pragma unroll
                         for (int q = i * SHARE; q < (i + 1) * SHARE; ++q) copy(to_column, CM == 1, b + q * PIECE, b_map, n + q * 64, slice * 64);
                     } else {
@@ -137,32 +143,34 @@ hgemm(int slices, int tall, int across, int group, const __grid_constant__ CUten
         }
         __syncwarp();
     } else {
+        if constexpr (BM == 256) asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
         const int group_of = warp / 4, quarter = warp % 4;
         const bool first_warp = quarter == 0 && lane == 0, releases = quarter == 0 && lane < PEERS;
         // lane l releases a stage in block l of the column, then in the other blocks of the row
         const int across_of = lane - CM + (lane - CM >= j), peer = lane < CM ? lane + j * CM : i + across_of * CM;
         const unsigned staging = base + STAGES * STAGE + group_of * 2 * PIECE;
         // stmatrix: lane l gives the address of row l % 8 + 8 (l / 8 % 2) of the 16 rows of its warp, and of the left (l < 16) or right 16
-        // bytes of 32; the swizzle puts 16 bytes at their index xor row % 8.
-        const unsigned line = (quarter * 16 + lane % 16) * LINE, chunk = lane / 16, turn = lane % 8;
+        // bytes of 32; the swizzle puts 16 bytes at their index xor row % 8, of rows of 64 bytes row / 2 % 4.
+        const unsigned line = (quarter * 16 + lane % 16) * 2 * WIDE, chunk = lane / 16, turn = WIDE == 64 ? lane % 8 : lane / 2 % 4;
         int stage = 0, parity = 0;
         for (int at = blockIdx.x / (CM * CN); at < places; at += clusters) {
             int m, n;
             place(at, m, n);
-            float sum[BN / 2];
+            float sum[HALVES][BN / 2];
 #pragma unroll
-            for (int s = 0; s < BN / 2; ++s) sum[s] = 0.f;
+            for (int s = 0; s < HALVES * BN / 2; ++s) sum[s / (BN / 2)][s % (BN / 2)] = 0.f;
             int before = -1;  // the stage whose wgmma are in flight
 #pragma unroll 1
             for (int slice = 0; slice < slices; ++slice) {
                 barrier_wait(full + 8 * stage, parity);
-                const unsigned of_a = base + stage * STAGE + group_of * PIECE, of_b = base + stage * STAGE + A_BYTES;
+                const unsigned of_a = base + stage * STAGE + group_of * HALVES * PIECE, of_b = base + stage * STAGE + A_BYTES;
                 products_begin();
 #pragma unroll
                 for (int k = 0; k < 4; ++k) {  // 16 of K are 32 bytes, or 16 lines
                     const unsigned long long a = A == ACROSS ? operand(of_a + k * 16 * LINE, PIECE, 1024) : rows_along_k<128>(of_a) + 2 * k;
                     const unsigned long long b = B == ACROSS ? operand(of_b + k * 16 * LINE, PIECE, 1024) : rows_along_k<128>(of_b) + 2 * k;
-                    product<T, A / ACROSS, B / ACROSS>(sum, a, b);
+#pragma unroll
+                    for (int h = 0; h < HALVES; ++h) product<T, A / ACROSS, B / ACROSS>(sum[h], a + h * (PIECE / 16), b);
                 }
                 products_commit();
                 products_wait<1>();
@@ -173,20 +181,24 @@ hgemm(int slices, int tall, int across, int group, const __grid_constant__ CUten
             products_wait<0>();
             if (releases) barrier_arrive_at(empty + 8 * before, peer);
 #pragma unroll
-            for (int piece = 0; piece < BN / 64; ++piece) {
+            for (int piece = 0; piece < HALVES * (BN / WIDE); ++piece) {
+                const int half = piece / (BN / WIDE), column = piece % (BN / WIDE) * WIDE;
                 const unsigned to = staging + piece % 2 * PIECE;
-                if (first_warp) stores_read<1>();
+                if (first_warp) {  // the last piece of a tile may lie where the first of the next goes
+                    if (piece == 0) stores_read<0>();
+                    else stores_read<1>();
+                }
                 asm volatile("bar.sync %0, 128;" ::"r"(1 + group_of) : "memory");
 #pragma unroll
-                for (int q = 0; q < 4; ++q) {
+                for (int q = 0; q < WIDE / 16; ++q) {
                     // two 8 x 8 above, two below: rows g and g + 8 of columns 0-7, then of columns 8-15
-                    const float* s = sum + piece * 32 + q * 8;
+                    const float* s = sum[half] + column / 2 + q * 8;
                     store_matrices(to + line + ((2 * q + chunk) ^ turn) * 16, rounded<T>(s[0], s[1]), rounded<T>(s[2], s[3]),
                         rounded<T>(s[4], s[5]), rounded<T>(s[6], s[7]));
                 }
                 before_tma();
                 asm volatile("bar.sync %0, 128;" ::"r"(1 + group_of) : "memory");
-                if (first_warp) store_box(out_map, to, n + piece * 64, m + group_of * 64);
+                if (first_warp) store_box(out_map, to, n + column, m + (group_of * HALVES + half) * 64);
             }
         }
         if (first_warp) stores_done();

@@ -314,7 +314,7 @@ def launches(p: Problem, config: Mapping[str, Any], head: Head) -> list[Launch]:
         name: ({"alpha": 1.0, "beta": 0.0}.get(name, None if kind == "ptr" else 0), kind) for name, (_, kind) in after.items()
     }
     first: dict[str, tuple[Any, str]] = {
-        "M": (m, "i32"), "N": (n, "i32"), "K": (k, "i32"), "part": (config["PART"], "i32"), "tall": (config["GROUP"], "i32"),
+        "M": (m, "i32"), "N": (n, "i32"), "K": (k, "i32"), "part": (config["PART"] or k, "i32"), "tall": (config["GROUP"], "i32"),
         "a": ("a", "ptr"), "lda": (lda, "i64"), "za": (za, "i64"), "b": ("b", "ptr"), "ldb": (ldb, "i64"), "zb": (zb, "i64"),
     }
     if splits == 1:

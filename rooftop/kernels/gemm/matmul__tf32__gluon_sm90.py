@@ -8,8 +8,6 @@ about 32 µs, next to 350 µs of products."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from rooftop.core.spec import Launch, Meta, Problem
 from rooftop.kernels.gemm import _product_launches
 from rooftop.kernels.gemm._model import Config
@@ -34,22 +32,10 @@ def copied(p: Problem) -> tuple[str, ...]:
     return tuple(name for name, along in (("a", a_along), ("b", b_along)) if not along)
 
 
-def _room(p: Problem) -> dict[str, Meta]:
-    rows = {"a": p["a"].shape[-2], "b": p["b"].shape[-1]}
-    return {f"{name}_rows": _product_launches.operand_room(rows[name], p["a"].shape[-1], _batch(p), "copy") for name in copied(p)}
-
-
 def _product(p: Problem) -> Product:
-    metas: dict[str, Meta | None] = dict(p.tensors)
-    names: Mapping[str, str] = {name: f"{name}_rows" for name in copied(p)}
-    for name, into in names.items():
-        meta, pitch = p[name], _product_launches.pitch_of(p["a"].shape[-1], 4)
-        rows = meta.shape[-2] if name == "a" else meta.shape[-1]
-        near = (pitch, 1) if name == "a" else (1, pitch)
-        metas[into] = Meta(meta.shape, "f32", near if len(meta.shape) == 2 else (rows * pitch, *near))
     return Product(
-        metas, p.device.sms, a=names.get("a", "a"), b=names.get("b", "b"), alpha=float(p.option("alpha")), beta=float(p.option("beta")),
-        activation=str(p.option("activation")),
+        sms=p.device.sms, alpha=float(p.option("alpha")), beta=float(p.option("beta")), activation=str(p.option("activation")),
+        **_product_launches.read_as(p, copied(p)),
     )
 
 
@@ -84,12 +70,11 @@ def configs(p: Problem) -> list[Config]:
 
 
 def scratch(p: Problem, config: Config) -> dict[str, Meta]:
-    return {**_room(p), **_product_launches.scratch(_product(p), config)}
+    return {**_product_launches.copies(p, copied(p)), **_product_launches.scratch(_product(p), config)}
 
 
 def launches(p: Problem, config: Config) -> list[Launch]:
-    copies = [_product_launches.operand_launch(name, p[name], f"{name}_rows", "copy", columns=name == "b") for name in copied(p)]
-    return [*copies, *_product_launches.launches(_product(p), config, p.device.pdl)]
+    return [*_product_launches.copying(p, copied(p)), *_product_launches.launches(_product(p), config, p.device.pdl)]
 
 
 def explains(p: Problem, config: Config) -> str:

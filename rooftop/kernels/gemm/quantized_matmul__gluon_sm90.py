@@ -5,6 +5,7 @@ TMA into a ring of stages of 128 columns of K; each half of a stage has two mbar
 the weight: it reads its codes from shared memory, each lane the 16 bytes that the packing stored for it, unpacks them to the registers of
 wgmma's left operand, and multiplies; x is the right operand, in shared memory. So the kernel computes the transposed result, and
 transposes it through shared memory. While a group unpacks one half the product of the half before runs, and so do those of the others.
+Where a half's products are short, its steps of 16 columns take turns: one is unpacked while the products of another run.
 
 A group's scale, rounded to the dtype of x, is multiplied into the 16-bit weight, as if it were dequantised first; one scale per row is
 multiplied into the sums in float32.
@@ -26,11 +27,12 @@ from rooftop.core.spec import Descriptor, Launch, Meta, Problem
 from rooftop.kernels._device import gemm_epilogue
 from rooftop.kernels._device.gluon_tiles import TYPES
 from rooftop.kernels.gemm._lowbit_plan import FORMATS, Config, bits_of, grouping, pieces, ranked, sizes, supports
-from rooftop.kernels.gemm._unpack_wgmma import factors_of, left_operand, load_scales, plane_shape, words_layout
+from rooftop.kernels.gemm._unpack_wgmma import factors_of, left_operand, load_scales, plane_shape, words_layout, words_of
 
 __all__ = ["Config", "choose", "configs", "launches", "scratch", "supports"]
 
 DEMANDS = {"has": ["HGMMA", "UTMALDG"], "spills": 0}
+SHORT = gl.constexpr(64 * 256)  # a group's results whose products of 64 columns take less time than its unpacking, with what it waits for
 place = gluon.jit(gemm_epilogue.place.fn)
 
 
@@ -101,31 +103,33 @@ def _next(place, left, per_group, more):
 
 
 @gluon.jit
-def _half(HALF: gl.constexpr, slot, words, high_words, factors, MMA: gl.constexpr, RM: gl.constexpr, FORMAT: gl.constexpr,
-          BITS: gl.constexpr, ZERO: gl.constexpr, CHANNEL: gl.constexpr, L: gl.constexpr, L2: gl.constexpr, KIND: gl.constexpr):
-    """A group's rows of the weight by 64 columns of a stage, in the registers of the left operand."""
-    high = None if high_words is None else high_words.index(slot)
-    return left_operand(words.index(slot), high, HALF, factors, MMA, RM, FORMAT, BITS, ZERO, CHANNEL, L, L2, KIND)
+def _words(words, high_words, slot, HALF: gl.constexpr, factors, BITS: gl.constexpr, CHANNEL: gl.constexpr, L: gl.constexpr, L2: gl.constexpr):
+    """A group's words of 64 columns of a stage, with their factors."""
+    return words_of(words.index(slot), None if high_words is None else high_words.index(slot), HALF, factors, BITS, CHANNEL, L, L2)
 
 
 @gluon.jit
-def _times(a, acc, more, x_ring, more_ring, slot, use_acc, LEFT: gl.constexpr):
-    """Adds the product with 64 columns of x to the sums of the tile's rows, and of those past its largest power of two."""
-    acc = warpgroup_mma(a, x_ring.index(slot).permute((1, 0)), acc, use_acc=use_acc, is_async=True)
+def _times(a, acc, more, x_ring, more_ring, slot, PART: gl.constexpr, PARTS: gl.constexpr, use_acc, LEFT2: gl.constexpr):
+    """Adds the product with a part of 64 columns of x to the sums of the tile's rows, and of those past its largest power of two."""
+    WIDE: gl.constexpr = 64 // PARTS
+    x = x_ring.index(slot).slice(PART * WIDE, WIDE, dim=1)
+    acc = warpgroup_mma(a, x.permute((1, 0)), acc, use_acc=use_acc, is_async=True)
     if more_ring is not None:
-        a = gl.convert_layout(a, LEFT, assert_trivial=True)
-        more = warpgroup_mma(a, more_ring.index(slot).permute((1, 0)), more, use_acc=use_acc, is_async=True)
+        a = gl.convert_layout(a, LEFT2, assert_trivial=True)
+        x = more_ring.index(slot).slice(PART * WIDE, WIDE, dim=1)
+        more = warpgroup_mma(a, x.permute((1, 0)), more, use_acc=use_acc, is_async=True)
     return acc, more
 
 
 @gluon.jit
 def _wait(acc, more, a, LEFT: int, MORE: gl.constexpr):
-    """Until LEFT halves' products are not done; `a` is kept until then."""
+    """Until LEFT parts' products are not done; the parts `a` are kept until then."""
     if MORE:
-        acc, more, a = warpgroup_mma_wait(num_outstanding=2 * LEFT, deps=(acc, more, a))
-    else:
-        acc, a = warpgroup_mma_wait(num_outstanding=LEFT, deps=(acc, a))
-    return acc, more, a
+        found = warpgroup_mma_wait(num_outstanding=2 * LEFT, deps=(acc, more) + a)
+        return found[0], found[1], found[2:]
+    else:  # noqa: RET505
+        found = warpgroup_mma_wait(num_outstanding=LEFT, deps=(acc,) + a)
+        return found[0], more, found[1:]
 
 
 @gluon.jit
@@ -167,8 +171,10 @@ def _consume(WHICH: gl.constexpr, given, BM: gl.constexpr, BN: gl.constexpr, STA
     MORE: gl.constexpr = BM - FIRST
     MMA: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, FIRST, 16])
     MMA2: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, MORE or FIRST, 16])
-    LEFT: gl.constexpr = gl.DotOperandLayout(operand_index=0, parent=MMA2, k_width=2)
+    LEFT: gl.constexpr = gl.DotOperandLayout(operand_index=0, parent=MMA, k_width=2)
+    LEFT2: gl.constexpr = gl.DotOperandLayout(operand_index=0, parent=MMA2, k_width=2)
     KIND: gl.constexpr = x_ring.dtype
+    PARTS: gl.constexpr = 4 if RM * BM < SHORT else 1  # of a half, between which products and unpacking take turns
     ZERO: gl.constexpr = zero is not None
     n = 0
     acc = gl.zeros((RM, FIRST), gl.float32, MMA)
@@ -185,23 +191,38 @@ def _consume(WHICH: gl.constexpr, given, BM: gl.constexpr, BN: gl.constexpr, STA
         place, left = _next(place, left, per_group, first + 1 < last)
         raw = load_scales(scale, zero, stripe, stripes, groups, place, HIGH, BITS, GROUP, CHANNEL, L)
         mbarrier.wait(full.index(2 * (n % STAGES)), n // STAGES & 1)
-        a = _half(0, n % STAGES * GROUPS + WHICH, words, high_words, factors, MMA, RM, FORMAT, BITS, ZERO, CHANNEL, L, L2, KIND)
+        these = _words(words, high_words, n % STAGES * GROUPS + WHICH, 0, factors, BITS, CHANNEL, L, L2)
+        a = ()
+        for k in gl.static_range(PARTS):
+            a += (left_operand(these, k, PARTS, LEFT, RM, FORMAT, BITS, ZERO, CHANNEL, KIND),)
         for block in range(first, last):  # `a`, the first half of the block, is unpacked
             stage = n % STAGES
-            acc, more = _times(a, acc, more, x_ring, more_ring, 2 * stage, block > first, LEFT)
-            mbarrier.wait(full.index(2 * stage + 1), n // STAGES & 1)
+            b = ()
+            for k in gl.static_range(PARTS):  # a part is unpacked while another is multiplied
+                acc, more = _times(a[k], acc, more, x_ring, more_ring, 2 * stage, k, PARTS, True if k else block > first, LEFT2)
+                if k == 0:
+                    these = _words(words, high_words, stage * GROUPS + WHICH, 1, factors, BITS, CHANNEL, L, L2)
+                b += (left_operand(these, k, PARTS, LEFT, RM, FORMAT, BITS, ZERO, CHANNEL, KIND),)
             place, left = _next(place, left, per_group, block + 2 < last)
             later = load_scales(scale, zero, stripe, stripes, groups, place, HIGH, BITS, GROUP, CHANNEL, L)
-            b = _half(1, stage * GROUPS + WHICH, words, high_words, factors, MMA, RM, FORMAT, BITS, ZERO, CHANNEL, L, L2, KIND)
-            acc, more = _times(b, acc, more, x_ring, more_ring, 2 * stage + 1, True, LEFT)
-            acc, more, a = _wait(acc, more, a, 1, MORE)
-            mbarrier.arrive(empty.index(2 * stage), count=1)
+            mbarrier.wait(full.index(2 * stage + 1), n // STAGES & 1)
             factors = factors_of(raw, ZERO, BITS, CHANNEL, KIND)
             raw = later
             n += 1
-            # While the second half's product runs, the first half of the next block is unpacked; after the last one, what lies there.
-            mbarrier.wait(full.index(2 * (n % STAGES)), n // STAGES & 1, pred=block + 1 < last)
-            a = _half(0, n % STAGES * GROUPS + WHICH, words, high_words, factors, MMA, RM, FORMAT, BITS, ZERO, CHANNEL, L, L2, KIND)
+            # After the last block what lies there is unpacked. Parts are short: their words are loaded before the products of the first.
+            if PARTS > 1:
+                mbarrier.wait(full.index(2 * (n % STAGES)), n // STAGES & 1, pred=block + 1 < last)
+                these = _words(words, high_words, n % STAGES * GROUPS + WHICH, 0, factors, BITS, CHANNEL, L, L2)
+            acc, more = _times(b[0], acc, more, x_ring, more_ring, 2 * stage + 1, 0, PARTS, True, LEFT2)
+            acc, more, a = _wait(acc, more, a, 1, MORE)
+            mbarrier.arrive(empty.index(2 * stage), count=1)
+            if PARTS == 1:
+                mbarrier.wait(full.index(2 * (n % STAGES)), n // STAGES & 1, pred=block + 1 < last)
+                these = _words(words, high_words, n % STAGES * GROUPS + WHICH, 0, factors, BITS, CHANNEL, L, L2)
+            a = (left_operand(these, 0, PARTS, LEFT, RM, FORMAT, BITS, ZERO, CHANNEL, KIND),)
+            for k in gl.static_range(1, PARTS):
+                acc, more = _times(b[k], acc, more, x_ring, more_ring, 2 * stage + 1, k, PARTS, True, LEFT2)
+                a += (left_operand(these, k, PARTS, LEFT, RM, FORMAT, BITS, ZERO, CHANNEL, KIND),)
             mbarrier.wait(full.index(2 * stage + 1), (n - 1) // STAGES & 1)  # complete: a branch, past which ptxas moves no unpacking
             acc, more, b = _wait(acc, more, b, 0, MORE)
             mbarrier.arrive(empty.index(2 * stage + 1), count=1)

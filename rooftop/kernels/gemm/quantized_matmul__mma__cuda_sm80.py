@@ -23,6 +23,7 @@ START = 2e-6  # seconds of latency of the first codes
 LATE = 1.5e-6  # seconds that measurements are above the prediction, for every config
 IN_FLIGHT = 34e3  # bytes in flight that a multiprocessor needs for its share of the memory bandwidth
 FEW = 64  # the most rows of x in a block
+WARPS = ((1, 8), (2, 4), (4, 2), (8, 1), (1, 4), (2, 2), (4, 1))  # of a block: for different stripes, for different columns of one
 
 
 @dataclass(frozen=True)
@@ -87,7 +88,7 @@ def predicted(p: Problem) -> float:
 def _shared(f: Facts, high: int, down: int, along: int, deep: int, slab: int) -> int:
     """Bytes of shared memory of a block."""
     of_x = (1 + -(-(deep - 1) // slab)) * slab * along * f.tokens * 256
-    return max(of_x + 8 * deep * high * f.share, (along - 1) * down * high * f.tiles * 512)
+    return max(of_x + down * along * deep * high * f.share, (along - 1) * down * high * f.tiles * 512)
 
 
 def seconds(f: Facts, high: int, down: int, along: int, split: int, deep: int, resident: int) -> float:
@@ -105,15 +106,16 @@ def seconds(f: Facts, high: int, down: int, along: int, split: int, deep: int, r
     tensor = (high + ones) * 8 * f.tiles * MMA
     through = high * 4 * f.bits + 16 * f.tiles  # cycles of shared memory, for the whole multiprocessor
     staging = f.tokens * along * 16 * 12 / 32 / 4 + 20
-    warps = 2 * min(resident, -(-count // f.sms))  # for each of four schedulers
+    warps = down * along / 4 * min(resident, -(-count // f.sms))  # for each of four schedulers
     busy = -(-count // f.sms) * steps * (
         along * down * max(issue / 4 / min(0.9, 0.2 * warps + 0.1 * high), tensor / 4, through) + staging
     ) / CLOCK
     rounds = -(-count // (f.sms * resident))
-    flight = min(count, f.sms * resident) * 8 * (deep - 1) * high * 256 * f.bits
+    flight = min(count, f.sms * resident) * down * along * (deep - 1) * high * 256 * f.bits
     idle = max(1.0, IN_FLIGHT * f.sms / flight)
     memory = max(f.bytes_of_weight / MEMORY * idle, (f.bytes_of_weight * tall + towers * f.m * f.k * 2) / L2)
     extra = 0.0 if split == 1 else SECOND + 2 * split * f.m * f.n * 4 / MEMORY
+    memory *= (-(-count // f.sms) * f.sms / count) ** 0.5  # where some multiprocessors have a block less, the others make up for about half of it
     return max(memory, busy) + 0.15 * min(memory, busy) + START + ROUND * (rounds - 1) + extra
 
 
@@ -127,15 +129,15 @@ def _ranked(f: Facts) -> tuple[tuple[float, dict[str, Any]], ...]:
         registers = 44 + sums + high * (8 + (3 if f.bits == 6 else f.bits // 2) * 4)  # of a thread's arrays, with some reserve
         if registers > 250:
             continue
-        fit = 4 if registers <= 64 else 3 if registers <= 84 else 2 if registers <= 128 else 1
-        for (down, along), split, deep in product(((1, 8), (2, 4), (4, 2), (8, 1)), (1, 2, 4, 8), (few, few + 2, 2)):
+        fit = 4 if registers <= 64 else 3 if registers <= 84 else 2 if registers <= 128 else 1  # groups of eight warps
+        for (down, along), split, deep in product(WARPS, (1, 2, 4, 8), (few, few + 2, 2)):
             if split > 1 and (f.blocks < 2 * split * along or f.m > 8 * f.tiles or -(-f.blocks // split) * (split - 1) >= f.blocks):
                 continue
             slab = max(1, min(8, 16384 // (along * f.tokens * 256)))  # iterations for which x is loaded together: 16 KiB
             shared = _shared(f, high, down, along, deep, slab)
             if shared > f.room:
                 continue
-            resident = max(1, min(fit, (f.room + 1024) // (shared + 1024)))  # blocks of eight warps on a multiprocessor
+            resident = max(1, min(8 * fit // (down * along), (f.room + 1024) // (shared + 1024)))  # blocks on a multiprocessor
             made = {
                 "format": FORMATS.index(f.format), "tokens": f.tokens, "tiles": f.tiles, "high": high, "down": down, "along": along,
                 "deep": deep

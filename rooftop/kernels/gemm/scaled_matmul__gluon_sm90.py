@@ -1,7 +1,8 @@
 """out = scale_a · scale_b · a b + bias of fp8 or int8 on Hopper. Contract: rooftop/ops/scaled_matmul.py. Kernel:
 rooftop/kernels/gemm/_product_gluon.py
 
-wgmma reads 8-bit operands only along K: rows of a and columns of b must be contiguous in memory. It adds fp8 products in fewer than 24
+wgmma reads 8-bit operands only along K, and TMA only on multiples of 16 bytes. An operand that lies otherwise is first copied into aligned rows
+along K (rooftop/kernels/gemm/_product_launches.py): 2 bytes of device memory an element and a launch. wgmma adds fp8 products in fewer than 24
 bits; unless `fast`, and with scales of blocks always, 128 products at a time are added to a sum in float32."""
 
 from __future__ import annotations
@@ -24,7 +25,10 @@ def _product(p: Problem) -> Product:
     scales = str(p.option("scales"))
     short = p["a"].shape[-1] <= SHORT  # otherwise accumulation with fewer than 24 bits has a larger error than the result's rounding
     precise = p["a"].dtype != "i8" and (scales == "blocks" or not (p.option("fast") and short))
-    return Product(dict(p.tensors), p.device.sms, scale_a="scale_a", scale_b="scale_b", scales=scales, promote=precise)
+    return Product(
+        sms=p.device.sms, scale_a="scale_a", scale_b="scale_b", scales=scales, promote=precise,
+        **_product_launches.read_as(p, _product_launches.unread(p["a"], p["b"])),
+    )
 
 
 def supports(p: Problem) -> str | None:
@@ -33,6 +37,12 @@ def supports(p: Problem) -> str | None:
     if p["a"].shape[-1] < 16:
         return f"TMA reads 16 bytes at least: K must be 16 or more; given {p['a'].shape[-1]}"
     return _product_launches.along_k(_product(p))
+
+
+def predicted(p: Problem) -> float:
+    """Seconds of the copies and the product."""
+    product = _product(p)
+    return _product_launches.copying_seconds(p, _product_launches.unread(p["a"], p["b"])) + product.seconds(product.ranked()[0])
 
 
 def choose(p: Problem) -> Config:
@@ -52,12 +62,15 @@ def configs(p: Problem) -> list[Config]:
 
 
 def scratch(p: Problem, config: Config) -> dict[str, Meta]:
-    return _product_launches.scratch(_product(p), config)
+    return {**_product_launches.copies(p, _product_launches.unread(p["a"], p["b"])), **_product_launches.scratch(_product(p), config)}
 
 
 def launches(p: Problem, config: Config) -> list[Launch]:
-    return _product_launches.launches(_product(p), config, p.device.pdl)
+    copies = _product_launches.copying(p, _product_launches.unread(p["a"], p["b"]))
+    return [*copies, *_product_launches.launches(_product(p), config, p.device.pdl)]
 
 
 def explains(p: Problem, config: Config) -> str:
-    return explanation(_product(p), config)
+    copied = _product_launches.unread(p["a"], p["b"])
+    before = f"wgmma does not read {' and '.join(copied)} where it lies: copied first; " if copied else ""
+    return before + explanation(_product(p), config)

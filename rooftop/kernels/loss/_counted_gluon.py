@@ -9,6 +9,8 @@ rows   a b, over the rows of a that count. Tiles past them are skipped. A tile t
 depth  a b, over the columns of a and rows of b that count. Slices of K past them are skipped; the part of the last slice past them is set
        to zero in shared memory, in a and in b. If none count, the result is zeros
 
+With SPLIT, of `rows`, K is cut into as many parts, whose float32 results lie one below the other, M rows each.
+
 A float32 result is stored straight from registers, and may be added to what is in memory; a 16-bit result is stored by TMA. x_at: the first
 row in memory of an operand or the result."""
 
@@ -20,14 +22,18 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma, warpgroup_mma, warpgroup_mma_wait
 
-from rooftop.core.spec import Descriptor, Launch, Meta, View
+from rooftop.core.spec import Descriptor, Launch, Meta, Problem, View
+from rooftop.core.tensor_maps import not_copied
 from rooftop.kernels._device import gemm_epilogue
 from rooftop.kernels._device.gluon_tiles import TYPES, bring, flat, halves
+from rooftop.kernels.loss._linear_plan import by_program, padded, taking
+from rooftop.kernels.loss._live_passes import copy_rows
 
 place = gluon.jit(gemm_epilogue.place.fn)
 
 BM, BK, GROUPS = 128, 64, 2
 STAGES = {256: 4, 128: 6}  # indexed by the columns of a tile
+MOST_PARTS = 8
 
 
 @gluon.jit
@@ -36,9 +42,19 @@ def _counted(live, first, most):
 
 
 @gluon.jit
+def _part(part, slices, SPLIT: gl.constexpr):
+    """The slices of a part of K: no part is empty."""
+    if SPLIT == 1:
+        return 0, slices
+    else:  # noqa: RET505
+        each = gl.cdiv(slices, SPLIT)
+        return part * each, gl.minimum((part + 1) * each, slices)
+
+
+@gluon.jit
 def _load(a_desc, b_desc, a_ring, b_ring, full, empty, live, first, M, N, K, a_at, b_at, group, BM: gl.constexpr, BN: gl.constexpr,
           BK: gl.constexpr, GROUPS: gl.constexpr, STAGES: gl.constexpr, A_COLUMNS: gl.constexpr, B_COLUMNS: gl.constexpr,
-          DEPTH: gl.constexpr):
+          DEPTH: gl.constexpr, SPLIT: gl.constexpr):
     """The producer warp. X_COLUMNS: the descriptor is of the transposed operand."""
     RM: gl.constexpr = BM // GROUPS
     BYTES: gl.constexpr = GROUPS * a_desc.block_type.nbytes + b_desc.block_type.nbytes
@@ -46,9 +62,10 @@ def _load(a_desc, b_desc, a_ring, b_ring, full, empty, live, first, M, N, K, a_a
     rows = M if DEPTH else count
     slices = gl.cdiv(count if DEPTH else K, BK)
     n = 0
-    for tile in range(gl.program_id(0), gl.cdiv(rows, BM) * gl.cdiv(N, BN), gl.num_programs(0)):
-        pm, pn, _ = place(tile, rows, N, group, BM, BN)
-        for k in range(slices):
+    for tile in range(gl.program_id(0), gl.cdiv(rows, BM) * gl.cdiv(N, BN) * SPLIT, gl.num_programs(0)):
+        pm, pn, part = place(tile, rows, N, group, BM, BN)
+        begin, end = _part(part, slices, SPLIT)
+        for k in range(begin, end):
             stage = n % STAGES
             mbarrier.wait(empty.index(stage), (n // STAGES & 1) ^ 1)
             mbarrier.expect(full.index(stage), BYTES)
@@ -77,7 +94,7 @@ def _clear_past(x, left):
 @gluon.jit
 def _consume(GROUP_INDEX: gl.constexpr, a_ring, b_ring, c_ring, full, empty, out_desc, out, ldo, live, first, M, N, K, out_at, group,
              BM: gl.constexpr, BN: gl.constexpr, BK: gl.constexpr, GROUPS: gl.constexpr, STAGES: gl.constexpr, A_COLUMNS: gl.constexpr,
-             B_COLUMNS: gl.constexpr, DEPTH: gl.constexpr, ADD: gl.constexpr):
+             B_COLUMNS: gl.constexpr, DEPTH: gl.constexpr, ADD: gl.constexpr, SPLIT: gl.constexpr):
     """One consumer warp group: rows from GROUP_INDEX · RM on of each tile."""
     RM: gl.constexpr = BM // GROUPS
     MMA: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, BN, 16])
@@ -87,9 +104,10 @@ def _consume(GROUP_INDEX: gl.constexpr, a_ring, b_ring, c_ring, full, empty, out
     slices = gl.cdiv(depth, BK)
     n = 0
     acc = gl.zeros((RM, BN), gl.float32, MMA)
-    for tile in range(gl.program_id(0), gl.cdiv(rows, BM) * gl.cdiv(N, BN), gl.num_programs(0)):
-        pm, pn, _ = place(tile, rows, N, group, BM, BN)
-        for k in range(slices):
+    for tile in range(gl.program_id(0), gl.cdiv(rows, BM) * gl.cdiv(N, BN) * SPLIT, gl.num_programs(0)):
+        pm, pn, part = place(tile, rows, N, group, BM, BN)
+        begin, end = _part(part, slices, SPLIT)
+        for k in range(begin, end):
             stage = n % STAGES
             mbarrier.wait(full.index(stage), n // STAGES & 1)
             if DEPTH:  # noqa: SIM102
@@ -99,13 +117,13 @@ def _consume(GROUP_INDEX: gl.constexpr, a_ring, b_ring, c_ring, full, empty, out
                     fence_async_shared()
             a = flat(a_ring.index(stage * GROUPS + GROUP_INDEX), A_COLUMNS, False)
             b = flat(b_ring.index(stage), B_COLUMNS, False)
-            acc = warpgroup_mma(a, b, acc, use_acc=k > 0, is_async=True)
+            acc = warpgroup_mma(a, b, acc, use_acc=k > begin, is_async=True)
             acc = warpgroup_mma_wait(num_outstanding=1, deps=(acc,))
-            mbarrier.arrive(empty.index((n + STAGES - 1) % STAGES), count=1, pred=k > 0)
+            mbarrier.arrive(empty.index((n + STAGES - 1) % STAGES), count=1, pred=k > begin)
             n += 1
         acc = warpgroup_mma_wait(num_outstanding=0, deps=(acc,))
-        mbarrier.arrive(empty.index((n + STAGES - 1) % STAGES), count=1, pred=slices > 0)
-        _store(GROUP_INDEX, acc, c_ring, out_desc, out, ldo, out_at, pm * BM + GROUP_INDEX * RM, pn * BN, rows, N, ADD)
+        mbarrier.arrive(empty.index((n + STAGES - 1) % STAGES), count=1, pred=end > begin)
+        _store(GROUP_INDEX, acc, c_ring, out_desc, out, ldo, out_at if SPLIT == 1 else out_at + part * M, pm * BM + GROUP_INDEX * RM, pn * BN, rows, N, ADD)
     if out_desc is not None:
         tma.store_wait(0)
 
@@ -154,7 +172,7 @@ def _store_wide(x, out, ldo, rows, columns, ADD: gl.constexpr):
 @gluon.jit(do_not_specialize=("first", "M", "N", "K", "a_at", "b_at", "out_at", "group"))
 def product(a_desc, b_desc, out_desc, out, ldo, live, first, M, N, K, a_at, b_at, out_at, group, BM: gl.constexpr, BN: gl.constexpr,
             BK: gl.constexpr, GROUPS: gl.constexpr, STAGES: gl.constexpr, A_COLUMNS: gl.constexpr, B_COLUMNS: gl.constexpr,
-            DEPTH: gl.constexpr, ADD: gl.constexpr):
+            DEPTH: gl.constexpr, ADD: gl.constexpr, SPLIT: gl.constexpr = 1):
     a_ring = gl.allocate_shared_memory(a_desc.dtype, [STAGES * GROUPS] + a_desc.block_type.shape, a_desc.layout)
     b_ring = gl.allocate_shared_memory(b_desc.dtype, [STAGES] + b_desc.block_type.shape, b_desc.layout)
     if out_desc is None:
@@ -170,13 +188,13 @@ def product(a_desc, b_desc, out_desc, out, ldo, live, first, M, N, K, a_at, b_at
     gl.warp_specialize([
         (_consume,
                     (0, a_ring, b_ring, c_ring, full, empty, out_desc, out, ldo, live, first, M, N, K, out_at, group, BM, BN, BK, GROUPS,
-                    STAGES, A_COLUMNS, B_COLUMNS, DEPTH, ADD)),
+                    STAGES, A_COLUMNS, B_COLUMNS, DEPTH, ADD, SPLIT)),
         (_consume,
                     (1, a_ring, b_ring, c_ring, full, empty, out_desc, out, ldo, live, first, M, N, K, out_at, group, BM, BN, BK, GROUPS,
-                    STAGES, A_COLUMNS, B_COLUMNS, DEPTH, ADD)),
+                    STAGES, A_COLUMNS, B_COLUMNS, DEPTH, ADD, SPLIT)),
         (_load,
                  (a_desc, b_desc, a_ring, b_ring, full, empty, live, first, M, N, K, a_at, b_at, group, BM, BN, BK, GROUPS, STAGES,
-                 A_COLUMNS, B_COLUMNS, DEPTH)),
+                 A_COLUMNS, B_COLUMNS, DEPTH, SPLIT)),
     ], [4, 1], [232, 40])
 
 
@@ -193,23 +211,70 @@ def _box(view: View, dtype: str, rows: int, columns: int) -> tuple[Descriptor, b
     return Descriptor(view.tensor, block, layout, shape=(at + high, wide), strides=(pitch, 1)), turned, at
 
 
-def counted(metas: Any, out: View, a: View, b: View, sms: int, *, first: int = 0, depth: bool = False, add: bool = False) -> Launch:
+def _up(extent: int, each: int) -> int:
+    return -(-extent // each)
+
+
+def _clocks(m: int, n: int, k: int, bn: int, parts: int, sms: int) -> float:
+    """Predicted, as by rooftop/kernels/gemm/_model.py: the slices and results of the tiles that a multiprocessor computes in turn, and what parts
+    of K are written and read at."""
+    tiles, slices = -(-m // BM) * -(-n // bn) * parts, _up(_up(k, BK), parts)
+    step = max(BM * bn * BK / 2048, 2 * (BM + bn)) + 100  # products; operands at 64 bytes a clock from the L2
+    return _up(tiles, sms) * (slices * step + 800 + BM * bn / 32) + (8 * parts * m * n / 1500 if parts > 1 else 0)
+
+
+def parts_of(m: int, n: int, k: int, sms: int, most: int) -> int:
+    """Into how many parts of K, at most `most`, a product is cut whose tiles would leave multiprocessors idle at last."""
+    slices = _up(k, BK)
+    options = sorted({_up(slices, _up(slices, x)) for x in range(1, max(1, min(most, MOST_PARTS)) + 1)})  # none is empty
+    return min(options, key=lambda x: min(_clocks(m, n, k, bn, x, sms) for bn in STAGES))
+
+
+def counted(
+    metas: Any, out: View, a: View, b: View, sms: int, *, first: int = 0, depth: bool = False, add: bool = False, parts: int = 1
+) -> Launch:
     """out = a b, or out += a b, over the rows of a that count (depth: the columns of a and rows of b that count). `metas`: name -> Meta of
-    tensors and scratch; one of them is "live". With a 16-bit result, its rows must be multiples of 16 bytes."""
+    tensors and scratch; one of them is "live". With a 16-bit result, its rows must be multiples of 16 bytes. `parts` of K have float32
+    results, one below the other."""
     kinds: dict[str, Meta] = metas
-    (m, n), k = out.shape, a.shape[1]
+    m, n, k = a.shape[0], out.shape[1], a.shape[1]
     kind, wide = kinds[a.tensor].dtype, kinds[out.tensor].dtype == "f32"
-    bn = 256 if -(-m // BM) * -(-n // 256) >= sms and n > 128 else 128
+    bn = min((256, 128), key=lambda bn: _clocks(m, n, k, bn, parts, sms))
     a_desc, a_columns, a_at = _box(a, kind, BM // GROUPS, BK)
     b_desc, b_columns, b_at = _box(b, kind, BK, bn)
     stored = View(out.tensor, (m, min(out.strides[0], -(-n // 8) * 8)), out.strides, out.offset)
     out_desc, _, out_at = _box(stored, kinds[out.tensor].dtype, BM // GROUPS, 64)
-    tiles = -(-m // BM) * -(-n // bn)
-    args = {
+    tiles = -(-m // BM) * -(-n // bn) * parts
+    args: dict[str, Any] = {
         "a_desc": a_desc, "b_desc": b_desc, "out_desc": None if wide else out_desc, "out": out.tensor if wide else None,
         "ldo": out.strides[0], "live": "live", "first": first, "M": m, "N": n, "K": k, "a_at": a_at, "b_at": b_at, "out_at": out_at,
         "group": max(1, round((sms * BM * bn) ** 0.5 / BM)), "BM": BM,
         "BN": bn, "BK": BK, "GROUPS": GROUPS, "STAGES": STAGES[bn], "A_COLUMNS": a_columns, "B_COLUMNS": b_columns, "DEPTH": depth,
-        "ADD": add,
+        "ADD": add, **({"SPLIT": parts} if parts > 1 else {}),
     }
     return Launch(kernel=product, grid=(min(tiles, sms),), args=args, warps=4)
+
+
+# -- a weight that TMA does not read ----------------------------------------------------------------------------------
+
+
+def unread(p: Problem) -> str | None:
+    """None, or why TMA does not read the weight where it lies: it is then copied into aligned rows."""
+    width = p["x"].shape[1]
+    return f"it has {width} features, which are no multiple of 8" if width % 8 else not_copied(p["weight"])
+
+
+def row_stride(p: Problem) -> int:
+    """Elements from a row to the next of gathered x, and of a copied weight."""
+    width = p["x"].shape[1]
+    return width if unread(p) is None else padded(width)
+
+
+def rows_copied(to: View, source: View) -> Launch:
+    """to = source, of one dtype, whose rows may be apart. torch's copy computes the place of each element."""
+    (rows, width), block = to.shape, by_program(to.shape[1])
+    args = {
+        "x": source.tensor, "out": to.tensor, "xo": source.offset, "xs": source.strides[0], "oo": to.offset, "pitch": to.strides[0], "H": width,
+        "BLOCK": block
+    }
+    return taking(copy_rows, args, rows, max(1, block // 512))

@@ -150,7 +150,7 @@ def bytes_of(metas: Sequence[Meta | None]) -> int:
 # -- over the tokens that count alone ---------------------------------------------------------------------------------
 
 
-def _by_program(width: int) -> int:
+def by_program(width: int) -> int:
     """Features that a program of a gather or a scatter moves at once."""
     return min(2048, max(128, 1 << (width - 1).bit_length()))
 
@@ -166,22 +166,25 @@ def sorted_out(p: Problem, losses: str | None, divisor: str | None) -> Launch:
     return taking(sort_out, args, 1, max(4, block // 256))
 
 
-def gathered(p: Problem, to: str, first: int, height: int) -> Launch:
+def gathered(p: Problem, to: str, first: int, height: int, pitch: int = 0) -> Launch:
+    """`pitch`: row stride of `to`; 0: rows lie one after the other."""
     _, width, _ = sizes(p)
     args = {
         "x": "x", "order": "order", "live": "live", "out": to, "xs": p["x"].strides[0], "H": width, "first": first,
-        "BLOCK": _by_program(width)
+        "BLOCK": by_program(width), **({"pitch": pitch} if pitch else {})
     }
-    return taking(gather_rows, args, height, max(1, _by_program(width) // 512))
+    return taking(gather_rows, args, height, max(1, by_program(width) // 512))
 
 
-def spread(p: Problem, source: str, out: str, first: int, height: int) -> Launch:
+def spread(p: Problem, source: str, out: str, first: int, height: int, pitch: int = 0, parts: int = 1) -> Launch:
+    """`pitch`: row stride of `source`, as in `gathered`; its parts are added."""
     rows, width, _ = sizes(p)
     args = {
         "source": source, "place": "place", "out": out, "H": width, "first": first, "height": height, "FIRST": first == 0,
-        "BLOCK": _by_program(width)
+        "BLOCK": by_program(width), **({"pitch": pitch} if pitch else {}),
+        **({"PARTS": parts} if parts > 1 else {})
     }
-    return taking(spread_rows, args, rows, max(1, _by_program(width) // 512))
+    return taking(spread_rows, args, rows, max(1, by_program(width) // 512))
 
 
 # -- torch ------------------------------------------------------------------------------------------------------------

@@ -45,26 +45,43 @@ def sort_out(  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def gather_rows(x, order, live, out, xs, H, first, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Gathers out [., H]: the rows of x (stride xs) of a chunk from `first` on."""
+def gather_rows(x, order, live, out, xs, H, first, BLOCK: tl.constexpr, pitch=None):  # type: ignore[no-untyped-def]
+    """Gathers out [., H] (stride `pitch`; None: H): the rows of x (stride xs) of a chunk from `first` on."""
     j = tl.program_id(0)
     if first + j < tl.load(live):
         row = tl.load(order + first + j).to(tl.int64)
         for k in tl.range(0, tl.cdiv(H, BLOCK)):
             at = k * BLOCK + tl.arange(0, BLOCK)
-            tl.store(out + j.to(tl.int64) * H + at, tl.load(x + row * xs + at, at < H), at < H)
+            tl.store(out + j.to(tl.int64) * (H if pitch is None else pitch) + at, tl.load(x + row * xs + at, at < H), at < H)
 
 
 @triton.jit
-def spread_rows(source, place, out, H, first, height, FIRST: tl.constexpr, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Scatters the rows of a chunk to their tokens, rounded to the dtype of `out`. FIRST: also writes zeros for ignored tokens."""
+def copy_rows(x, out, xo, xs, oo, pitch, H, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+    """out [., H] (from element oo on, stride pitch) = x (from element xo on, stride xs)."""
+    row = tl.program_id(0).to(tl.int64)
+    x += xo
+    out += oo
+    for k in tl.range(0, tl.cdiv(H, BLOCK)):
+        at = k * BLOCK + tl.arange(0, BLOCK)
+        tl.store(out + row * pitch + at, tl.load(x + row * xs + at, at < H), at < H)
+
+
+@triton.jit
+def spread_rows(  # type: ignore[no-untyped-def]
+    source, place, out, H, first, height, FIRST: tl.constexpr, BLOCK: tl.constexpr, pitch=None, PARTS: tl.constexpr = 1
+):
+    """Scatters the rows of a chunk (stride `pitch`; None: H) to their tokens, rounded to the dtype of `out`: the sums of PARTS, which lie `height`
+    rows apart. FIRST: also writes zeros for ignored tokens."""
     row = tl.program_id(0).to(tl.int64)
     j = tl.load(place + row)
     here = (j >= first) & (j < first + height)
     if here | (FIRST & (j < 0)):
         for k in tl.range(0, tl.cdiv(H, BLOCK)):
             at = k * BLOCK + tl.arange(0, BLOCK)
-            v = tl.load(source + (j - first).to(tl.int64) * H + at, here & (at < H), other=0).to(tl.float32)
+            v = tl.load(source + (j - first).to(tl.int64) * (H if pitch is None else pitch) + at, here & (at < H), other=0).to(tl.float32)
+            for part in tl.static_range(1, PARTS):
+                at_part = ((j - first).to(tl.int64) + part * height) * (H if pitch is None else pitch) + at
+                v += tl.load(source + at_part, here & (at < H), other=0)
             tl.store(out + row * H + at, v.to(out.dtype.element_ty), at < H)
 
 

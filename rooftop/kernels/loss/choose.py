@@ -72,7 +72,7 @@ def linear_cross_entropy_bwd(p: Problem, named: str = "") -> Chosen | str:
 
 
 def _linear(p: Problem, op: str) -> tuple[tuple[str, str], ...]:
-    """The Hopper kernel passes over x once more, which is negligible beside large products."""
+    """The Hopper kernel passes over x once more, and copies a weight that TMA does not read, which is negligible beside large products."""
     (rows, width), classes = p["x"].shape, p["weight"].shape[0]
     kernels = (f"{op}__gluon_sm90", "TMA and wgmma, losses in the epilogue"), (f"{op}__triton", "products too small for tiles of wgmma")
     return kernels if rows >= 256 and classes >= 1024 and width >= 256 else kernels[::-1]

@@ -65,6 +65,8 @@ def choose(p: Problem, head: Head) -> dict[str, Any]:
     lanes = min(32, max(_least(p), 1 << (vectors - 1).bit_length()))
     if not _is_backward(p):
         return _warp(p, lanes)
+    if vectors > 32 and p["input"].shape[0] * vectors <= 2048 * p.device.sms:  # all fits the card at once: a vector a thread
+        return {"lanes": 0, "vectors": 1, "rows": 1}
     if vectors > 32 * MOST_BWD:
         return {"lanes": 0, "vectors": MOST_BWD, "rows": 1}
     if p["input"].shape[0] * 8 >= 512 * p.device.sms:  # enough warps with eight lanes a row, which read whole lines

@@ -7,6 +7,13 @@ library that read their number from device memory (rooftop/kernels/loss/_counted
 ignored token costs 16 bytes of lists and zeros in dX, and nothing waits for the device. With no token ignored the gather and the scatter
 move 4 x dX; the products take hundreds of times as long.
 
+Where TMA cannot read the weight, as with features that are no multiple of 8, the products take a copy of it, or of its slice, in aligned rows:
+4 bytes of device memory per element beside 2 N operations or more. Of the gradients dX is then computed first, and dW takes the place of that
+copy.
+
+dX has few tiles and many slices of K, the classes: where the tiles would leave multiprocessors idle at last and memory is left, K is cut into parts,
+whose float32 sums are added as the rows are scattered.
+
 Memory in addition to the Triton plan: the gathered rows of a chunk, which the chunk's dX then overwrites; a chunk has correspondingly fewer
 rows. The loss alone gathers all of x."""
 
@@ -16,8 +23,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rooftop.core.spec import Meta, Problem, Step, View
-from rooftop.core.tensor_maps import not_copied
-from rooftop.kernels.loss._counted_gluon import counted
+from rooftop.kernels.loss._counted_gluon import counted, parts_of, row_stride, rows_copied, unread
 from rooftop.kernels.loss._linear_passes import row_losses
 from rooftop.kernels.loss._linear_plan import (
     SMALL,
@@ -47,6 +53,7 @@ from rooftop.kernels.loss._linear_plan import (
 )
 from rooftop.kernels.loss._live_passes import live_column_sums, live_rows, live_statistics
 
+REGISTERS = 128  # of a thread of the pass over a row
 DEMANDS = {"has": ["HGMMA", "UTMALDG"]}
 
 
@@ -69,17 +76,13 @@ def _wanted(p: Problem) -> bool:
 
 
 def supports(p: Problem) -> str | None:
-    rows, width, columns = sizes(p)
+    rows, _, columns = sizes(p)
     if not rows:
         return "there is nothing to compute"
     if p["x"].itemsize != 2:
         return f"takes bf16 and f16; given {p['x'].dtype}"
     if columns >= 2**31 - 2**20 or rows >= 2**31 - 2**14:
         return f"takes fewer than 2**31 - 2**20 classes and 2**31 - 2**14 tokens; given {columns} and {rows}"
-    if width % 8:
-        return f"takes features in eights, which TMA moves; given {width}"
-    if reason := not_copied(p["weight"]):
-        return f"TMA does not read weight: {reason}"
     made = p.get("unit_weight")
     return f"TMA does not write the weight's gradient: it begins at {made.align} bytes" if made is not None and made.align % 16 else None
 
@@ -90,17 +93,28 @@ def choose(p: Problem) -> Config:
     if not _wanted(p):
         # as much as the backward takes: long slices, whose last wave matters little
         behind = columns * width * 2 if p.option("weight_grad") else 0
-        most = max(SPARE if p.option("memory") == "fast" else SMALL, SMALL + behind) // (rows * 2)
+        each = rows if unread(p) is None else rows + row_stride(p)  # elements of a class: its logits and its copied weight
+        most = max(SPARE if p.option("memory") == "fast" else SMALL, SMALL + behind) // (each * 2)
         return Config(0, 0 if most >= columns else in_waves(columns, most, rows, p.device.sms))
     each = stride + width  # elements of a row: its logits and its x
     if weight is not None and weight.dtype == p["x"].dtype:
+        whole = warps_of_rows(stride * 2, p)
         if rows * each * 2 <= in_one_chunk(columns * width * 2):
-            return Config(0, 0)
+            return Config(0, 0, whole=whole)
         inside, aside = min(columns * width // stride, max(columns * width // 11, SPARE // 2) // width), SPARE // (each * 2)
         chunk = evenly(rows, max(64, in_tiles(max(inside, aside))))
-        return Config(chunk, 0, inside >= aside and chunk < rows)
+        return Config(chunk, 0, inside >= aside and chunk < rows, whole=whole)
     most = max(columns * width, SPARE // 2) // each
-    return Config(evenly(rows, max(64, in_tiles(most))), 0)
+    return Config(evenly(rows, max(64, in_tiles(most))), 0, whole=warps_of_rows(stride * 2, p))
+
+
+def warps_of_rows(row: int, p: Problem) -> int:
+    """Of a program that processes a row of so many bytes. The fewer, the more programs a multiprocessor has at once, whose reads, sums and writes
+    overlap; but all their rows must stay in the L2 until they are read again."""
+    for warps in (4, 8):
+        if row * p.device.sms * (65536 // (32 * warps * REGISTERS)) <= p.device.l2_bytes * 2 // 3:
+            return warps
+    return 16
 
 
 def configs(p: Problem) -> list[Config]:
@@ -115,12 +129,37 @@ def _summed_aside(p: Problem, config: Config) -> bool:
     return weight is not None and 0 < config.rows < rows and weight.dtype != "f32"
 
 
+def _turned_round(p: Problem, config: Config) -> bool:
+    """Whether dX is computed before dW, which takes the place of the copied weight."""
+    weight = p.get("unit_weight")
+    return unread(p) is not None and weight is not None and weight.dtype != "f32" and not _summed_aside(p, config)
+
+
+def _parts(p: Problem, config: Config) -> int:
+    """Of the classes in the product that gives dX of a chunk: at most as many as the memory that the docstring of the op states leaves room
+    for."""
+    (rows, width, columns), weight = sizes(p), p.get("unit_weight")
+    if p.get("unit_x") is None or weight is None or weight.dtype != p["x"].dtype:
+        return 1
+    height, of_weight = config.rows or rows, columns * width * 2
+    spare = max(of_weight // 10, SPARE) if height < rows else in_one_chunk(of_weight)
+    left = spare - 2 * height * (row_stride(p) + (0 if config.inside else padded(columns)))
+    return parts_of(height, width, columns, p.device.sms, left // (4 * height * width))
+
+
 def scratch(p: Problem, config: Config) -> dict[str, Meta]:
     rows, width, columns = sizes(p)
     found = {"order": Meta((rows,), "i32"), "place": Meta((rows,), "i32"), "live": Meta((1,), "i32")}
     if p.option("reduction") != "none":
         found["losses"] = Meta((rows,), "f32")
-    found["taken"] = Meta(((config.rows or rows) if _wanted(p) else rows, width), p["x"].dtype)
+    height, kind = (config.rows or rows) if _wanted(p) else rows, p["x"].dtype
+    found["taken"] = Meta((height, row_stride(p)), kind)
+    if unread(p) is not None:
+        found["weight_rows"] = Meta((columns if _wanted(p) else config.columns or columns, row_stride(p)), kind)
+        if _turned_round(p, config) and _parts(p, config) == 1:
+            found["dx_rows"] = Meta((height, row_stride(p)), kind)
+    if (parts := _parts(p, config)) > 1:
+        found["dx_parts"] = Meta((parts * height, width), "f32")
     if not config.inside:
         found["chunk"] = Meta((config.rows or rows, padded(config.columns or columns)), p["x"].dtype)
     if _summed_aside(p, config):
@@ -151,12 +190,16 @@ def _by_classes(p: Problem, config: Config, losses: str) -> list[Step]:
     }
     same |= {"zs": padded(each), "SMOOTH": p.option("label_smoothing") != 0, "CAP": cap_of(p), "R": rows}
     same |= {"classes": classes(p), "start": int(p.option("start"))}
-    found: list[Step] = [gathered(p, "taken", 0, rows)]
+    copying, pitch = unread(p) is not None, row_stride(p)
+    found: list[Step] = [gathered(p, "taken", 0, rows, pitch if copying else 0)]
     for first in range(0, columns, each):
         width_ = min(each, columns - first)
         piece, warps = row_shape(width_, 2, config.warps)
-        chunk, weight = View("chunk", (rows, width_), (padded(each), 1)), turned(matrix(p, "weight", first, width_))
-        found.append(counted(metas, chunk, dense("taken", rows, width), weight, p.device.sms))
+        chunk, weight = View("chunk", (rows, width_), (padded(each), 1)), matrix(p, "weight", first, width_)
+        if copying:
+            found.append(rows_copied(View("weight_rows", (width_, width), (pitch, 1)), weight))
+            weight = View("weight_rows", (width_, width), (pitch, 1))
+        found.append(counted(metas, chunk, View("taken", (rows, width), (pitch, 1)), turned(weight), p.device.sms))
         args = {**same, "columns": width_, "first": first, "FIRST": first == 0, "COLUMNS": piece, "STAGES": config.stages}
         found.append(taking(live_statistics, args, rows, warps))
     block = min(1024, max(128, 1 << (rows - 1).bit_length()))
@@ -180,22 +223,37 @@ def _by_tokens(p: Problem, config: Config) -> list[Step]:
         "COLUMNS": piece, **ragged(columns)
     }
     found: list[Step] = []
+    weight, pitch, first_dx, parts = matrix(p, "weight"), 0, _turned_round(p, config), _parts(p, config)
+    if unread(p) is not None:
+        pitch = row_stride(p)
+        weight = View("weight_rows", (columns, width), (pitch, 1))
+        found.append(rows_copied(weight, matrix(p, "weight")))
     for first in range(0, rows, each):
         height = min(each, rows - first)
-        chunk, taken, weight = View(memory, (height, columns), (stride, 1)), dense("taken", height, width), matrix(p, "weight")
-        found += [gathered(p, "taken", first, height), counted(metas, chunk, taken, turned(weight), p.device.sms, first=first)]
+        chunk, taken = View(memory, (height, columns), (stride, 1)), View("taken", (height, width), (pitch or width, 1))
+        found += [gathered(p, "taken", first, height, pitch), counted(metas, chunk, taken, turned(weight), p.device.sms, first=first)]
         found.append(taking(live_rows, {**same, "first": first, "STAGES": config.stages}, height, warps))
+        of_w: list[Step] = []
+        of_x: list[Step] = []
         if p.get("unit_weight") is not None:
-            to = dense(weight_sum, columns, width)
-            found.append(counted(metas, to, turned(chunk), taken, p.device.sms, first=first, depth=True, add=first > 0))
+            to = weight if first_dx else dense(weight_sum, columns, width)
+            of_w = [counted(metas, to, turned(chunk), taken, p.device.sms, first=first, depth=True, add=first > 0)]
         if p.get("unit_x") is not None:
-            found += [counted(metas, taken, chunk, weight, p.device.sms, first=first), spread(p, "taken", "unit_x", first, height)]
+            to = View("dx_rows" if first_dx else "taken", taken.shape, taken.strides)
+            to, apart = (dense("dx_parts", parts * height, width), 0) if parts > 1 else (to, pitch)
+            of_x = [
+                counted(metas, to, chunk, weight, p.device.sms, first=first, parts=parts),
+                spread(p, to.tensor, "unit_x", first, height, apart, parts),
+            ]
+        found += [*of_x, *of_w] if first_dx else [*of_w, *of_x]
         if bias is not None:
             args = {
                 "z": memory, "live": "live", "out": bias_sum, "zo": 0, "zs": stride, "rows": height, "columns": columns, "first": 0,
                 "chunk": first
             }
             found.append(taking(live_column_sums, {**args, "ADD": first > 0, "ROWS": 32, "COLUMNS": 64}, -(-columns // 64), 4))
+    if first_dx:
+        found.append(rows_copied(dense("unit_weight", columns, width), weight))
     if aside:
         found.append(copied(dense("unit_weight", columns, width), dense("weight_sum", columns, width)))
     if bias_sum == "bias_sum":

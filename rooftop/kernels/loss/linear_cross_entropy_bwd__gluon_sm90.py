@@ -4,7 +4,7 @@ rooftop/ops/linear_cross_entropy.py
 The plan and its reasons are those of linear_cross_entropy_bwd__triton: all tokens by a slice of the classes at a time, whose logits are
 stored in the part of dW that later slices will fill. The difference is that of linear_cross_entropy__gluon_sm90: products of the tokens
 that count, gathered to contiguous rows. x of these tokens is stored in the memory of dX, which is written at the very end; the sum of dX
-over the slices has only their rows too."""
+over the slices has only their rows too. A weight that TMA does not read is copied, slice by slice, as in that file."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from rooftop.core.spec import Meta, Problem, Step, View
-from rooftop.core.tensor_maps import not_copied
-from rooftop.kernels.loss._counted_gluon import counted
+from rooftop.kernels.loss._counted_gluon import counted, row_stride, rows_copied, unread
 from rooftop.kernels.loss._linear_plan import (
     SMALL,
     SPARE,
@@ -51,7 +50,7 @@ class Config:
 
 
 def supports(p: Problem) -> str | None:
-    rows, width, columns = sizes(p)
+    rows, _, columns = sizes(p)
     if not rows:
         return "there is nothing to compute"
     if any(p.get(n) is not None for n in ("unit_x", "unit_weight", "unit_bias")):
@@ -60,10 +59,6 @@ def supports(p: Problem) -> str | None:
         return f"takes bf16 and f16; given {p['x'].dtype}"
     if columns >= 2**31 - 2**20 or rows >= 2**31 - 2**14 or rows * -(-columns // 2048) >= 2**31:
         return f"takes fewer than 2**31 - 2**20 classes, 2**31 - 2**14 tokens and 2**42 logits; given {columns} and {rows}"
-    if width % 8:
-        return f"takes features in eights, which TMA moves; given {width}"
-    if reason := not_copied(p["weight"]):
-        return f"TMA does not read weight: {reason}"
     return next(
         (
             f"TMA does not write {n}: it begins at {m.align} bytes" for n in ("dx", "dweight") if (m := p.get(n)) is not None
@@ -75,9 +70,11 @@ def supports(p: Problem) -> str | None:
 def choose(p: Problem) -> Config:
     rows, _, columns = sizes(p)
     weight = p.get("dweight")
-    most = (SMALL if p.option("memory") == "small" else SPARE) // (rows * 2)
+    copying = unread(p) is not None
+    each_class = rows + row_stride(p) if copying else rows  # elements: its logits and its copied weight
+    most = (SMALL if p.option("memory") == "small" else SPARE) // (each_class * 2)
     each = in_waves(columns, most, rows, p.device.sms)
-    return Config(each, weight is not None and weight.dtype == p["x"].dtype, min(2048, max(128, 1 << (each - 1).bit_length())))
+    return Config(each, not copying and weight is not None and weight.dtype == p["x"].dtype, min(2048, max(128, 1 << (each - 1).bit_length())))
 
 
 def _filled(most: int, p: Problem) -> int:
@@ -114,8 +111,8 @@ def slices(p: Problem, config: Config) -> Iterator[tuple[int, int, int | None]]:
 
 
 def _taken(p: Problem) -> str:
-    """The address of x of the tokens that count."""
-    return "dx" if p.get("dx") is not None else "taken"
+    """Where x of the tokens that count lies."""
+    return "dx" if p.get("dx") is not None and unread(p) is None else "taken"
 
 
 def scratch(p: Problem, config: Config) -> dict[str, Meta]:
@@ -126,8 +123,10 @@ def scratch(p: Problem, config: Config) -> dict[str, Meta]:
         found["chunk"] = Meta((rows, padded(longest)), p["x"].dtype)
     if p.get("dx") is not None:
         found["x_sum"] = Meta((rows, width), "f32")
-    else:
-        found["taken"] = Meta((rows, width), p["x"].dtype)
+    if _taken(p) == "taken":
+        found["taken"] = Meta((rows, row_stride(p)), p["x"].dtype)
+    if unread(p) is not None:
+        found["weight_rows"] = Meta((longest, row_stride(p)), p["x"].dtype)
     return found
 
 
@@ -139,9 +138,10 @@ def _by_classes(p: Problem, config: Config) -> Iterator[Step]:
     rows, width, _ = sizes(p)
     made, sms = scratch(p, config), p.device.sms
     metas, own = {**{n: m for n, m in p.tensors if m is not None}, **made}, made.get("chunk")
-    taken = dense(_taken(p), rows, width)
+    copying, pitch, to = unread(p) is not None, row_stride(p), p.get("dweight")
+    taken = View(_taken(p), (rows, width), (pitch, 1))
     yield sorted_out(p, None, None)
-    yield gathered(p, taken.tensor, 0, rows)
+    yield gathered(p, taken.tensor, 0, rows, pitch if copying else 0)
     same = {
         **numbers(p), **entropy_of(p), "bias": bias_of(p), "order": "order", "live": "live", "target": "target", "state": "state", "dloss": "dloss",
         "divisor": "divisor"
@@ -151,14 +151,22 @@ def _by_classes(p: Problem, config: Config) -> Iterator[Step]:
     for first, each, offset in slices(p, config):
         memory, stride, at = ("chunk", own.strides[0] if own else 0, 0) if offset is None else ("dweight", each, offset)
         chunk, weight = View(memory, (rows, each), (stride, 1), at), matrix(p, "weight", first, each)
+        rows_of_weight = View("weight_rows", (each, width), (pitch, 1))
+        if copying:
+            yield rows_copied(rows_of_weight, weight)
+            weight = rows_of_weight
         yield counted(metas, chunk, taken, turned(weight), sms)
         blocks = -(-each // config.block)
         args = {**same, "z": memory, "zo": at, "zs": stride, "columns": each, "blocks": blocks, "first": first}
         yield taking(live_gradient, args, rows * blocks, max(1, config.block // 512))
         if p.get("dx") is not None:
             yield counted(metas, dense("x_sum", rows, width), chunk, weight, sms, add=first > 0)
-        if p.get("dweight") is not None:
-            yield counted(metas, dense("dweight", each, width, first), turned(chunk), taken, sms, depth=True)
+        if to is not None:
+            # in 16 bits TMA writes it: in the place of the copied weight, which no product needs any more
+            out = rows_of_weight if copying and to.dtype != "f32" else dense("dweight", each, width, first)
+            yield counted(metas, out, turned(chunk), taken, sms, depth=True)
+            if out is rows_of_weight:
+                yield rows_copied(dense("dweight", each, width, first), out)
         if p.get("dbias") is not None:
             args = {
                 "z": memory, "live": "live", "out": "dbias", "zo": at, "zs": stride, "rows": rows, "columns": each, "first": first,

@@ -3,31 +3,37 @@ idea    = """Rows that start at any address. Asynchronous copies of 16 bytes bri
   There a row is as far from a multiple of 16 bytes as it is in memory, because the pitch of the tile leaves the same remainder as the \
   stride of the rows. Each pack of the output is gathered element by element, from addresses that differ by the constant pitch: no element \
   is shifted in registers. Eight lanes read packs of eight rows and four columns: in eight different groups of four banks if the stride is \
-  odd; else the rows of each further pack lie 16 bytes further in shared memory."""
+  odd; else the rows of each further pack lie 16 bytes further in shared memory. If a tile holds all rows (`flat`), its output is one \
+  range of memory, written in whole packs although rows end amid them."""
 predict = { speedup = 1.2 }
 limit   = """On an H200 0.78 (11585x11585 bfloat16) and 0.81 (8191x8193 float32) of a copy: one shared-memory load for each element, and \
   1.3 times the bytes between L2 and shared memory, because tiles overlap and rows are read in whole vectors."""
 dtypes  = ["i8", "i16", "i32", "i64"]
 args    = [
-    "R: i32", "C: i32", "tiles_r: u32 = ceil((R + 32 // bytes(x) - 1) / 128)", "tiles_c: u32 = ceil(C * bytes(x) / 256)", "B2: u32",
+    "R: i32", "C: i32", "tiles_r: u32 = 1 if flat else ceil((R + 32 // bytes(x) - 1) / 128)", "tiles_c: u32 = ceil(C * bytes(x) / wide)", "B2: u32",
     "B3: u32", "x: T[B1, B2, B3, R, C]", "out: T[B1, B2, B3, R, C]",
     "span: i64 = (B1 - 1) * stride(x, 0) + (B2 - 1) * stride(x, 1) + (B3 - 1) * stride(x, 2) + (R - 1) * stride(x, 3) + C",
     "x1: i64 = stride(x, 0)", "x2: i64 = stride(x, 1)", "x3: i64 = stride(x, 2)", "xr: i64 = stride(x, 3)",
     "o1: i64 = stride(out, 0)", "o2: i64 = stride(out, 1)", "o3: i64 = stride(out, 2)", "oc: i64 = stride(out, 4)",
 ]
 demands = { has = ["LDGSTS.128", "STG.128"], spills = 0 }
+python  = ["choose", "configs"]
 
 [requires]
 "stride(x, 4) == 1 and stride(out, 3) == 1" = "rows and columns must be exchanged: columns are neighbours in x, rows in the output"
 "starts(x, 16) and starts(out, 16)" = "both must start on 16-byte boundaries"
 "numel(x) > 0" = "there is nothing to copy"
 
-# tiles of 128 rows, which overlap by 32 bytes of a column, and 256 bytes
+[config]
+wide = 256  # bytes of a row of a tile
+flat = 0
+
+# tiles of 128 rows, which overlap by 32 bytes of a column, or of all rows
 [[launch]]
-kernel  = "shifted<{bytes(x)}, {stride(x, 3) * bytes(x) % 16}>"
-grid    = ["B1 * B2 * B3 * ceil((R + 32 // bytes(x) - 1) / 128) * ceil(C * bytes(x) / 256)"]
+kernel  = "shifted<{bytes(x)}, {stride(x, 3) * bytes(x) % 16}, {wide}, {flat}>"
+grid    = ["B1 * B2 * B3 * (1 if flat else ceil((R + 32 // bytes(x) - 1) / 128)) * ceil(C * bytes(x) / wide)"]
 block   = [256]
-shared  = "(128 + 32 // bytes(x)) * (272 + stride(x, 3) * bytes(x) % 16 + (0 if stride(x, 3) % 2 == 1 else bytes(x))) + 16"
+shared  = "(R if flat else 128 + 32 // bytes(x)) * (wide + 16 + stride(x, 3) * bytes(x) % 16 + (0 if stride(x, 3) % 2 == 1 else bytes(x))) + 16"
 pdl = true
 */
 #include <cuda_pipeline.h>
@@ -48,16 +54,18 @@ using raw = typename Raw<BYTES>::type;
 
 extern __shared__ __align__(128) char held[];
 
-/// A tile of TR rows and TC columns. Of each column a block writes APART rows from the last multiple of 32 bytes at or before row r0 + SKIP
-/// on, so that no two blocks write to one sector. LEFT: the stride of the rows in bytes, modulo 16. Element (j, c) of the tile lies `lead`
+/// A tile of TR rows and TC columns of WIDE bytes. Of each column a block writes APART rows from the last multiple of 32 bytes at or before row r0 + SKIP
+/// on, so that no two blocks write to one sector. FLAT: the tile holds all rows, and columns follow each
+/// other in `out`. LEFT: the stride of the rows in bytes, modulo 16. Element (j, c) of the tile lies `lead`
 /// + j · PITCH + j / N · GAP + c · SIZE bytes after the start of shared memory, where `lead` is the remainder of the address of element
 /// (0, 0). GAP: so that N rows are an odd multiple of 16 bytes. With it, neighbouring lanes' columns are APART_C apart, in different words.
-template <int SIZE, int LEFT>
+template <int SIZE, int LEFT, int WIDE, bool FLAT>
 __global__ void __launch_bounds__(256, 5)
     shifted(int R, int C, unsigned tiles_r, unsigned tiles_c, unsigned B2, unsigned B3, const void* __restrict__ x, void* __restrict__ out,
         long long span,
             long long x1, long long x2, long long x3, long long xr, long long o1, long long o2, long long o3, long long oc) {
-    constexpr int N = 16 / SIZE, SKIP = 32 / SIZE, APART = 128, TR = APART + SKIP, TC = 256 / SIZE, PITCH = 272 + LEFT, CHUNKS = 17;
+    constexpr int N = 16 / SIZE, SKIP = FLAT ? 0 : 32 / SIZE, APART = 128, TR = APART + SKIP, TC = WIDE / SIZE, PITCH = WIDE + 16 + LEFT;
+    constexpr int CHUNKS = WIDE / 16 + 1;
     constexpr int GAP = N * PITCH % 32 == 16 ? 0 : 16, APART_C = GAP && SIZE < 4 ? 4 / SIZE : 1;
     constexpr int GROUP = 16;  // tiles along C before the next along R
     using E = raw<SIZE>;
@@ -66,7 +74,7 @@ __global__ void __launch_bounds__(256, 5)
     const unsigned group = t / (GROUP * tiles_r), wide = min(static_cast<unsigned>(GROUP), tiles_c - group * GROUP);
     t -= group * GROUP * tiles_r;
     const int r0 = static_cast<int>(t / wide) * APART - SKIP, c0 = static_cast<int>(group * GROUP + t % wide) * TC;
-    const int rows = min(TR, R - r0), columns = min(TC, C - c0);
+    const int rows = FLAT ? R : min(TR, R - r0), columns = min(TC, C - c0);
     const char* begin = static_cast<const char*>(x);
     const char* end = begin + span * SIZE;
     // r0 may be negative: rows before the first are not read
@@ -76,7 +84,7 @@ __global__ void __launch_bounds__(256, 5)
 
     gdc_wait();
 #pragma unroll 4
-    for (int k = threadIdx.x; k < TR * CHUNKS; k += 256) {
+    for (int k = threadIdx.x; k < (FLAT ? R : TR) * CHUNKS; k += 256) {
         const int j = k / CHUNKS, chunk = k % CHUNKS, start = lead + j * PITCH + j / N * GAP, at = chunk * 16 - start % 16;  // bytes from element (j, 0)
         if (r0 + j < 0 || j >= rows || at >= columns * SIZE) continue;
         const char* from = first + j * xr * SIZE + at;
@@ -93,6 +101,32 @@ __global__ void __launch_bounds__(256, 5)
     __pipeline_wait_prior(0);
     __syncthreads();
 
+    if constexpr (FLAT) {
+        const int elements = columns * R;
+#pragma unroll 1
+        for (int k = threadIdx.x * N; k < elements; k += 256 * N) {
+            int column = k / R, row = k - column * R, at = lead + row * PITCH + row / N * GAP + column * SIZE;
+            uint4 v;
+#pragma unroll
+            for (int i = 0; i < N; ++i) {
+                if (k + i < elements) reinterpret_cast<E*>(&v)[i] = *reinterpret_cast<const E*>(held + at);
+                at += PITCH;
+                ++row;
+                if (GAP && row % N == 0) at += GAP;
+                if (row == R) row = 0, ++column, at = lead + column * SIZE;
+            }
+            E* place = reinterpret_cast<E*>(to) + k;
+            if (k + N <= elements) {
+                *reinterpret_cast<uint4*>(place) = v;
+            } else {
+#pragma unroll
+                for (int i = 0; i < N; ++i) {
+                    if (k + i < elements) place[i] = reinterpret_cast<const E*>(&v)[i];
+                }
+            }
+        }
+        return;
+    }
 #pragma unroll 2
     for (int s = threadIdx.x; s < APART / N * TC; s += 256) {
         const int turn = s / 8 % TC, m = s % 8 + s / (8 * TC) * 8;

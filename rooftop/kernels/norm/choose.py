@@ -113,6 +113,10 @@ def _groups_are_fast(p: Problem) -> bool:
     return long_rows.share(p) >= (0.55 if p.op == LAYER else 0.7) and _no_ring(p)
 
 
+def _rests_in_l2(p: Problem) -> bool:
+    return p["x"].nbytes <= p.device.l2_bytes
+
+
 def _one_shift(p: Problem) -> bool:
     """Whether shifting weight and bias for each of the rows costs less than persistent blocks save, which do it once: short rows, or one
     of a multiprocessor."""
@@ -198,6 +202,8 @@ TABLE = (
            arch=BEFORE_HOPPER),
     Regime(LONG, (SOFT_BWD,), CLUSTER // 2, ANY, "all blocks of the card on a row", arch=HOPPER),
     Regime(LONG, (SOFT, SOFT_BWD), REGISTERS, ANY, "all blocks of the card on a row, on a card without clusters", arch=BEFORE_HOPPER),
+    Regime(SPLIT, FORWARD, long_rows.STREAMED, ANY, "few rows: the second pass reads x from the L2, and no block waits for another (42 rows of "
+           "187593 float32: 33 us, by groups of blocks 39)", _rests_in_l2, arch=HOPPER, alone=True),
     Regime(LONG, FORWARD, long_rows.STREAMED, ANY, "streaming clusters take 1.4 to 1.9 times the time of a copy", _groups_are_fast,
            arch=HOPPER, alone=True),
     Regime(SPLIT, (LAYER,), 1 << 19, CLUSTER, "streaming blocks read weight and bias for each row: 0.41 to 0.54", arch=HOPPER, starts="odd",

@@ -26,7 +26,8 @@ def _held(p: Problem) -> tuple[int, bool]:
 
 def choose(p: Problem, head: Head) -> dict[str, Any]:
     """Longer rows have few blocks, since each additional one is one more to wait for; but at least three resident blocks: while one
-    computes, the copies of the others are in flight."""
+    computes, the copies of the others are in flight. Of a forward two that hold a row each are enough: no block waits for another (2074 rows of
+    20832 float32 took 88 us on an H200, in clusters of two blocks 94)."""
     held, backward = _held(p)
     size = held // 2 if backward else held
     for most, threads, blocks in WHOLE[backward]:
@@ -34,6 +35,8 @@ def choose(p: Problem, head: Head) -> dict[str, Any]:
             return {"threads": threads, "cluster": 1, "blocks": blocks}
     for cluster in (1, 2, 4, 8, 16):
         blocks = _room(p, held, cluster)
+        if blocks == 2 and cluster == 1 and not backward:
+            return {"threads": 512, "cluster": 1, "blocks": 2}
         if blocks >= 3:
             break
     return {"threads": 32 * (WARPS[backward] // max(blocks, 2)), "cluster": cluster, "blocks": blocks}

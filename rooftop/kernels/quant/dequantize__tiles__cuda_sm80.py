@@ -23,7 +23,8 @@ def choose(p: Problem, head: Any) -> dict[str, Any]:
     vec, whole = packs(p, "x", wide, wide)
     vec = 8 if whole and vec == 16 else vec  # 6 bits: with 8 elements neighbouring threads write neighbouring 16 bytes
     threads = min(256, max(32, 32 * -(-wide // (32 * vec))))
-    tiles, height = -(-wide // (threads * vec)), 8
+    # where each column has its own scale, a thread loads as many as it has columns: they serve more rows
+    tiles, height = -(-wide // (threads * vec)), 16 if int(p.option("columns")) == 1 else 8
     while height > 4 and tiles * outer * -(-tall // height) * threads < 2048 * p.device.sms:
         height //= 2
     return {"vec": vec, "whole": whole, "threads": threads, "tall": height}
@@ -43,9 +44,9 @@ def launches(p: Problem, config: Any, head: Any) -> list[Launch]:
             "over": ("ptr", 0), "x": ("ptr", 0), "seed": ("i32", "seed"),
         },
     )
-    kernel = instance(
-        "dequantize_tiles", *names(p), bool(p.option("dither")), vec, config["tall"], threads, config["whole"],
-        across > 1 and columns % vec != 0
-    )
+    zero = p.get("zero")
+    single = columns == 1 and config["whole"] and p["scale"].align >= 16 and (zero is None or zero.align >= 16)
+    shared = "WIDE" if across == 1 or columns % vec == 0 else "SINGLE" if single else "NARROW"
+    kernel = instance("dequantize_tiles", *names(p), bool(p.option("dither")), vec, config["tall"], threads, config["whole"], shared)
     grid = (tiles * -(-tall // config["tall"]), outer)
     return [Launch(kernel, grid, args, types=types, block=(threads,), pdl=p.device.arch >= 90)]

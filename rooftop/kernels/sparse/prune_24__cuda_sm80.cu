@@ -240,9 +240,10 @@ prune(int M, int K, const T* __restrict__ w, long long ws, T* __restrict__ value
     __syncthreads();
     const int m0 = blockIdx.y * SIDE, k0 = blockIdx.x * SIDE, across = threadIdx.x % 16, k = k0 + across * 8;
     const auto on = [](const void* p, int bytes) { return reinterpret_cast<unsigned long long>(p) % bytes == 0; };
-    // The whole block is inside the matrix, and can be read and written in vectors.
-    const bool whole = m0 + SIDE <= M && k0 + SIDE <= K && (ws | kept_t) % 8 == 0 && kept % 4 == 0 && on(w, 16) && on(values, 8)
-        && on(values_t, 16);
+    // The whole block is inside the matrix, and can be read, and written by rows and by columns, in vectors.
+    const bool inside = m0 + SIDE <= M && k0 + SIDE <= K, whole = inside && ws % 8 == 0 && on(w, 16);
+    const bool whole_rows = inside && kept % 4 == 0 && on(values, 8), whole_columns = inside && kept_t % 8 == 0 && on(values_t, 16);
+    const bool eights = ws % 4 == 0 && on(w, 8);  // a row of a tile is 8 bytes, which one load reads
 #pragma unroll 1
     for (int round = 0; round < 2; ++round) {
         const int down = round * 16 + threadIdx.x / 16, m = m0 + down * 4;
@@ -263,9 +264,18 @@ prune(int M, int K, const T* __restrict__ w, long long ws, T* __restrict__ value
             for (int r = 0; r < 4; ++r) {
                 unsigned two[4] = {0, 0, 0, 0};
 #pragma unroll
-                for (int c = 0; c < 8; ++c) {
-                    if (m + r < M && k + c < K) two[c / 2] |= static_cast<unsigned>(*reinterpret_cast<const unsigned short*>(from + r * ws
-                        + c)) << 16 * (c % 2);
+                for (int t = 0; t < 2; ++t) {
+                    const T* tile = from + r * ws + 4 * t;
+                    if (eights && m + r < M && k + 4 * t + 4 <= K) {
+                        const uint2 four = *reinterpret_cast<const uint2*>(tile);
+                        two[2 * t] = four.x, two[2 * t + 1] = four.y;
+                        continue;
+                    }
+#pragma unroll
+                    for (int c = 0; c < 4; ++c) {
+                        if (m + r < M && k + 4 * t + c < K) two[2 * t + c / 2] |=
+                            static_cast<unsigned>(*reinterpret_cast<const unsigned short*>(tile + c)) << 16 * (c % 2);
+                    }
                 }
                 row[r] = make_uint4(two[0], two[1], two[2], two[3]);
             }
@@ -276,7 +286,8 @@ prune(int M, int K, const T* __restrict__ w, long long ws, T* __restrict__ value
             unsigned low[4], high[4], line[4];
 #pragma unroll
             for (int r = 0; r < 4; ++r) low[r] = t ? row[r].z : row[r].x, high[r] = t ? row[r].w : row[r].y;
-            const unsigned found = OPTIMAL ? optimal<T>(low, high) : greedy<T>(low, high, places);
+            unsigned found = 0;  // outside of the matrix
+            if (m < M && k + 4 * t < K) found = OPTIMAL ? optimal<T>(low, high) : greedy<T>(low, high, places);
             // Line i of the rows (bits 4 i of found), or of the columns (bits 16 + 4 i).
             const auto put_together = [&](unsigned x, unsigned y, int shift, bool there, unsigned& how) {
                 const uint2 l = *reinterpret_cast<const uint2*>(reinterpret_cast<const char*>(lines)
@@ -286,7 +297,7 @@ prune(int M, int K, const T* __restrict__ w, long long ws, T* __restrict__ value
             };
 #pragma unroll
             for (int r = 0; r < 4; ++r) of_rows[t][r] =
-                put_together(low[r], high[r], 4 * r, whole || (m + r < M && k + 4 * t < K), line[r]);
+                put_together(low[r], high[r], 4 * r, inside || (m + r < M && k + 4 * t < K), line[r]);
             codes[t] = bytes_of(bytes_of(line[0], line[1], 0x0062), bytes_of(line[2], line[3], 0x0062), 0x5410);
 #pragma unroll
             for (int c = 0; c < 4; ++c) {
@@ -294,14 +305,14 @@ prune(int M, int K, const T* __restrict__ w, long long ws, T* __restrict__ value
                 const unsigned upper = c < 2 ? bytes_of(low[0], low[1], half) : bytes_of(high[0], high[1], half);
                 const unsigned lower = c < 2 ? bytes_of(low[2], low[3], half) : bytes_of(high[2], high[3], half);
                 columns[across * 8 + 4 * t + c][down ^ across * 2] =
-                    put_together(upper, lower, 16 + 4 * c, whole || (k + 4 * t + c < K && m < M), line[c]);
+                    put_together(upper, lower, 16 + 4 * c, inside || (k + 4 * t + c < K && m < M), line[c]);
             }
             codes_t[t] = (line[0] & 0x000f0000u) | (line[1] & 0x00f00000u) | (line[2] & 0x0f000000u) | (line[3] & 0xf0000000u);
         }
         row_codes[down][across] = (codes[0] & 0x0f0f0f0fu) | (codes[1] & 0xf0f0f0f0u);
         column_codes[down][across] = bytes_of(codes_t[0], codes_t[1], 0x7632);
         unsigned* to = reinterpret_cast<unsigned*>(values + static_cast<long long>(m) * kept) + k / 4;
-        if (whole) {
+        if (whole_rows) {
 #pragma unroll
             for (int r = 0; r < 4; ++r) *reinterpret_cast<uint2*>(to + r * static_cast<long long>(kept / 2)) =
                 make_uint2(of_rows[0][r], of_rows[1][r]);
@@ -316,7 +327,7 @@ prune(int M, int K, const T* __restrict__ w, long long ws, T* __restrict__ value
         }
     }
     __syncthreads();
-    if (whole) {
+    if (whole_columns) {
         const int c = threadIdx.x / 8, four = threadIdx.x % 8 * 4;
         unsigned* to = reinterpret_cast<unsigned*>(values_t + static_cast<long long>(k0 + c) * kept_t) + m0 / 4 + four;
 #pragma unroll

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 TIMES = 4.0  # of the error that torch itself makes in the same precision
 SHAPES = 6000  # ways to shape the arrays that are tried
-SMALLER = 24, 20, 28, 3, 2  # sizes, where there are many
+SMALLER = 23, 19, 27, 3, 2  # sizes, where there are many; odd, as all that are assumed here: what is right with those alone that a block divides is wrong
 NEAR = 1e-2  # of the largest value: values that are farther off come of other shapes
 FLOOR = 2.0  # units in the last place at the largest value, where torch is exact
 DTYPES = {
@@ -158,9 +158,10 @@ def _shaped(
     if len(offered) != 1:
         return given, {}
     texts = {n.strip(): v.strip() for n, _, v in (g.partition("=") for g in given)}
-    free = [n for n, v in program_caller.sizes_of(offered[0], texts, text).items() if v > 3 and n not in texts]
-    # every array has room for them all, and is shown twice
-    small = [f"{n}={v}" for n, v in zip(free, SMALLER, strict=False)] if len(free) > 2 else []
+    assumed = program_caller.sizes_of(offered[0], texts, text)
+    free = [n for n, v in assumed.items() if v > 3 and n not in texts and not any(":" in t for t in texts.values())]
+    # where there are many every array has room for them all, and is shown twice
+    small = [f"{n}={v}" for n, v in zip(free, SMALLER if len(free) > 2 else [assumed[n] - 1 for n in free], strict=False)]
     given, texts = [*given, *small], texts | dict(w.split("=") for w in small)
     source, _ = program.source_of(path, folders, given)
     numbers = program_caller.numbers_of(offered[0], texts, text)

@@ -59,7 +59,7 @@ def check(
     ] = None,
     arg: Given = None, kernel: KernelName = None, grid: Grid = None, block: Block = None, shared: SharedBytes = 0, include: Include = None,
     shape: Annotated[
-        list[str] | None, typer.Option(help="With --reference: sizes of a case by the head's names, as N=1000,M=3. Repeatable.")
+        list[str] | None, typer.Option(help="With --reference: sizes of a case by the head's names, as N=1000,M=3; with --like by the function's. Repeatable.")
     ] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of the inputs. Default: a new one each time.")] = None,
     tag: Annotated[list[str] | None, typer.Option(help="Only cases with this tag: edge, bench, model, huge.")] = None,
@@ -110,8 +110,10 @@ def check(
     if like is not None or (reference is not None and what and (plain or own_op.headless(Path(what[0])))):
         elsewhere.elsewhere([*(what or []), like or "", reference or ""])
         if len(what or []) == 1 and (python := triton_files.own((what or [""])[0], arg or ())):
+            if shape:
+                raise ValueError(f"--shape {shape[0]}: a function of Python gets tensors by --arg, as in --arg x=f32:48x40")
             raise typer.Exit(triton_files.compare(python, like or str(reference), seed or 0, as_json))
-        _check_like(what or [], like or str(reference), arg or [], kernel, grid, block, shared, include or [], seed or 0, as_json)
+        _check_like(what or [], like or str(reference), arg or [], kernel, grid, block, shared, include or [], seed or 0, as_json, shape or [])
         return
     if plain:
         raise ValueError(f"{plain[0]} is no kernel by its name: say what it computes, as in rooftop check {plain[0]} --like torch.softmax")
@@ -379,29 +381,36 @@ def _show_checks(results: list[Any], seed: int, every: bool, as_json: bool) -> N
 def _check_like(
     what: Sequence[str], like: str, given: Sequence[str], kernel: str | None, grid: str | None, block: str | None, shared: int,
     folders: Sequence[Path],
-    seed: int, as_json: bool,
+    seed: int, as_json: bool, shapes: Sequence[str],
 ) -> None:
-    """A file without a head against a function of torch or of the user's, in the simulator."""
+    """A file without a head against a function of torch or of the user's, in the simulator; with each of `shapes`, which give its sizes."""
     from rooftop.core.compile import ToolchainError
     from rooftop.lab import simt
     from rooftop.lab.check import like as likes
     from rooftop.lab.check import own_op
-    from rooftop.lab.cli import noted
+    from rooftop.lab.cli import cased, noted
     from rooftop.lab.cli.launched import launch_of
 
     if len(what) != 1 or not own_op.headless(Path(what[0])):
         raise ValueError(f"--like compares one .cu without a head; {', '.join(what) or 'nothing'} was named")
     if reason := simt.unavailable():
         raise ToolchainError(reason)
-    found, run = likes.compared(Path(what[0]), like, given, folders, launch_of(kernel, grid, block, shared), seed)
+    launch = launch_of(kernel, grid, block, shared)
+    found, findings, faults = list[likes.Compared](), list[str](), 0
+    for one in shapes or [""]:
+        sizes = [f"{n}={'f32:' * (len(v) > 1)}{'x'.join(map(str, v))}" for n, v in cased.sizes(one).items()] if one else []
+        some, run = likes.compared(Path(what[0]), like, [*given, *sizes], folders, launch, seed)
+        found += some
+        findings += map(str, run.report.findings)
+        faults += len(run.report.faults)
     if as_json:
         table([{"right": c.right, "text": str(c), "error": c.error, "allowed": c.allowed} for c in found], {}, True)
-    for c in [] if as_json else found:
-        echo(str(c))
-    for f in [] if as_json else run.report.findings:
-        echo(str(f))
-    noted.comparison(what[0], like, [c.right for c in found], len(run.report.faults))
-    if run.report.faults or not all(c.right for c in found):
+    for said in [] if as_json else [*found, *findings]:
+        echo(str(said))
+    noted.comparison(what[0], like, [c.right for c in found], faults)
+    if faults or not all(c.right for c in found):
+        if not (shapes or given or as_json):
+            echo("its sizes are assumed: --shape NAME=NUMBER,NAME=NUMBER gives others, repeatable")
         raise typer.Exit(WRONG)
     if not found:
         raise typer.Exit(ENVIRONMENT)

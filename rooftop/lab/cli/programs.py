@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -17,7 +18,10 @@ if TYPE_CHECKING:
     from rooftop.lab.simt.program_build import Source
 
 BY_HAND = "--kernel, --grid, --block and --arg give"
-TRUE = {"its inputs are assumed": "--arg gives", "its arguments are assumed": "--args gives", "it was given no arguments": "--args gives"}
+TRUE = {  # how the true ones are given
+    "its inputs are assumed": "--arg gives", "its standard input is assumed": "--input gives", "its arguments are assumed": "--args gives",
+    "it was given no arguments": "--args gives"
+}
 SIZE = 32  # a whole number of the arguments from which on it is a size
 ASSUMED = (8, 64, 128)  # numbers for the arguments of a program that says how many it wants
 RANGE = re.compile(r"\b(\d{1,2})\s*(?:-|–|~|to|\.\.+)\s*(\d{1,2})\b")  # of the numbers of kernels that an argument chooses from
@@ -28,6 +32,7 @@ MAIN = re.compile(r"\bmain\s*\(\s*(?:const\s+)?int\s+\w+\s*,\s*(?:const\s+)?char
 LISTED = 60  # launches that are shown
 RACES = ("shared-race", "warp-race", "missing-wait")  # that no assumed size or value makes
 PRINTED = 40  # lines of what the program prints that are shown
+PATIENT = 60  # seconds after which no other sizes are tried
 
 
 UNKNOWN = re.compile(  # in what a compiler says of a library that is not here, or not wholly
@@ -103,7 +108,7 @@ def _simulated(
     budget: float, check: bool, html: Path | None, as_json: bool, files: Sequence[Path] = (), input: Path | None = None,
 ) -> tuple[int, str]:
     """The exit code, and why no kernel of the program's was launched; empty where one was."""
-    from rooftop.core import whole_file
+    from rooftop.core import settings, whole_file
     from rooftop.lab.cli import noted
     from rooftop.lab.simt import annotate, build, process, program, verdict
 
@@ -118,6 +123,7 @@ def _simulated(
         )
 
     given: dict[str, Any] = {"repeat": repeat, "only": kernel, "budget": budget, "files": files, "input": input, "seed": seed}
+    began = time.monotonic()
     checked, counted = ran(words)
     wanted = [] if given_words is not None else _wanted(checked or counted, source)  # type: ignore[arg-type]
     own = "__global__" in source.whole
@@ -149,9 +155,18 @@ def _simulated(
                 break
     if wanted and not begun:
         source = replace(source, guessed="it was given no arguments")
+    if (checked or counted).without_input:  # type: ignore[union-attr]
+        before, given["input"] = given["input"], settings.load().cache / "simt" / f"numbers_{ASSUMED[0]}"
+        whole_file.write(given["input"], f"{ASSUMED[0]}\n" * 4096)
+        others = ran(words)
+        if any(r is not None and r.launches and not r.without_input for r in others):
+            (checked, counted), assumed = others, f"a standard input of the number {ASSUMED[0]}, again and again"
+            source = replace(source, guessed="its standard input is assumed")
+        else:
+            given["input"] = before
     for caller, said in source.others if given_words is None else ():
         known: Run = checked or counted  # type: ignore[assignment]
-        if not (wrong := _faults((checked, counted))) or known.cut or known.over:
+        if not (wrong := _faults((checked, counted))) or known.cut or known.over or time.monotonic() - began > PATIENT:
             break
         called = replace(source, added=caller)
         others = ran(words, called)

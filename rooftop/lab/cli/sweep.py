@@ -68,6 +68,8 @@ def sweep(
     bounds = _bounds(moved)
     if worst < 0:
         raise ValueError(f"worst is {worst}; it must be 0 or more points")
+    if not budget > 0:
+        raise ValueError(f"budget is {budget:g}; it must be above 0 seconds")
     if total is not None and not total > 0:
         raise ValueError(f"total is {total:g}; it must be above 0 seconds")
 
@@ -84,6 +86,7 @@ def sweep(
     ends = None if total is None else time.monotonic() + total
     written: list[Mapping[str, Any]] = []
     codes: set[int] = set()
+    ceilings = None  # the records of the card are read once
     with store.Writer(records or settings.load().results, device.name) as writer:
         for k, (op, of, named) in enumerate(todo):
             seconds = budget if ends is None else min(budget, (ends - time.monotonic()) / (len(todo) - k))
@@ -100,7 +103,8 @@ def sweep(
             lost = False
             try:
                 chosen = sweeping.draw(op, of, device, memory, seed=seed, count=points, moved=bounds, of_models=models)
-                run = sweeping.Sweep(op, of, chosen, device, named=named, compiled=compiled)
+                run = sweeping.Sweep(op, of, chosen, device, named=named, compiled=compiled, ceilings=ceilings)
+                ceilings = run.ceilings
                 found = run.run(seconds, say, save)
                 codes |= {WRONG} if run.wrong else set()
                 lost = run.ended

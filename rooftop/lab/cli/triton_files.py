@@ -163,8 +163,12 @@ def inspect(what: Own, archs: Sequence[str], kind: str, as_json: bool) -> int:
         return OK
     rows: list[dict[str, Any]] = []
     refused: dict[str, str] = {}
-    for a, device in zip(archs, devices, strict=True):
-        found, absent = triton_file.several(ran, device)
+    judged = [triton_file.several(ran, device) for device in devices]
+    for dtype in ("float16", "bfloat16"):
+        if any(triton_file.OF_16_BITS in why for _, absent in judged for why in absent.values()):
+            ran = triton_file.launches(what.path, what.name, what.given, (), Watch(run=False, total=30.0, dtype=dtype))
+            judged = [triton_file.several(ran, device) for device in devices]
+    for a, (found, absent) in zip(archs, judged, strict=True):
         refused |= absent
         for k in found:
             counts = " ".join(f"{n}:{c}" for n, c in k["counts"].items() if n not in ("BRA", "total"))

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from rooftop.lab.cli.app import MEASURE, WRONG, AsJson, CaseName, DTypeName, What, app, echo, table
 from rooftop.lab.cli.measure import _seconds
+
+if TYPE_CHECKING:
+    from rooftop.lab.records.record import Record
 
 SHOWN = 16  # points of a regret, the worst first
 
@@ -114,12 +117,20 @@ def _regret(
     with store.Writer(records or settings.load().results, device.name) as writer:
         for op, of in todo:
             points = sweep.draw(op, of, device, int(torch.cuda.mem_get_info()[0] * sweep.SHARE), seed=seed, count=count, of_models=False)
-            run = sweep.Sweep(op, of, points, device, compiled=0)
-            every: list[dict[str, Any]] = []
-            record = writer.write(regret.measured(run, seconds / len(todo), say, every.append) | {"seed": seed})
+            run, saved = regret.Regret(op, of, points, device), False
+
+            def save(record: dict[str, Any]) -> Record:
+                nonlocal saved
+                found, saved = writer.write(record | {"seed": seed}, over=saved), True
+                return found
+
+            measured = run.run(seconds / len(todo), say, save)
             wrong |= bool(run.wrong)
+            if not measured["us"]:
+                continue
+            record, every = save(measured), [run.every[i] for i in sorted(run.every)]
             written.append({**record, "every": every})
-            if as_json or not record["us"]:
+            if as_json:
                 continue
             lost = regret.ratios(record)
             shown = sorted(zip(lost, swept.points(record), every, record["best"], strict=True), key=lambda row: -row[0])[:SHOWN]

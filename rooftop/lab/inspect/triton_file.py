@@ -124,7 +124,7 @@ def _called(path: Path, names: Any, functions: dict[str, Any], given: Mapping[st
         wrong = list[Finding]()
         for sizes in (wrappers.SIZES[1], wrappers.LARGER):
             try:
-                found, passed = _first(path, word, function, own, watch, partial(wrappers.calls, function, own, seed, sizes, usual=True))
+                found, passed = _first(path, word, function, own, watch, partial(wrappers.calls, function, own, seed, sizes, dtype=watch.dtype, usual=True))
             except host.Over:
                 watch.launches = smaller or watch.launches
                 wrong = [replace(f, kind="refused", text=f"{f}\nthere was no time for larger tensors of ours: --budget, or --arg") for f in wrong]

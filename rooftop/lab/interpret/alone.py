@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import prod
 from typing import Any
 
-from rooftop.lab.interpret import wrappers
+from rooftop.lab.interpret import guesses, wrappers
 
 STRIDE = re.compile(r"stride|^ld[abc]$", re.I)
 BLOCK = re.compile(r"block|tile|chunk|^b[a-z]{1,2}$|^b_[a-z]$|^bs_?[a-z]$", re.I)  # a constant that is a part of a size
@@ -28,9 +28,7 @@ SHAPES = ("arange", "zeros", "full", "reshape", "view", "make_block_ptr", "make_
 ROWS = 8  # of a grid whose programs are rows, where nothing says how many
 COUNT = 2  # of heads, groups and the like
 MOST = 256  # programs
-LONGEST = 1 << 24  # elements of an array
 LONG = 1 << 20  # of one of a kernel without sizes
-SPARE = 4  # times what the sizes say, where a kernel reads past that
 
 
 class Unknown(ValueError):
@@ -188,8 +186,7 @@ def launch(
         else:
             sizes[p.name] = COUNT if FEW.search(p.name) else 0
     large = [n for n, v in sizes.items() if not v]
-    extents = wrappers.EXTENTS.get(len(large), (8,) * len(large))
-    for name, n in zip(large, extents, strict=True):
+    for name, n in guesses.whole_numbers(large, large).items():
         sizes[name] = (1 << max(n - 1, 1).bit_length()) if even or (name in shaped and _constant(text, name)) else n
     values |= sizes
     cover = max(sizes.values(), default=64)
@@ -206,9 +203,9 @@ def launch(
     for name in dict.fromkeys(text.pointers):
         if name in values:
             continue
-        length = lengths.get(name, total) * (SPARE if long else 1)
+        length = lengths.get(name, total) * (guesses.SPARE if long else 1)
         whole_numbers = name in text.whole or wrappers.TARGET.fullmatch(re.sub(r"_?ptr$", "", name, flags=re.I))
-        if length > LONGEST:
+        if length > guesses.LONGEST:
             raise Unknown(f"the length of {name} of {text.kernel.__name__}")
         made = torch.randint(0, COUNT, (length,), generator=generator) if whole_numbers else torch.randn(length, generator=generator)
         values[name] = made.cuda()

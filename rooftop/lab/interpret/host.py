@@ -123,6 +123,7 @@ class Watch:
     devices: Any = None
     over: bool = False
     ended: str = ""
+    dtype: str = "float32"  # of tensors of ours
     _most: int = field(default_factory=lambda: settings.load().simt_mib << 19)  # bytes: half of what the process may take
     _began: float = 0.0
     _told: float = 0.0

@@ -8,11 +8,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import prod
 from typing import Any
 
-from rooftop.lab.interpret import shapes
+from rooftop.lab.interpret import guesses, shapes
 
-EXTENTS = {1: (1000,), 2: (48, 40), 3: (48, 40, 56), 4: (12, 20, 16, 24)}  # of whole numbers that are sizes, by how many there are
-SMALL = re.compile(r"kernel|radius|window|stride|pad|^k$|iter|steps|head|class|group|dim|axis|rank", re.I)  # names of whole numbers that are none
-MOST = 1 << 20  # elements of a tensor of assumed size
 POINTER = re.compile(r"(?:^|_)ptr(?:$|_)", re.I)  # what a tensor is called that older sources hand over by its address, as an int
 OUTPUT = re.compile(r"(?:out|output|result|res|dst|y|z|c|o)(?:_\w+|ptr)?", re.I)  # what a parameter is called that a function writes into
 USUAL = (  # values of numbers by the names that they go by
@@ -141,8 +138,8 @@ def calls(
     targets = [TARGET.fullmatch(p.name) is not None for p in open_]
     if extents:  # sizes are given apart: as many elements as they say
         numbers = [own[n] for n in extents if isinstance(own[n], int)]
-        elements = min(max(prod(numbers), 64), MOST)
-        small = min((n for n in numbers if n > 3), default=3)  # below any size
+        elements = min(max(prod(numbers), 64), guesses.MOST)
+        small = min((n for n in numbers if n > guesses.FEW), default=guesses.FEW)  # below any size
         flat = iter(_tensors(["e:i64" if one else "e" for one in targets], {**sizes, "e": elements, "n": small}, dtype, seed))
         yield {**{p.name: own[p.name] if p.name in own else next(flat) for p in listed}, **more}
         return
@@ -168,8 +165,7 @@ def unsure(function: Callable[..., Any]) -> list[str]:
 def _extents(listed: Sequence[inspect.Parameter]) -> dict[str, Any]:
     """Sizes for whole numbers that have no usual value, as those of `solve(x: Tensor, y: Tensor, rows: int, columns: int)`."""
     whole = [p.name for p in listed if _number(p) and (p.annotation is p.empty or _said(p.annotation) == "int") and not POINTER.search(p.name)]
-    large = [n for n in whole if not SMALL.search(n) or len(whole) == 1]
-    return {**dict.fromkeys(whole, 3), **dict(zip(large, EXTENTS.get(len(large), (8,) * len(large)), strict=True))}
+    return {**guesses.whole_numbers(whole)}
 
 
 def takes(reference: Callable[..., Any]) -> set[str]:

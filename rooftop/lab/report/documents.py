@@ -12,7 +12,7 @@ from rooftop.core import registry, settings, whole_file
 from rooftop.core.texts import markdown
 from rooftop.lab.records import store, trials
 from rooftop.lab.records.record import Record, newest, of_kind
-from rooftop.lab.report import codec_peers, language_page, loss_curves, low_bits, models_page, precision, profiling_page, tables
+from rooftop.lab.report import codec_peers, language_page, loss_curves, low_bits, models_page, precision, profiling_page, public_files, sweep_page, tables
 from rooftop.lab.report.data import Digests, SiteData, gather
 from rooftop.lab.report.markup import table
 from rooftop.lab.report.picture import picture
@@ -211,6 +211,7 @@ TABLES: Mapping[tuple[str, str], Callable[[list[Record], SiteData], str]] = {  #
     ("docs/dependencies.md", "build"): build,
     ("docs/gpu.md", "first calls"): first,
     ("docs/gpu.md", "fuzz"): fuzzed,
+    ("docs/gpu.md", "sweeps"): sweep_page.together,
     ("docs/persistent.md", "choices"): tables.choices,
     ("docs/linear_cross_entropy.md", "time and memory"): tables.linear,
     ("docs/formats.md", "perplexity"): perplexity,
@@ -233,6 +234,7 @@ TABLES: Mapping[tuple[str, str], Callable[[list[Record], SiteData], str]] = {  #
     ("docs/invariance.md", "costs"): invariant_costs.table,
     ("docs/targets.md", "targets"): targets,
     ("docs/trust.md", "trials"): trials.table,
+    ("docs/simulator.md", "other people's files"): public_files.table,
     ("docs/codecs.md", "peers"): codec_peers.table,
     ("docs/predictions.md", "judged"): tables.judged,
     ("docs/predictions.md", "expected"): tables.expectations,

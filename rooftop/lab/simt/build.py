@@ -159,9 +159,10 @@ def machine() -> tuple[str, ...]:
 
 
 @cache
-def _runtime_digest() -> str:
-    """Of the runtime, and of the steps that change a source on its way to the compiler."""
-    files = sorted([*(p for p in RUNTIME.rglob("*") if p.is_file()), *(p for p in RUNTIME.parent.glob("*.py") if p.stem.startswith(STEPS))])
+def _runtime_digest(steps: bool = True) -> str:
+    """Of the runtime and, with `steps`, of what changes a source on its way to the compiler."""
+    own = [p for p in RUNTIME.parent.glob("*.py") if steps and p.stem.startswith(STEPS)]
+    files = sorted([*(p for p in RUNTIME.rglob("*") if p.is_file()), *own])
     return hashlib.sha256("\0".join(f"{p.name}\0{p.read_text(encoding='utf-8')}" for p in files).encode()).hexdigest()
 
 
@@ -265,7 +266,7 @@ def build(
         (work / "kernel.cpp").write_text(f'#include "simt.h"\n#define SIMT_ARCH {arch * 10}\n{predefined}{source}', encoding="utf-8")
         command = [*flags, *places, f"-I{work / 'include'}", f"-I{RUNTIME / 'include'}"]
         read = (*flags, *places) if tool.clang else flags  # a header that g++ has read does not depend on the marks
-        kept = _folder() / _key(str(RUNTIME), _runtime_digest(), tool.version, *read)
+        kept = _folder() / _key(str(RUNTIME), _runtime_digest(steps=False), tool.version, *read)
         first = [str(tool.path), *precompiled.options(tool.path, tool.clang, read, RUNTIME / "simt.h", kept)]
         listed = ("-MD", "-MF", "read.d")
         if tool.clang:
@@ -344,7 +345,7 @@ def _part(name: str, suffix: str, *options: str) -> tuple[Path, Future[None] | N
     way."""
     tool, folder = compiler(), _folder()
     flags = (*_flags(tool), "-O2", *options)
-    target = folder / f"{_key(name, _runtime_digest(), tool.version, *flags)}{suffix}"
+    target = folder / f"{_key(name, _runtime_digest(steps=False), tool.version, *flags)}{suffix}"
 
     def make() -> None:
         folder.mkdir(parents=True, exist_ok=True)

@@ -70,7 +70,7 @@ def _words(f: native.RawFinding, kind: str, place: Layout, other: Other | None) 
         return text
     access = f"{'write' if f.write else 'read'} of {f.bytes} byte{'s' if f.bytes != 1 else ''}"
     if f.space == GLOBAL:
-        at = place.describe(f.address, f.bytes) + (place.state(f.address) if kind == "out-of-bounds" else "")
+        at = place.describe(f.address, f.bytes) + (place.state(f.address, f.bytes) if kind == "out-of-bounds" else "")
     elif f.space == SHARED:
         at = bytes(f.place).decode(errors="replace")
         at += "" if "shared memory" in at else " in shared memory"

@@ -6,9 +6,10 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 
+from rooftop.lab.interpret import guesses
 from rooftop.lab.simt import ordinary
 from rooftop.lab.simt.ordinary import Kernel, Parameter
-from rooftop.lab.simt.program_caller import REAL, SMALL, WHOLE, Unknown, main_of, shown
+from rooftop.lab.simt.program_caller import REAL, WHOLE, Unknown, main_of, shown
 
 FLOATS = {"f32": "float", "f64": "double", "f16": "__half", "bf16": "__nv_bfloat16"}
 ARRAYS = {
@@ -71,9 +72,8 @@ _SIDE = re.compile(
     r"^[ \t]*(?:#[ \t]*define|(?:static |const |constexpr )+int)[ \t]+(\w*(?:TILE|BLOCK|THREADS|Tile|BM|BS)\w*)[ \t]*=?[ \t]*(\d+)", re.M
 )
 SIDE = 64  # of an array of assumed size, in a kernel of which nothing says how it is launched
-SPARE = 4  # times that size, where a kernel reads past it
-LONGEST = 1 << 24  # elements of an array
 _TILE = re.compile(r"\bblockIdx\.([xy])\s*\*\s*(\w+)|\b(\w+)\s*\*\s*blockIdx\.([xy])")  # a block's part of the rows or columns
+_OF_A_WARP = re.compile(r"\bmma\.sync|\bldmatrix|\bload_matrix_sync|\b__shfl|\bmma\w*\(")
 _COARSE = re.compile(r"threadIdx\.([xy])\s*\*\s*(\w+)")  # elements of a thread, beside each other
 
 
@@ -137,7 +137,7 @@ def _assumed(
     parameters = [f for p in kernel.parameters for f in ([p] if p.pointer else _fields(p, headers) or [p])]
     whole = [p.name for p in parameters if not p.pointer and WHOLE.fullmatch(p.text.replace(" ", ""))]
     product = {"m", "n", "k"} <= {n.lower() for n in whole}
-    large = [n for n in whole if not SMALL.search(n) or len(whole) == 1 or (product and n.lower() == "k")]
+    large = [n for n in whole if not guesses.SMALL.search(n) or len(whole) == 1 or (product and n.lower() == "k")]
     parts = {a or b: _value(before or after, entry, kernel, headers or source_text) for a, before, after, b in _TILE.findall(_placed(body))}
     side = max([SIDE, *(n for n in parts.values() if n <= 256)])
     sizes = {**dict.fromkeys(whole, 3), **dict.fromkeys(large, side if len(large) > 1 or "threadIdx.y" in body else 16 * SIDE)}
@@ -157,14 +157,16 @@ def _assumed(
         grid += [-(-side // parts.get("y", 1))] if "blockIdx.y" in body else []
     if "blockIdx" not in body:  # of one block
         grid = [1]
+        if coarse and not stated and len(block) == 1 and _OF_A_WARP.search(body):
+            block = [32]
     for way, word in _COARSE.findall(_placed(body)) if not stated else ():
         number, at = _value(word, entry, kernel, headers or source_text), "xy".index(way)
         if at < len(block) and number > 1 and (way in parts or coarse):
-            block[at] = max(parts.get(way, block[at]) // number, 1)
+            block[at] = max(parts.get(way, block[at]) // number, 1 if len(block) > 1 else 32)  # of one extent at least a warp
     given: dict[str, str] = {}
     names = {v: n for n, v in CTYPES.items()} | ARRAYS
     types = _arguments(entry, kernel, source_text)
-    square = min(spare * max(side ** max(len(large), 2), rows * max(sizes.values(), default=1)), LONGEST)
+    square = min(spare * max(side ** max(len(large), 2), rows * max(sizes.values(), default=1)), guesses.LONGEST)
     for p in parameters:
         kind = re.sub(r"\bconst\b|\b__restrict(?:__)?\b|[*&]|\[\d*\]", "", p.text).strip()
         kind = types.get(kind, kind)

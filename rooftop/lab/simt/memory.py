@@ -100,7 +100,7 @@ class Layout:
         """Whether a `__constant__` variable lies there."""
         return any(v.constant and v.at <= at - self.end < v.at + v.size for v in self.variables)
 
-    def state(self, at: int) -> str:
+    def state(self, at: int, size: int) -> str:
         """What else is to be said of memory that may not be accessed."""
         return ""
 

@@ -140,7 +140,8 @@ def stated(kernel: Kernel, text: str) -> tuple[list[int], int | None]:
     base = re.escape(kernel.name.rpartition("::")[2])
     launch = re.search(rf"\b{base}\s*(?:<[^;{{}}]*?>)?\s*<<<(.*?)>>>", text, re.S)
     parts = [p.strip() for p in re.split(r",(?![^(]*\))", launch[1])] if launch else []
-    return _extents(parts[1], text) if len(parts) > 1 else [], number(parts[2], text) if len(parts) > 2 else None
+    block = _extents(parts[1], text) if len(parts) > 1 else []
+    return block if prod(block) <= 1024 else [], number(parts[2], text) if len(parts) > 2 else None
 
 
 def _extents(expression: str, text: str) -> list[int]:
@@ -150,19 +151,20 @@ def _extents(expression: str, text: str) -> list[int]:
     return [n for n in numbers if n is not None] if all(numbers) else []
 
 
-def number(word: str, text: str) -> int | None:
+def number(word: str, text: str, depth: int = 4) -> int | None:
     """A product of numbers, constants of the text and sizes of types."""
+    word = word.strip(" ()") if not word.startswith("sizeof") else word
     if "*" in word:
-        factors = [number(part.strip(), text) for part in word.split("*")]
+        factors = [number(part.strip(), text, depth) for part in word.split("*")]
         return prod(n for n in factors if n is not None) if None not in factors else None
-    if word.isdigit():
-        return int(word)
-    if (size := re.fullmatch(r"sizeof\s*\(\s*(\w+)\s*\)", word)) is not None:
+    if (whole := re.fullmatch(r"(\d+)[uUlL]*", word)) is not None:
+        return int(whole[1])
+    if (size := re.fullmatch(r"sizeof\s*\(?\s*(\w+)\s*\)?", word)) is not None:
         return BYTES.get(size[1])
-    if not word.isidentifier():
+    if not word.isidentifier() or not depth:
         return None
-    found = re.search(rf"#\s*define\s+{word}\s+(\d+)|\b(?:int|unsigned|size_t|auto)\s+{word}\s*[={{(]\s*(\d+)", text)
-    return int(found[1] or found[2]) if found else None
+    found = re.search(rf"#[ \t]*define[ \t]+{word}[ \t]+([^\n]+)|\b(?:int|unsigned|size_t|auto)\s+{word}\s*[={{(]\s*([^;,{{}}]+)", text)
+    return number(re.sub(r"//.*|/\*.*", "", found[1] or found[2]).strip(), text, depth - 1) if found else None
 
 
 def filled(text: str) -> dict[str, int]:

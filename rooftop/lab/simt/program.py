@@ -13,6 +13,7 @@ from typing import Any
 
 from rooftop.core import settings
 from rooftop.core.compile import CompileError
+from rooftop.lab.interpret import guesses
 from rooftop.lab.simt import counts, findings, host_variables, native, process, program_build, program_text
 from rooftop.lab.simt.build import stack_bytes
 from rooftop.lab.simt.launching import POISONS, Answer, Mode, Program, Request
@@ -158,7 +159,7 @@ def _kernels_of(source: Source, given: Mapping[str, str]) -> tuple[Source, str]:
     text = _code(source)
     each = [
         kernel_caller.call_of_kernels(text, _instances(text), given, source.whole, spare, coarse)
-        for spare, coarse in ((1, False), (kernel_caller.SPARE, False), (kernel_caller.SPARE, True))
+        for spare, coarse in ((1, False), (guesses.SPARE, False), (guesses.SPARE, True))
     ]
     (code, assumed), *others = dict.fromkeys(each)
     return replace(source, added=code, device=True, guessed="its launches are assumed", others=tuple(others)), assumed
@@ -348,8 +349,10 @@ class Placed(Layout):
         self.freed = freed
         self.buffers = {n: Buffer(n, t.at, t.span, t.shape, t.strides, t.item) for n, t in tensors.items()}
 
-    def state(self, at: int) -> str:
-        return ", which has been freed" if any(b.at <= at < b.at + b.span and b.at in self.freed for b in self.buffers.values()) else ""
+    def state(self, at: int, size: int) -> str:
+        """Of an access that may not be: to memory that is wholly the program's, it can only have been freed before."""
+        inside = any(b.at <= at and at + size <= b.at + b.span and b.at in self.freed for b in self.buffers.values())
+        return ", which has been freed" if inside else ""
 
     def describe(self, at: int, size: int) -> str:
         for b in self.buffers.values():

@@ -7,9 +7,10 @@ import os
 import re
 import subprocess
 import tempfile
+import threading
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
@@ -42,8 +43,11 @@ CALLER = "the caller"  # what a main() of ours is shown as
 UNITS_IN = ("src", "source", "kernels", "kernel", "lib", "utils", "util", "common")
 UNITS = 5  # times that files are added for what the others of a program call
 PLAIN = "plain."  # before the names of the plain build's functions
-UNDEFINED = re.compile(r"undefined reference to [`‘'](?:[\w:*& ]+ )?(?:\w+::)*(\w+)")  # the function's name; of a template's, behind its type
-_TWENTY = re.compile(r"^[ \t]*#[ \t]*include[ \t]*<(?:concepts|span|numbers|ranges|bit|compare)>|\bconcept\s+\w+\s*=", re.M)  # what only C++20 has
+UNDEFINED = re.compile(r"undefined reference to [`‘'](?:[^(]*[\s:*&])?~?(\w+)(?:<[^(]*>)?[('’]")  # the function's name, behind its type and its class
+_TWENTY = re.compile(  # what only C++20 has; of CUDA's vectors, which have no constructors, also int2(a, b)
+    r"^[ \t]*#[ \t]*include[ \t]*<(?:concepts|span|numbers|ranges|bit|compare)>|\bconcept\s+\w+\s*="
+    r"|[^\w:.](?:float|double|u?char|u?short|u?int|u?long|u?longlong)[2-4]\s*\((?:[^()]|\([^()]*\))*,", re.M
+)
 _MAIN = re.compile(r"\bmain\s*\(")
 _INCLUDE = re.compile(r"[ \t]*#[ \t]*include[ \t]*([<\"])([^>\"\n]+)[>\"]")
 _BY_NAME = ("T", "t", "W", "w", "V", "v", "u")
@@ -89,7 +93,7 @@ def read(path: Path, folders: Sequence[Path] = (), text: str | None = None) -> S
                 continue
             found = program_headers.found(match[2], match[1] == '"', places[shown].parent, path.resolve().parent, folders)
             if found is None:
-                if not program_headers.known(match[2]) and (match[1] == '"' or not program_headers.HOSTS.fullmatch(match[2])):
+                if not program_headers.known(match[2]) and not program_headers.HOSTS.fullmatch(match[2]):
                     missing.append(f"{shown}:{token.line}: " + (f'"{match[2]}"' if match[1] == '"' else f"<{match[2]}>"))
                 continue
             name = next((n for n, p in places.items() if p == found), None)
@@ -184,6 +188,7 @@ def together(source: Source, folders: Sequence[Path], wanted: Collection[str] | 
             if not (of := open_ & set(_defined(_beside(path)))):
                 continue
             open_ -= of
+        path = path if source.path.is_absolute() else Path(os.path.relpath(path))  # so that a header has one name
         if str(path) not in made.texts and not _MAIN.search(without_comments(_beside(path))):
             unit = read(path, folders, _beside(path))
             made = replace(
@@ -239,11 +244,11 @@ def built_alone(source: Source, mode: str, only: str | None = None, options: Seq
     )
     if re.search(r"^[ \t]*#[ \t]*include[ \t]*<omp\.h>", source.whole, re.M):
         plain_flags = (*plain_flags, "-fopenmp")
-    key = build._key(
+    work_key = build._key(
         *source.texts, *texts, *(f"{a} {b}" for of in source.includes.values() for a, b in of.items()), source.added, only or "",
-        *watched_flags, *places,
-        *plain_flags, *options, str(source.device), *source.units, tool.version, build._runtime_digest(),
+        *watched_flags, *plain_flags, *options, str(source.device), *source.units, tool.version, build._runtime_digest(),
     )
+    key = build._key(work_key, *places)
     target = settings.load().cache / "simt" / key[:2] / f"{key}.{mode}.so"
     if build._whole(target):
         _, under_way = build._part(*build.WORKER)
@@ -265,13 +270,13 @@ def built_alone(source: Source, mode: str, only: str | None = None, options: Seq
         (work / "plain.cpp").write_text(f"{begins}#define SIMT_HOST\n#define SIMT_MAIN\n{text}{caller}{clusters}", encoding="utf-8")
 
         def compiled(name: str, flags: Sequence[str]) -> None:
-            kept = build._folder() / build._key(str(build.RUNTIME), build._runtime_digest(), tool.version, *flags)
+            kept = build._folder() / build._key(str(build.RUNTIME), build._runtime_digest(steps=False), tool.version, *flags)
             command = [*flags, *options, f"-I{work / 'include'}", f"-I{build.RUNTIME / 'include'}", f"-I{build.RUNTIME / 'libraries'}"]
             first = [str(tool.path), *precompiled.options(tool.path, tool.clang, tuple(flags), build.RUNTIME / "simt.h", kept)]
             extra = places if name == "kernel" else ()
             build._run([*first, *command, *extra, "-c", f"{name}.cpp", "-o", f"{name}.o"], work, source.shown, source.whole)
 
-        plain = both.submit(compiled, "plain", plain_flags)
+        plain = both.submit(_once_for_all_modes, work_key, work / "plain.o", lambda: compiled("plain", plain_flags))
         watched = both.submit(compiled, "kernel", watched_flags)
         try:
             plain.result()
@@ -304,6 +309,31 @@ def built_alone(source: Source, mode: str, only: str | None = None, options: Seq
             os.replace(work / beside, target.with_suffix(f".{beside}"))
         os.replace(work / "out.so", target)
     return Program(target, _pairs(target), time.perf_counter() - started)
+
+
+_PLAIN: dict[str, Future[bytes]] = {}  # plain builds, done or under way
+KEPT = 8  # of these
+_LOCK = threading.Lock()
+
+
+def _once_for_all_modes(key: str, made: Path, compiled: Callable[[], None]) -> None:
+    """A program's plain build, which is the same for all modes: who comes first compiles it."""
+    with _LOCK:
+        first = key not in _PLAIN
+        built = _PLAIN.setdefault(key, Future())
+        if len(_PLAIN) > KEPT:
+            del _PLAIN[next(iter(_PLAIN))]
+    if not first:
+        made.write_bytes(built.result())
+        return
+    try:
+        compiled()
+        built.set_result(made.read_bytes())
+    except BaseException as error:
+        with _LOCK:
+            _PLAIN.pop(key, None)
+        built.set_exception(error)
+        raise
 
 
 def _three(given: str) -> str:

@@ -8,14 +8,11 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from rooftop.lab.interpret import guesses
 from rooftop.lab.simt import host
 from rooftop.lab.simt.ordinary import Parameter, parameters
 from rooftop.lab.simt.tokens import Token, tokenise
 
-SIZES = {1: (1000,), 2: (48, 40), 3: (48, 40, 56), 4: (12, 20, 16, 24)}  # of whole numbers among the parameters, by how many there are
-SMALL = re.compile(  # names of numbers that are small
-    r"[Kk]ernel|[Rr]adius|[Ww]indow|[Ss]tride|[Pp]ad|^k$|[Kk](er)?_?[Ss]ize|[Ii]ter|[Ss]teps|[Hh]ead|[Cc]lass|^n?dims?$|^axis$|^rank$"
-)
 LEADING = re.compile(r"^ld_?[a-d]$|^ld$", re.I)  # of leading dimensions, as large as the largest size
 SHAPE = re.compile(r"shape|^n?dims$|extents", re.I)  # names of arrays that hold sizes
 DIMS = 8, 12, 10  # what such an array holds
@@ -24,7 +21,6 @@ VALUES = {"beta": "0", "eps": "1e-5f", "epsilon": "1e-5f"}  # of real numbers by
 ROUND = 128  # a size that tiles divide
 SQUARE = 100  # the one size of a function whose source indexes rows
 _ROWS = re.compile(r"\[\s*[\w.]+\s*\*\s*\w+\s*\+")  # of a matrix: [row * n + column]
-MOST = 1 << 20  # elements of an array of assumed size
 TYPES = {
     "f32": "kFloat", "f16": "kHalf", "bf16": "kBFloat16", "i32": "kInt", "f64": "kDouble", "i8": "kChar", "i64": "kLong", "u8": "kByte"
 }
@@ -129,7 +125,7 @@ def sizes_of(function: Function, given: Mapping[str, str], text: str = "") -> di
     if squares(function, text):
         sizes = {n: min(size, SQUARE) for n, size in sizes.items()}
     if _lists(function):
-        sizes = {n: len(DIMS) if NDIM.search(n) else min(size, 1) if SMALL.search(n) else size for n, size in sizes.items()}
+        sizes = {n: len(DIMS) if NDIM.search(n) else min(size, 1) if guesses.SMALL.search(n) else size for n, size in sizes.items()}
     return sizes | {n: int(given[n]) for n in sizes if n in given}
 
 
@@ -158,11 +154,10 @@ def _lists(function: Function) -> list[str]:
 
 def _sizes(function: Function) -> dict[str, int]:
     whole = [p.name for p in function.parameters if not p.pointer and WHOLE.fullmatch(p.text.replace(" ", ""))]
-    product = {"m", "n", "k"} <= set(whole)  # of matrices, whose k is no small number
-    large = [n for n in whole if not (LEADING.search(n) or (SMALL.search(n) and not (n == "k" and product))) or len(whole) == 1]
-    sizes = SIZES.get(len(large), (8,) * len(large))
-    small = {n: max(sizes, default=8) if LEADING.search(n) else 3 for n in whole}
-    return {**small, **dict(zip(large, sizes, strict=False))}
+    product = {"m", "n", "k"} <= {n.lower() for n in whole}  # of matrices, whose k is no small number
+    large = [n for n in whole if not (LEADING.search(n) or (guesses.SMALL.search(n) and not (n.lower() == "k" and product))) or len(whole) == 1]
+    sizes = guesses.whole_numbers(whole, large)
+    return {n: max((sizes[m] for m in large), default=8) if LEADING.search(n) and n not in large else size for n, size in sizes.items()}
 
 
 class Unknown(ValueError):
@@ -198,10 +193,10 @@ def _call(function: Function, given: Mapping[str, str], text: str) -> tuple[str,
     power = 2 if squares(function, text) else 1
     counted = [
         max(n, 1) ** (power if n > 3 else 1) for name, n in sizes.items()
-        if not (LEADING.search(name) or (lists and (NDIM.search(name) or SMALL.search(name))))
+        if not (LEADING.search(name) or (lists and (NDIM.search(name) or guesses.SMALL.search(name))))
     ]
     product = max(math.prod(counted) * (math.prod(DIMS) if lists else 1), 64)
-    product = product if any(n in given for n in sizes) else min(product, MOST)
+    product = product if any(n in given for n in sizes) else min(product, guesses.MOST)
     lines, names, said, arrays = [], [], [], []
     for i, p in enumerate(function.parameters):
         text = p.text.replace("__restrict__", "").replace("__restrict", "")

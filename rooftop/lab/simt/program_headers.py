@@ -10,7 +10,7 @@ from pathlib import Path
 from rooftop.lab.simt import build
 
 HOSTS = re.compile(  # of C, of C++, of the system, and of CUDA what NVRTC has by itself
-    r"\w+|\w+/\w+_t|(?:sys|bits|arpa|netinet)/\w+\.h|(?:std\w+|strings?|math|assert|time|float|limits|unistd|errno|ctype|memory|signal|pthread|omp|windows|malloc"
+    r"\w+|\w+/\w+_t|(?:sys|bits|arpa|netinet)/[\w+]+\.h|(?:std\w+|strings?|math|assert|time|float|limits|unistd|errno|ctype|memory|signal|pthread|omp|windows|malloc"
     r"|getopt|dirent|inttypes|wchar|glob|direct|io|fcntl|cxxabi|device_launch_parameters|(?:cuda(?:_\w+)?|driver_types|vector_\w+|host_defines|builtin_types|math_\w+"
     r"|device_\w+|curand|cublas\w*|sm_\d+_\w+|texture_\w+|surface_\w+|common_functions))\.h"
 )

@@ -41,9 +41,7 @@ KEPT = 3  # candidates, with peers, that each keep a copy of what an op writes i
 OF_MODELS = 8  # times the most bytes that a drawn point moves: what a point at a model's widths may
 FAR_OFF = 0.05  # a result further than this from torch's, as a share of its norm, is wrong
 BUDGET_S = 0.03  # of sampling a point
-# points whose kernels are compiled together, before they are timed: a small budget is not spent on compiling what it does not reach
-BATCH = 24
-SAVE_S = 1.0  # between two records of the points that there are
+SAVE_S, SAVES = 1.0, 0.1  # between two records of the points that there are; and the share of the time that making them may take
 BY_CALLS = "a graph takes longer to capture than a point may last"
 
 
@@ -218,11 +216,14 @@ class Sweep:
     """The points of an op on this machine's GPU.
 
     named      implementations to be timed beside what a call takes
-    compiled   at how many points the peers that compile for every size are timed"""
+    compiled   at how many points the peers that compile for every size are timed
+    ceilings   of the card; None: from the records, which takes a second"""
+
+    batch = 24  # points whose kernels are compiled together, before they are timed: a small budget does not reach all
 
     def __init__(
         self, op: Contract, of: Sizes, points: Sequence[Point], device: Device, *, timer: Timer | None = None,
-        named: Sequence[Subject] = (), compiled: int = 4
+        named: Sequence[Subject] = (), compiled: int = 4, ceilings: roofline.Ceilings | None = None
     ) -> None:
         self.op, self.of, self.points, self.device, self.named = op, of, points, device, named
         self.wrong: list[str] = []
@@ -233,7 +234,7 @@ class Sweep:
         if timer is None:
             timer, self.streams, self.kept = _on_this_gpu()
         self.timer = timer
-        self.ceilings = roofline.Ceilings.from_records(store.read(settings.load().results), device.name, lookup(device.name))
+        self.ceilings = ceilings or ceilings_of(device)
         peers = [s for n in op.peers if (s := Subject(f"peer:{n}", op, peer=n)).absent() is None]
         self.peers = [s for s in peers if s.peer not in SAMPLED]
         self.sampled = [s for s in peers if s.peer in SAMPLED]
@@ -258,14 +259,15 @@ class Sweep:
     ) -> store.Table:
         """The record. Points that the budget leaves no time for are left out, and those that raise, which `wrong` names.
 
-        save   is given the record of the points that there are, once a second while there come more"""
+        save   is given the record of the points that there are, about once a second while there come more"""
         began = saved = time.monotonic()
+        apart = SAVE_S
         rows: list[dict[str, Any]] = []
         order, programs, compiling = list(_scattered_order(len(self.points))), 0, 0.0
         for k, i in enumerate(order):
-            if k % BATCH == 0 and time.monotonic() - began <= budget_s:
+            if k % self.batch == 0 and time.monotonic() - began <= budget_s:
                 compiling -= time.monotonic()
-                programs += self.compile(order[k : k + BATCH])
+                programs += self.compile(order[k : k + self.batch])
                 compiling += time.monotonic()
             if time.monotonic() - began > budget_s:
                 say(f"{self.op.name}: {len(self.points) - len(rows)} points left out: {budget_s:g} s are spent")
@@ -281,9 +283,10 @@ class Sweep:
                 break
             if row is not None:
                 rows.append({"index": i, **row})
-                if save is not None and time.monotonic() - saved >= SAVE_S:
+                if save is not None and (now := time.monotonic()) - saved >= apart:
                     save(self._record(_in_order(rows)))
                     saved = time.monotonic()
+                    apart = max(SAVE_S, (saved - now) / SAVES)
         spent = time.monotonic() - began - compiling
         say(f"{self.op.name}: {len(rows)} of {len(order)} points in {spent:.1f} s; {programs} programs compiled in {compiling:.1f} s")
         return self._record(_in_order(rows))
@@ -330,8 +333,10 @@ class Sweep:
                     if s is mine:
                         return None
                     continue
-                if s.peer == "torch" and (why := differs(self.op, cast(Mapping[str, Any], candidates[0].calls[0]()), result)):
-                    self._report_wrong(say, f"{mine.name} {case.id}: {why}")
+                if (s.peer == "torch" or s in others) and (why := differs(self.op, cast(Mapping[str, Any], candidates[0].calls[0]()), result)):
+                    self._report_wrong(say, f"{mine.name if s.peer else s.name} {case.id}: {why}")
+                    if s in others:  # a kernel that computes something else is no rival
+                        continue
                     wrong = True
                 del result
                 candidates.append(replace(made, uncapturable=BY_CALLS))
@@ -378,6 +383,11 @@ class Sweep:
         return {**record, **{f"{key}s": {n: f[key] for n, f in made.items() if key in f} for key in ("digest", "source", "machine")}}
 
 
+def ceilings_of(device: Device) -> roofline.Ceilings:
+    """Of a card, from the records."""
+    return roofline.Ceilings.from_records(store.read(settings.load().results), device.name, lookup(device.name))
+
+
 def context_lost() -> bool:
     """Whether the CUDA context of this process is gone: after a fault of a kernel, every call fails."""
     import torch
@@ -420,9 +430,10 @@ def _scattered_order(count: int) -> Iterable[int]:
 
 
 def differs(op: Contract, memory: Mapping[str, Any], result: Any) -> str | None:
-    """None, or how far a kernel's result is from torch's. Exact outputs and those with a comparison of their own are left to `rooftop
-    check`."""
-    for name, want in by_name(op, result).items():
+    """None, or how far a kernel's result is from torch's, or from that of another kernel, a mapping as its own is. Exact outputs and those with
+    a comparison of their own are left to `rooftop check`."""
+    found, whose = ({n: result.get(n) for n in op.output_names}, "the other kernel") if isinstance(result, Mapping) else (by_name(op, result), "torch")
+    for name, want in found.items():
         have = memory.get(name)
         if have is None or want is None or not have.is_floating_point():
             continue
@@ -431,5 +442,5 @@ def differs(op: Contract, memory: Mapping[str, Any], result: Any) -> str | None:
         a, b = have.float(), want.float()
         off, norm = float((a - b).norm()), float(b.norm())
         if math.isfinite(norm) and not off <= FAR_OFF * max(norm, 1e-6):
-            return f"{name} is {off / max(norm, 1e-6):.2g} of its norm away from torch's"
+            return f"{name} is {off / max(norm, 1e-6):.2g} of its norm away from {whose}'s"
     return None

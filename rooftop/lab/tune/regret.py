@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from rooftop.lab.candidates import Subject
 from rooftop.lab.records.record import Table
 from rooftop.lab.timing import bench, sweep
 from rooftop.lab.timing.bench_group import BenchGroup
@@ -20,36 +21,43 @@ from rooftop.lab.tune import worst
 SUBJECT = "regret of {}"
 
 
-def measured(run: sweep.Sweep, budget_s: float, say: Callable[[str], None], every: Callable[[dict[str, Any]], None] | None = None) -> Table:
-    """The record of the points that the budget reaches. `every` is given the times of all that was timed, point by point."""
-    ends, rows, best, tried = time.monotonic() + budget_s, [], [], []
-    rivals = [worst.rivals(run, p, every=True) for p in run.points]
-    fields = [
-        BenchGroup(run.op, p.case(run.of), [*([mine] if (mine := run.chosen(p)) else []), *others]) for p, others in zip(run.points, rivals, strict=True)
-    ]
-    begun = time.monotonic()
-    programs = bench.compile_first(fields, run.device) if run.on == "cuda" else 0
-    say(f"{run.op.name}: {programs} programs compiled in {time.monotonic() - begun:.1f} s")
-    for i, point in enumerate(run.points):
-        if time.monotonic() > ends:
-            say(f"{run.op.name}: {len(run.points) - i} points left out: {budget_s:g} s are spent")
-            break
-        row = worst.beside(run, point, rivals[i], say)
+class Regret(sweep.Sweep):
+    """A sweep whose points are each timed beside their rivals. `every`: the times of all that was timed, point by point."""
+
+    batch = 8  # a point has some twenty programs
+
+    def __init__(self, *given: Any, **options: Any) -> None:
+        super().__init__(*given, **options, compiled=0)
+        # a peer that searches loads a hundred kernels at its first shapes, which takes longer than the rivals
+        self.peers = [s for s in self.peers if s.peer == "torch"]
+        self.rivals: dict[int, list[Subject]] = {}
+        self.every: dict[int, dict[str, Any]] = {}
+
+    def compile(self, which: Iterable[int]) -> int:
+        fields = []
+        for i in which:
+            self.rivals[i], mine = worst.rivals(self, self.points[i], every=True), self.chosen(self.points[i])
+            fields.append(BenchGroup(self.op, self.points[i].case(self.of), [*([mine] if mine else []), *self.rivals[i]]))
+        return bench.compile_first(fields, self.device) if self.on == "cuda" else 0
+
+    def row(self, i: int, say: Callable[[str], None]) -> dict[str, Any] | None:
+        point, rivals, began = self.points[i], self.rivals[i], time.monotonic()
+        row = worst.beside(self, point, rivals, say)
         if row is None:
-            continue
-        named = {s.name for s in rivals[i]}
+            return None
+        named = {s.name for s in rivals}
         times = {row["by"]: row["seconds"], **{n: t for n, t in row["peers"].items() if n in named}}
-        fastest = min(times, key=lambda n: times[n])
-        if every is not None:
-            every({"point": point.case(run.of).id, "by": row["by"], "config": worst.config_of(run, point), "seconds": times, "peers": {
-                n: t for n, t in row["peers"].items() if n not in named}})
-        rows.append({**row, "index": i, "peers": {n: t for n, t in row["peers"].items() if n not in named}})
-        best.append((fastest, times[fastest]))
-        tried.append(len(times))
-    return {
-        **run._record(rows), "subject": SUBJECT.format(run.op.name), "best": [n for n, _ in best], "best_us": [t * 1e6 for _, t in best],
-        "tried": tried,
-    }
+        peers = {n: t for n, t in row["peers"].items() if n not in named}
+        best, case = min(times, key=lambda n: times[n]), point.case(self.of).id
+        self.every[i] = {"point": case, "by": row["by"], "config": worst.config_of(self, point), "seconds": times, "peers": peers}
+        say(
+            f"{case}: {row['seconds'] * 1e6:.4g} us, the best of {len(times)} {times[best] * 1e6:.4g}; {time.monotonic() - began:.1f} s"
+        )
+        return {**row, "peers": peers, "best": best, "best_us": times[best] * 1e6, "tried": len(times)}
+
+    def _record(self, rows: Sequence[Mapping[str, Any]]) -> Table:
+        more = {key: [r[key] for r in rows] for key in ("best", "best_us", "tried")}
+        return {**super()._record(rows), "subject": SUBJECT.format(self.op.name), **more}
 
 
 def ratios(record: Mapping[str, Any]) -> list[float]:

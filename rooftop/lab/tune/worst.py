@@ -114,9 +114,11 @@ def rivals(run: sweep.Sweep, point: sweep.Point, every: bool = False) -> list[Su
 
 def beside(run: sweep.Sweep, point: sweep.Point, others: list[Subject], say: Callable[[str], None]) -> dict[str, Any] | None:
     """A row of a sweep with the others timed beside what a call takes."""
-    one = type(run)(run.op, run.of, [point], run.device, timer=run.timer, named=others, compiled=0)
-    one.on, one.streams, one.kept = run.on, run.streams, run.kept
-    return one.row(0, say)
+    one = type(run)(run.op, run.of, [point], run.device, timer=run.timer, named=others, compiled=0, ceilings=run.ceilings)
+    one.on, one.streams, one.kept, one.peers = run.on, run.streams, run.kept, run.peers
+    row = one.row(0, say)
+    run.wrong += one.wrong
+    return row
 
 
 def table(run: sweep.Sweep, found: Iterable[swept.Measured], count: int, budget_s: float) -> list[dict[str, Any]]:

@@ -12,11 +12,13 @@ __global__ void convolve(const float *x, float *y, int n) {
     atomicAdd(&counter, 1);
     if (i == 0) shared_with_host += 2;
 }
+void set(const void *symbol, float f) { cudaMemcpyToSymbol(symbol, &f, sizeof f); }  // the address of a variable
 int main() {
-    float f[3] = {1, 2, 3}, *x, zero = 0;
+    const int2 first = int2(1, 2);  // as C++20 has it
+    float f[3] = {float(first.x), float(first.y), 3}, *x;
     int n;
     cudaMemcpyToSymbol(filter, f, sizeof f);
-    cudaMemcpyToSymbol(bias, &zero, sizeof zero);
+    set(&bias, 0);
     cudaMallocManaged(&x, 64 * sizeof(float));
     for (int i = 0; i < 32; i++) x[i] = 1 + i / 31;
     shared_with_host = 5;

@@ -178,11 +178,15 @@ SIMT_HOST_INLINE cudaError_t cudaMemset2DAsync(void* p, size_t pitch, int v, siz
 template <class T> SIMT_HOST_INLINE cudaError_t cudaHostGetDevicePointer(T** device, void* host, unsigned) { *device = static_cast<T*>(host); return cudaSuccess; }
 SIMT_API cudaError_t cudaHostRegister(void* p, size_t bytes, unsigned flags);
 SIMT_API cudaError_t cudaHostUnregister(void* p);
-template <class T> SIMT_HOST_INLINE cudaError_t cudaMemcpyToSymbol(const T& s, const void* from, size_t bytes, size_t offset = 0, cudaMemcpyKind = cudaMemcpyHostToDevice) { return simt_symbol(&s, sizeof(T), offset, nullptr, from, bytes); }
-template <class T> SIMT_HOST_INLINE cudaError_t cudaMemcpyToSymbolAsync(const T& s, const void* from, size_t bytes, size_t offset = 0, cudaMemcpyKind = cudaMemcpyHostToDevice, cudaStream_t = nullptr) { return simt_symbol(&s, sizeof(T), offset, nullptr, from, bytes); }
-template <class T> SIMT_HOST_INLINE cudaError_t cudaMemcpyFromSymbol(void* to, const T& s, size_t bytes, size_t offset = 0, cudaMemcpyKind = cudaMemcpyDeviceToHost) { return simt_symbol(&s, sizeof(T), offset, to, nullptr, bytes); }
-template <class T> SIMT_HOST_INLINE cudaError_t cudaMemcpyFromSymbolAsync(void* to, const T& s, size_t bytes, size_t offset = 0, cudaMemcpyKind = cudaMemcpyDeviceToHost, cudaStream_t = nullptr) { return simt_symbol(&s, sizeof(T), offset, to, nullptr, bytes); }
-template <class T> SIMT_HOST_INLINE cudaError_t cudaGetSymbolAddress(void** p, const T& s) { *p = const_cast<void*>(static_cast<const void*>(&s)); return cudaSuccess; }
+template <class T> SIMT_HOST_INLINE const void* simt_at(const T& s) { return &s; }
+template <class T> SIMT_HOST_INLINE size_t simt_size(const T&) { return sizeof(T); }
+SIMT_HOST_INLINE const void* simt_at(const void* const& s) { return s; }  // the address of a symbol, which a function was given
+SIMT_HOST_INLINE size_t simt_size(const void* const&) { return size_t{1} << 40; }
+template <class T> SIMT_HOST_INLINE cudaError_t cudaMemcpyToSymbol(const T& s, const void* from, size_t bytes, size_t offset = 0, cudaMemcpyKind = cudaMemcpyHostToDevice) { return simt_symbol(simt_at(s), simt_size(s), offset, nullptr, from, bytes); }
+template <class T> SIMT_HOST_INLINE cudaError_t cudaMemcpyToSymbolAsync(const T& s, const void* from, size_t bytes, size_t offset = 0, cudaMemcpyKind = cudaMemcpyHostToDevice, cudaStream_t = nullptr) { return simt_symbol(simt_at(s), simt_size(s), offset, nullptr, from, bytes); }
+template <class T> SIMT_HOST_INLINE cudaError_t cudaMemcpyFromSymbol(void* to, const T& s, size_t bytes, size_t offset = 0, cudaMemcpyKind = cudaMemcpyDeviceToHost) { return simt_symbol(simt_at(s), simt_size(s), offset, to, nullptr, bytes); }
+template <class T> SIMT_HOST_INLINE cudaError_t cudaMemcpyFromSymbolAsync(void* to, const T& s, size_t bytes, size_t offset = 0, cudaMemcpyKind = cudaMemcpyDeviceToHost, cudaStream_t = nullptr) { return simt_symbol(simt_at(s), simt_size(s), offset, to, nullptr, bytes); }
+template <class T> SIMT_HOST_INLINE cudaError_t cudaGetSymbolAddress(void** p, const T& s) { *p = const_cast<void*>(simt_at(s)); return cudaSuccess; }
 template <class T> SIMT_HOST_INLINE cudaError_t cudaGetSymbolSize(size_t* n, const T&) { *n = sizeof(T); return cudaSuccess; }
 
 // -- errors, devices, streams, events ----------------------------------------------------------------------------------------------------
