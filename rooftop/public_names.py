@@ -97,11 +97,14 @@ def debug(enabled: bool = True) -> AbstractContextManager[None]:
 def invariant(enabled: bool = True) -> AbstractContextManager[None]:
     """The result of a row has the same bits, whatever else is in the call: ``with rooftop.invariant(): y = rooftop.linear(x, w)``.
 
-    The kernel and with it the order of sums are those of a fixed number of rows, so that few rows are slower than without. A token's attention has the same
-    bits in a prefill, in a chunk of it and in decoding. What cannot promise it raises `rooftop.core.invariance.InvarianceError`, which names the op, the
-    dimension and the reason (docs/invariance.md). Applies to the whole process until the block ends, of several threads the last, also to graphs that
-    torch.compile has made before; a CUDA graph keeps what was captured. Tensors of the CPU are computed row by row, slowly. ``ROOFTOP_INVARIANT=1``: from the
-    start. Raises TypeError for an `enabled` that is not a bool."""
+    The kernel and with it the order of sums are those of a fixed number of rows, so that few rows are slower than without. A token's
+    attention has the same
+    bits in a prefill, in a chunk of it and in decoding. What cannot promise it raises `rooftop.core.invariance.InvarianceError`, which
+    names the op, the
+    dimension and the reason (docs/invariance.md). Applies to the whole process until the block ends, of several threads the last, also to
+    graphs that
+    torch.compile has made before; a CUDA graph keeps what was captured. Tensors of the CPU are computed row by row, slowly.
+    ``ROOFTOP_INVARIANT=1``: from the start. Raises TypeError for an `enabled` that is not a bool."""
     from rooftop.core import argument_checks, invariance
 
     argument_checks.flag("invariant", "enabled", enabled)

@@ -290,7 +290,8 @@ def decompress(c: Compressed | bytes | bytearray | memoryview, *, out: Any = Non
     Args:
         c: a result of `compress`, or the bytes of a container.
         out: a NumPy array or CPU tensor to fill, C-contiguous, of the same shape and dtype. None: a new one.
-        to: a device of torch ("cpu", "cuda", a torch.device): return a tensor there; a GPU decodes it itself; of codec "ratio" float32 alone.
+        to: a device of torch ("cpu", "cuda", a torch.device): return a tensor there; a GPU decodes it itself; of codec "ratio" float32
+        alone.
         None: as above.
 
     Raises FormatError (a ValueError) for bytes that are not a container, or for a damaged one: it names the chunk. ValueError for an `out`

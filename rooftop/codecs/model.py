@@ -84,8 +84,8 @@ def _side_by_side(do: Callable[[tuple[str, safetensors.Entry]], T], of: dict[str
 
 def compress_model(source: str | Path, target: str | Path, *, device: Any = "cpu", progress: Told | None = None) -> float:
     """Compress every weight of a safetensors file losslessly, with codec "planes", several weights side by side. Weights that do not get
-    smaller, or have a dtype that the codecs do not support (F8_E8M0, C64, ...), are copied unchanged. Of the compressed weights a few are in
-    memory at a time.
+    smaller, or have a dtype that the codecs do not support (F8_E8M0, C64, ...), are copied unchanged. Of the compressed weights a few are
+    in memory at a time.
 
     Args:
         source: a safetensors file.

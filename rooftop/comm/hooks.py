@@ -222,8 +222,8 @@ def fsdp_hook(
         module: a result of `fully_shard`; submodules that are sharded separately are changed too.
         gradients: wire of the reduce-scatter of gradients; None: torch's own.
         weights: wire of the all-gather of weights (as ZeRO++'s qwZ); None: torch's own.
-        group_size, hadamard, stochastic: as for `all_reduce`; stochastic applies only to gradients, with another seed in each call, hadamard
-            not to a wire "bf16" beside another.
+        group_size, hadamard, stochastic: as for `all_reduce`; stochastic applies only to gradients, with another seed in each call,
+            hadamard not to a wire "bf16" beside another.
         path: as for `reduce_scatter` and `all_gather`. None: what a measured table of sizes says is faster unquantised goes unquantised;
             `rooftop.comm.plan(x, wire=..., kind="reduce_scatter")` shows it.
 

@@ -53,7 +53,8 @@ def among(value: Any, accepted: Iterable[Any]) -> bool:
 
 
 def in_order(dims: Sequence[int], rank: int) -> tuple[int, ...]:
-    """The dimensions of `rank` that are in `dims`, each once. torch.compile does not trace `sorted` for numbers that it takes as dynamic."""
+    """The dimensions of `rank` that are in `dims`, each once. torch.compile does not trace `sorted` for numbers that it takes as
+    dynamic."""
     return tuple(dims) if len(dims) < 2 else tuple([i for i in range(rank) if among(i, dims)])
 
 

@@ -275,7 +275,8 @@ def named(op: Contract, implementation: str) -> Implementation:
 
 
 def for_any_rows(op: Contract, problem: Problem, implementation: str | Implementation | None = None) -> Choice:
-    """What runs under `rooftop.invariant()`: the kernel of a fixed number of rows, whatever layout and number these have. Raises InvarianceError."""
+    """What runs under `rooftop.invariant()`: the kernel of a fixed number of rows, whatever layout and number these have. Raises
+    InvarianceError."""
     base = op.twin_of or op
     if op.idle(problem):
         return Choice(None, ())
@@ -301,7 +302,8 @@ def for_any_rows(op: Contract, problem: Problem, implementation: str | Implement
 
 
 def _for_these_rows(op: Contract, candidate: Implementation, problem: Problem, stand_in: Problem, said: Chosen | None) -> Call:
-    """The call of the kernel that was chosen for `stand_in`. Rows that it does not take as they lie are copied: another kernel would have other bits."""
+    """The call of the kernel that was chosen for `stand_in`. Rows that it does not take as they lie are copied: another kernel would have
+    other bits."""
     base = op.twin_of or op
     along = invariance.rows_of(base, stand_in)
     reason: str | None = None

@@ -90,8 +90,8 @@ def _toml(body: str, first: int, where: str) -> dict[str, Any]:
 
 
 def _of_op(data: dict[str, Any], op: str, where: str) -> dict[str, Any]:
-    """The head of one of the ops that a file lists, of the first one without `op`. For a backward, what `[bwd]` says stands in place of what
-    is said of all."""
+    """The head of one of the ops that a file lists, of the first one without `op`. For a backward, what `[bwd]` says stands in place of
+    what is said of all."""
     if "bwd" not in data:
         return data
     own, ops = data.pop("bwd"), data.get("ops")

@@ -160,8 +160,8 @@ class Implementation:
         return None
 
     def for_any_rows(self, problem: Problem, stand_in: Problem, chosen: Chosen | None = None) -> tuple[Any, str]:
-        """The config under `rooftop.invariant()`, and its source: that of `stand_in`, a fixed number of rows. A kernel whose order of sums follows from a
-        part of its config alone may choose the rest for the rows that there are."""
+        """The config under `rooftop.invariant()`, and its source: that of `stand_in`, a fixed number of rows. A kernel whose order of sums
+        follows from a part of its config alone may choose the rest for the rows that there are."""
         return self.resolve(stand_in, None, chosen)
 
     def launches(self, problem: Problem, config: Any) -> list[Launch]:

@@ -39,7 +39,8 @@ def _set(value: bool) -> None:
 
 
 def always(op: Contract, problem: Problem | None = None) -> bool:
-    """Whether a result depends on nothing else in any case, so that nothing need be chosen otherwise; of a problem, whether in that one too."""
+    """Whether a result depends on nothing else in any case, so that nothing need be chosen otherwise; of a problem, whether in that one
+    too."""
     base = op.twin_of or op
     if base.invariance["batch"] != ALWAYS:
         return False
@@ -47,8 +48,8 @@ def always(op: Contract, problem: Problem | None = None) -> bool:
 
 
 def rows_of(op: Contract, problem: Problem) -> dict[str, dict[int, int]]:
-    """Tensor -> its dimensions that count rows, each with its extent where the choice is made, of a problem as kernels see it. Raises InvarianceError
-    for an op, or such a problem, that has none."""
+    """Tensor -> its dimensions that count rows, each with its extent where the choice is made, of a problem as kernels see it. Raises
+    InvarianceError for an op, or such a problem, that has none."""
     found = op.invariance["batch"] if op.rows is None else op.rows(problem)
     if isinstance(found, str):
         raise InvarianceError(f"{op.name} under rooftop.invariant(), along batch: {found}")
@@ -73,8 +74,8 @@ def seen(op: Contract, problem: Problem) -> Problem:
 
 
 def stand_in(op: Contract, problem: Problem) -> Problem:
-    """The problem for which the kernel is chosen: `ROWS` rows without gaps, at a multiple of 16 bytes; of single elements rows of `ROWS`, as kernels may
-    see all of them as one row."""
+    """The problem for which the kernel is chosen: `ROWS` rows without gaps, at a multiple of 16 bytes; of single elements rows of `ROWS`,
+    as kernels may see all of them as one row."""
     changed: dict[str, Meta | None] = {}
     if op.rows is each_element:
         metas = {n: m for n, m in problem.tensors if m is not None and m.shape}

@@ -126,8 +126,8 @@ def on_cpu(op: Contract, given: Sequence[Any], implementation: str | None) -> An
 
 
 def by_torch(op: Contract, given: Sequence[Any], dense: bool = False) -> Any:
-    """The result of torch's own function on tensors of the CPU (`Contract.cpu`), NotImplemented where that does not compute it. `dense`: all
-    tensors are known to be contiguous."""
+    """The result of torch's own function on tensors of the CPU (`Contract.cpu`), NotImplemented where that does not compute it. `dense`:
+    all tensors are known to be contiguous."""
     import torch
 
     assert op.cpu is not None

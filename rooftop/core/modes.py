@@ -9,7 +9,8 @@ from typing import Any
 
 
 def not_traced(function: Any) -> Any:
-    """Like `torch.compiler.disable`, but without importing torch: a mode is read when a graph runs, so that a block inside of one would do nothing."""
+    """Like `torch.compiler.disable`, but without importing torch: a mode is read when a graph runs, so that a block inside of one would do
+    nothing."""
     function._torchdynamo_disable = True
     function._torchdynamo_disable_msg = "the block goes around the call of a compiled function"
     return function

@@ -1,7 +1,7 @@
 """Calls on tensors of the CPU under `rooftop.invariant()`: the reference for one row after another, each in memory of its own.
 
-Torch's functions on the CPU sum in an order that follows from the number of rows and from where one starts; called for a single row, they are given the
-same sizes, strides and alignment every time."""
+Torch's functions on the CPU sum in an order that follows from the number of rows and from where one starts; called for a single row, they
+are given the same sizes, strides and alignment every time."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ Shaped = Callable[[Contract, Sequence[Any], Any], Any]  # (op, arguments, result
 
 
 def one_by_one(op: Contract, given: Sequence[Any], whole: Whole, shaped: Shaped) -> Any:
-    """The outputs, None for an absent one. `whole`: the reference for a call as it is; `shaped`: results in their layouts and dtypes. Raises
-    InvarianceError."""
+    """The outputs, None for an absent one. `whole`: the reference for a call as it is; `shaped`: results in their layouts and dtypes.
+    Raises InvarianceError."""
     if op.rows is None and invariance.always(op):
         return whole(op, given)
     tensors, options = op.flattened(given)

@@ -19,8 +19,8 @@ class Sizes:
     ranges   size -> (least, most)
     rows     the size that is computed from the bytes of a point and the other sizes; the bytes must grow linearly with it. "": every size
              is drawn
-    independent  the size that counts rows which do not depend on each other, where `rows` names none: what `rooftop check --invariant` varies
-    taken    (tensors, indices of rows in their order) -> the other tensors as they are for these rows alone (offsets of groups)
+    independent  the size that counts rows which do not depend on each other, where `rows` names none: what `rooftop check --invariant`
+    varies taken    (tensors, indices of rows in their order) -> the other tensors as they are for these rows alone (offsets of groups)
     models   size -> the model dimension that it stands for (a name of `rooftop.lab.timing.models.WIDTHS`)
     ways     sizes that are no extents, but count ways in which a tensor may lie in memory
     powers   sizes that are powers of two, such as the side of a block; their ranges start and end at one
@@ -72,5 +72,6 @@ def first_of(*tensors: str) -> Callable[[Any], Mapping[str, int | tuple[int, ...
 
 
 def each_element(_: Any) -> Mapping[str, int | tuple[int, ...]]:
-    """For `Judging.rows`: no result depends on another element, so that no config need be chosen for a fixed number; two kernels may differ."""
+    """For `Judging.rows`: no result depends on another element, so that no config need be chosen for a fixed number; two kernels may
+    differ."""
     return {}

@@ -20,8 +20,8 @@ def scaled_dot_product_attention(
 
     Args:
         query: [..., H, L, D]. float16, bfloat16 or float32, D and Dv multiples of 8 up to 256; other dtypes and sizes go to torch.
-        key, value: [..., Hk, S, D] and [..., Hk, S, Dv]. Hk = H, or with `enable_gqa` divisors of it. The dimensions before L and S, but for the heads
-            with `enable_gqa`, are broadcast.
+        key, value: [..., Hk, S, D] and [..., Hk, S, Dv]. Hk = H, or with `enable_gqa` divisors of it. The dimensions before L and S, but
+            for the heads with `enable_gqa`, are broadcast.
         attn_mask: broadcast over [..., H, L, S]: bool, True where a query sees a key, or a float that is added to the scores.
         dropout_p: as `rooftop.attention`'s; given, it is applied: there is no training mode. 1 goes to torch.
         is_causal: query i sees the keys 0 to i, whatever S. Not with `attn_mask`.

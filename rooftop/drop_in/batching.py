@@ -101,11 +101,11 @@ def generate_batch(
         max_new_tokens: at most so many, or a number for each prompt.
         eos_token_id: one or several that end a sequence; None: those of the model's generation_config.
         temperature, top_k, top_p, min_p: of `rooftop.sample`.
-        seed: any whole number. A draw's random numbers follow from it, the place of the prompt in `prompts` and that of the token in its sequence,
-            so not from what else runs beside it.
+        seed: any whole number. A draw's random numbers follow from it, the place of the prompt in `prompts` and that of the token in its
+            sequence, so not from what else runs beside it.
         slots: sequences that run at once, at most.
-        cache_tokens: tokens for which there is memory, of all running sequences together, in pages of 64; None: what the `slots` longest take.
-            With less, fewer sequences run at once.
+        cache_tokens: tokens for which there is memory, of all running sequences together, in pages of 64; None: what the `slots` longest
+            take. With less, fewer sequences run at once.
         prefill_chunk: tokens of a prompt that go through the model at once.
 
     Returns the new tokens of each prompt, in the order of the prompts; an end is part of them.

@@ -26,8 +26,8 @@ class Decoder:
         model: a patched causal language model of Transformers.
         batch: sequences. max_length: tokens of each, prompt and all.
         graph: a step as one CUDA graph; None: on a GPU, unless the tables of the model's rotation depend on how long the sequences are.
-        packed: linear layers that are given one tensor (queries, keys and values; gate and up) are one product, and their weights views of one
-            matrix from then on; None: on a GPU.
+        packed: linear layers that are given one tensor (queries, keys and values; gate and up) are one product, and their weights views of
+            one matrix from then on; None: on a GPU.
 
     `prefill(ids, lengths)`, then `step()`, which takes `token` [B, 1] and returns logits [B, V]. Raises ValueError for a model that it
     cannot decode with."""
@@ -164,8 +164,8 @@ def generate(
         eos_token_id: one or several that end a sequence; None: those of the model's generation_config.
         pad_token_id: after a sequence's end; None: the generation_config's, else the first of eos_token_id, else 0.
         temperature, top_k, top_p, min_p: of `rooftop.sample`.
-        seed: any whole number, or, as `rooftop.invariant()` asks for, an int64 tensor [B] with one for each sequence. It counts up by 1 at each step, so
-            those of two sequences should lie further apart than max_new_tokens.
+        seed: any whole number, or, as `rooftop.invariant()` asks for, an int64 tensor [B] with one for each sequence. It counts up by 1 at
+            each step, so those of two sequences should lie further apart than max_new_tokens.
         prefill_chunk: tokens of the prompts that go through the model at once.
         decoder: a `Decoder` of this model whose memory and graph are used again.
 

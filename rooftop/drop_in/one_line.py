@@ -13,8 +13,10 @@ def patch(
     activation: bool = True, fused_linear_cross_entropy: bool = True, experts: bool = True, residual: bool = False, linear: bool = False,
     check: bool = True, prove: bool = False, memory: str = "fast", decompose: tuple[str, ...] | None = None, **aliases: bool,
 ) -> patching.Report:
-    """Have `model` compute with the functions of this package: ``rooftop.patch(model)``. In place, and this instance alone: neither its classes
-    nor Transformers change. Nothing is known by name: a module is replaced if a small random copy of it gives the same as ours, against float64.
+    """Have `model` compute with the functions of this package: ``rooftop.patch(model)``. In place, and this instance alone: neither its
+    classes
+    nor Transformers change. Nothing is known by name: a module is replaced if a small random copy of it gives the same as ours, against
+    float64.
 
     Args:
         model: a model of Hugging Face Transformers; of any other module norms, gated MLPs and activations are replaced.
@@ -31,8 +33,8 @@ def patch(
         check: compare the gradients of the copies too.
         prove: afterwards run `rooftop.prove` on random tokens; a model that is not equal is restored, and a ValueError says where.
         memory: of `rooftop.linear_cross_entropy`.
-        decompose: parts whose own forward runs under torch.compile, which fuses it with what is around. None: norms, activations, gated MLPs,
-            residual, and rotations of few elements; (): none.
+        decompose: parts whose own forward runs under torch.compile, which fuses it with what is around. None: norms, activations, gated
+            MLPs, residual, and rotations of few elements; (): none.
 
     Returns a `Report`. What others have hung on (hooks, adapters on linear layers) goes on; a module whose forward they have replaced is
     left.

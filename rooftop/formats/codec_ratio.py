@@ -1,5 +1,6 @@
-"""The codec `ratio` on the CPU: each value is predicted, by interpolation (ratio_interpolation.py) or from those before it (ratio_causal.py),
-whichever makes the chunk smaller; the differences are quantised and coded by rANS. Slower than `fast`, and smaller on smooth fields.
+"""The codec `ratio` on the CPU: each value is predicted, by interpolation (ratio_interpolation.py) or from those before it
+(ratio_causal.py), whichever makes the chunk smaller; the differences are quantised and coded by rANS. Slower than `fast`, and smaller on
+smooth fields.
 docs/codecs.md has a chunk word by word."""
 
 from __future__ import annotations

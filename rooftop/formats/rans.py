@@ -2,7 +2,8 @@
 or take in stand in the order of steps, then of lanes, so that a warp finds them by counting votes.
 
     encode s:  while x >= f_s 2^20: give off x mod 2^16, x = floor(x / 2^16);   x = floor(x / f_s) 2^12 + x mod f_s + c_s
-    decode:    slot = x mod 2^12, s: c_s <= slot < c_s + f_s;  x = f_s floor(x / 2^12) + slot - c_s;  where x < 2^16: x = 2^16 x + the next word
+    decode:    slot = x mod 2^12, s: c_s <= slot < c_s + f_s;  x = f_s floor(x / 2^12) + slot - c_s;  where x < 2^16: x = 2^16 x + the next
+    word
 
 f_s are frequencies that add up to 2^12, c_s their sums before s. States begin at 2^16 (where the decoder ends) and stay below 2^32.
 Sources: Duda 2013 (arXiv 1311.2540); Giesen 2014, interleaved entropy coders (arXiv 1402.3392)."""

@@ -2,8 +2,8 @@
 
     level s = 32, 16, ..., 1 (strides): the values at odd multiples of s along one dimension, then along two, then along three, are
     predicted from those known,
-    p = (9 (b + c) - (a + d)) / 16 of the four neighbours at -3s, -s, s, 3s;  (b + c) / 2 where one of the outer two is missing;  b + (b - a) / 2 where c is;
-    the mean of that along each of the dimensions in which they are odd
+    p = (9 (b + c) - (a + d)) / 16 of the four neighbours at -3s, -s, s, 3s;  (b + c) / 2 where one of the outer two is missing;  b + (b -
+    a) / 2 where c is; the mean of that along each of the dimensions in which they are odd
     at the three finest levels, where it pays: p + sum_j w_j (r_j - p) of up to 24 known neighbours around, for each set of odd dimensions
     its own weights w, fitted to the chunk by least squares and stored as float16; near the chunk's faces, where a neighbour is missing, p
     alone

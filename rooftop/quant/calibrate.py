@@ -1,7 +1,8 @@
 """How a weight [N, K] becomes codes: round to nearest, a fit of zero points, GPTQ. Plain torch, on whatever device the weight lies.
 
     nearest   scale from the largest size of a group (ints with zero points: from its ends), each weight to the nearest code
-    hqq       zero points fitted, real numbers, so that Σ |w - w'|^0.7 becomes small: the many small errors count, the few large weights less
+    hqq       zero points fitted, real numbers, so that Σ |w - w'|^0.7 becomes small: the many small errors count, the few large weights
+    less
     gptq      column by column: what rounding a column loses is made good by the columns after it, by the Hessian of the layer's inputs
 
 Sources: Badri & Shaji 2023, "Half-Quadratic Quantization of Large Machine Learning Models"; Frantar et al. 2022, "GPTQ" (arXiv 2210.17323),

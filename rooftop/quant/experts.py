@@ -111,8 +111,8 @@ class QuantExperts(nn.Module):  # type: ignore[misc]
         return PackedWeight(codes, scale, zero, **{**layer.facts, "shape": (n, layer.in_features)})
 
     def forward(self, hidden_states: Tensor, top_k_index: Tensor, top_k_weights: Tensor) -> Tensor:
-        """hidden_states [tokens, H]; top_k_index, top_k_weights [tokens, k]. An index of `num_experts` or more is an expert of another rank,
-        which gives zeros. Returns [tokens, H]; the sum over k is in float32."""
+        """hidden_states [tokens, H]; top_k_index, top_k_weights [tokens, k]. An index of `num_experts` or more is an expert of another
+        rank, which gives zeros. Returns [tokens, H]; the sum over k is in float32."""
         tokens, k = top_k_index.shape
         chosen, order = torch.sort(top_k_index.reshape(-1), stable=True)
         ends = torch.searchsorted(chosen, torch.arange(self.num_experts, device=chosen.device), right=True).tolist()

@@ -283,8 +283,8 @@ def _combine_by_messages(rows: Tensor, routes: Routes, group: Any, o: Options, l
 
 
 def _same_dispatch(mine: Tensor, received: Tensor, group: Any, limit: Limit) -> None:
-    """Compare with all ranks the rows that this one sent [W, E / W] and received, by its routes: backends end the process, or wait, where messages have not
-    the length that is expected. Raises Disagreement on every rank."""
+    """Compare with all ranks the rows that this one sent [W, E / W] and received, by its routes: backends end the process, or wait, where
+    messages have not the length that is expected. Raises Disagreement on every rank."""
     what, ranks = "combine_rows", len(mine)
     told = torch.stack((mine, received))
     all_told = told.new_empty(ranks * told.numel())

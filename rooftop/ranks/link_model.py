@@ -1,5 +1,5 @@
-"""How long an all-reduce takes by each way on the GPUs of one host: launch, synchronisations, link and work. The number of shots follows from
-it, and whether torch's own, unquantised, is faster; a measured table of sizes comes before it.
+"""How long an all-reduce takes by each way on the GPUs of one host: launch, synchronisations, link and work. The number of shots follows
+from it, and whether torch's own, unquantised, is faster; a measured table of sizes comes before it.
 
     shots:  MEET_US and, of codes, CODE_US a shot; then the longer of the bytes that leave over the link and the work on the elements
     plain:  a ring of 2 (W - 1) steps, STEP_US each, and 2 (W - 1) / W of the tensor over the link at RING"""

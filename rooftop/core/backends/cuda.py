@@ -171,8 +171,8 @@ class CudaImplementation(Implementation):
         return self._head.breaks(problem, config)
 
     def varies(self, problem: Problem) -> str | None:
-        """Rows are read by whole vectors from the first boundary on, so that the terms of a thread follow from where a row starts; unless the Python code
-        says how the order of sums is kept."""
+        """Rows are read by whole vectors from the first boundary on, so that the terms of a thread follow from where a row starts; unless
+        the Python code says how the order of sums is kept."""
         if (function := self._functions.get("for_any_rows")) is not None:
             found = function(problem, self._head)
             return found if isinstance(found, str) else None

@@ -58,8 +58,8 @@ class TritonImplementation(ModuleImplementation):
         return Steps([s if isinstance(s, TorchCall) else next(prepared) for s in steps], names)
 
     def varies(self, problem: Problem) -> str | None:
-        """Triton's layouts of a row, and with them the order of its sums, follow from whether 16 divides its address and the strides: rows with
-        gaps must be in that as rows without; unless the module says how the order is kept."""
+        """Triton's layouts of a row, and with them the order of its sums, follow from whether 16 divides its address and the strides: rows
+        with gaps must be in that as rows without; unless the module says how the order is kept."""
         if hasattr(self.module, "for_any_rows") or self.contract is None or (contract := self.contract()).rows is None or contract.exact:
             return super().varies(problem)
         rows = contract.rows(problem)

@@ -114,7 +114,8 @@ def batches(op: Contract, sizes: Mapping[str, int], dtype: str, *, backend: str 
 
 
 def arrangements(most: int, seed: int, anyhow: bool = True) -> Iterator[tuple[str, list[int], bool]]:
-    """(what it is called, which rows of `most`, whether there are gaps between them); all rows in their order first. `anyhow`: rows may have any order."""
+    """(what it is called, which rows of `most`, whether there are gaps between them); all rows in their order first. `anyhow`: rows may
+    have any order."""
     import torch
 
     yield f"{most} rows", list(range(most)), False

@@ -1,5 +1,6 @@
 """Whether the bits of a token's attention depend on how its sequence is batched, padded, packed, cut into chunks or decoded: what
-`rooftop.invariant()` promises along `padding`, `packing` and `chunking`. Each sequence alone, in one piece, is what all else is compared with."""
+`rooftop.invariant()` promises along `padding`, `packing` and `chunking`. Each sequence alone, in one piece, is what all else is compared
+with."""
 
 from __future__ import annotations
 

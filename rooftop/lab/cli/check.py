@@ -184,8 +184,8 @@ def check(
 
 
 def _check_invariant(names: list[str], backend: str, seed: int, as_json: bool) -> None:
-    """Ops, forward and backward: rows of several lengths alone and among others, sequences padded, packed and in pieces. Ops that the mode refuses are named
-    with the reason."""
+    """Ops, forward and backward: rows of several lengths alone and among others, sequences padded, packed and in pieces. Ops that the mode
+    refuses are named with the reason."""
     import torch
 
     from rooftop.core import registry

@@ -26,10 +26,11 @@ def warm(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Compile ahead of time, into the disk caches, all binaries for calls with these columns and any number of rows; of an op without rows and
-    columns (attention, matmul) those of usual calls. Needs no GPU.
+    """Compile ahead of time, into the disk caches, all binaries for calls with these columns and any number of rows; of an op without rows
+    and columns (attention, matmul) those of usual calls. Needs no GPU.
 
-    Examples: [bold]rooftop warm layer_norm rms_norm --columns 4096 --columns 5120 --dtype bf16[/bold] · [bold]rooftop warm attention --card h200[/bold]"""
+    Examples: [bold]rooftop warm layer_norm rms_norm --columns 4096 --columns 5120 --dtype bf16[/bold] · [bold]rooftop warm attention --card
+    h200[/bold]"""
     import torch
 
     from rooftop.core import registry

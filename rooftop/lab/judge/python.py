@@ -233,8 +233,8 @@ def _bytes(tensor: Any) -> bytes:
 
 
 def bubblewrap(place: Path, opened: Sequence[Path] = ()) -> list[str]:
-    """The words that start a command in bubblewrap: the system read-only, devices, the one folder and `opened`, no network; nothing of the user's, of
-    other processes, of contracts, kernels and records. None where it is not installed, or the system does not let it."""
+    """The words that start a command in bubblewrap: the system read-only, devices, the one folder and `opened`, no network; nothing of the
+    user's, of other processes, of contracts, kernels and records. None where it is not installed, or the system does not let it."""
     tool = settings.tool_path("bwrap")
     if tool is None or subprocess.run([tool, *_ALONE, "true"], capture_output=True, check=False, timeout=20).returncode:
         return []

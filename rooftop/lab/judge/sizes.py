@@ -1,5 +1,5 @@
-"""Which numbers a `solve` is called with: the sizes of its tensors, by a rule that is found by trying. `kinds`: C types of its parameters that
-are no pointers."""
+"""Which numbers a `solve` is called with: the sizes of its tensors, by a rule that is found by trying. `kinds`: C types of its parameters
+that are no pointers."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def sizes_of(call: Call, count: int) -> dict[str, tuple[int, ...]]:
 
 
 def placed(rule: str, call: Call) -> str:
-    """A rule over distinct sizes as one of their places, which holds where sizes coincide: `sizes at 0:0 1:1` are those of the first tensor's
-    first dimension and of the second's second."""
+    """A rule over distinct sizes as one of their places, which holds where sizes coincide: `sizes at 0:0 1:1` are those of the first
+    tensor's first dimension and of the second's second."""
     if not rule.startswith("distinct sizes"):
         return rule
     places: dict[int, str] = {}

@@ -115,8 +115,8 @@ def fresh(record: Mapping[str, Any], subject: Made, cases: Sequence[Case], devic
 
 
 def is_same_code(record: Mapping[str, Any], now: Identity, compiled: Callable[[bool], str | None]) -> bool:
-    """Whether a record of other text is of the same machine code, in either form of its hash; `compiled` is asked, for `whole` or not, only where that can
-    be."""
+    """Whether a record of other text is of the same machine code, in either form of its hash; `compiled` is asked, for `whole` or not, only
+    where that can be."""
     return bool(record.get("machine")) and now.digest == record.get("digest") and any(compiled(w) == record["machine"] for w in (False, True))
 
 
@@ -245,8 +245,8 @@ def _code(implementation: Implementation, problem: Problem, step: Step, scratch:
 
 def code_of(cubin: bytes, symbol: str, *, whole: bool = False) -> str:
     """Hash of all that a cubin gives to the GPU for one of its kernels: instructions, number of registers, constants and shared memory of
-    the kernel, and, if it reads any of it or `whole`, the data that all kernels of the file share. Names, source lines, versions and the file's other
-    kernels do not count.
+    the kernel, and, if it reads any of it or `whole`, the data that all kernels of the file share. Names, source lines, versions and the
+    file's other kernels do not count.
 
     Raises ValueError for what is no ELF-64 file, or has no such kernel."""
     if cubin[:4] != b"\x7fELF":
@@ -273,7 +273,8 @@ def code_of(cubin: bytes, symbol: str, *, whole: bool = False) -> str:
 
 
 def _reads_shared(code: bytes) -> bool:
-    """Whether an instruction (16 bytes, from sm_70 on) has an operand in constant bank 3, `__constant__` variables, or 4, the addresses of `__device__`
+    """Whether an instruction (16 bytes, from sm_70 on) has an operand in constant bank 3, `__constant__` variables, or 4, the addresses of
+    `__device__`
     variables: bits 9 to 11 say where a constant stands among the operands, bits 54 to 58 its bank."""
     words = (word for word, _ in struct.iter_unpack("<QQ", code[: len(code) // 16 * 16]))
     return any(word >> 9 & 7 in (3, 5) and word >> 54 & 31 in (3, 4) for word in words)

@@ -84,8 +84,8 @@ def prune(
     with none goes. A file that a link leads to keeps its name and form. Where a run has a plain and a packed file they become one.
 
     `stale` of all records says which are not of the tree; `renew` gives a record, or the same with the hashes of the tree where they
-    are to be. `left` is given the records that stay, in the order of `store.read`. Raises RecordError, before anything is written, if a file
-    is not one of records or a run is still writing it, NotADirectoryError or FileNotFoundError if `folder` is not a folder."""
+    are to be. `left` is given the records that stay, in the order of `store.read`. Raises RecordError, before anything is written, if a
+    file is not one of records or a run is still writing it, NotADirectoryError or FileNotFoundError if `folder` is not a folder."""
     if not folder.is_dir():
         raise NotADirectoryError(f"{folder} is no folder") if folder.exists() else FileNotFoundError(f"no {folder}")
     listed = form.below(folder)

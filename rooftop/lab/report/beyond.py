@@ -1,5 +1,5 @@
-"""Where the shipped kernel differs from the last rung of its ladder that is a file of its own: in five lines at most, from the files and what
-they launch at the headline."""
+"""Where the shipped kernel differs from the last rung of its ladder that is a file of its own: in five lines at most, from the files and
+what they launch at the headline."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ CHOSEN = {"TMA", "cp.async", "mbarriers", "wgmma", "mma.sync", "ldmatrix", "warp
 
 
 def lines(ladder: registry.Ladder, op: Contract, shipped: Implementation | None, case: Case, memo: Memo) -> Iterator[str]:
-    """`shipped`: what the last rung names, or a call of `case` takes; where plain torch does, None, nothing is said. Launches and configs are
-    left out of what does not take the case on an H100."""
+    """`shipped`: what the last rung names, or a call of `case` takes; where plain torch does, None, nothing is said. Launches and configs
+    are left out of what does not take the case on an H100."""
     own = [r for r in ladder.rungs if r.implementation.path == r.path and (shipped is None or r.path != shipped.path)]
     if shipped is None or not own:
         return

@@ -7,8 +7,8 @@ nvCOMP (`nvidia-nvcomp-cu13`, `nvidia-libnvcomp-cu13`): ANS, Bitcomp, cascaded a
 API. zfp (`zfpy`) and SZ3 (`hdf5plugin`, `h5py`) run on the CPU, as our `ratio` with fitted weights does: of those the ratio alone is
 measured, by a run without --to. What is not installed is left out, with the reason.
 
-On a GPU each library's codec runs in a process of its own, several GPUs at once: one that crashes, hangs or loses its CUDA context costs the
-values that it was at.
+On a GPU each library's codec runs in a process of its own, several GPUs at once: one that crashes, hangs or loses its CUDA context costs
+the values that it was at.
 
 `kernel`: the durations of all kernels and copies of a call, added up, as torch's profiler has them; `call`: the median time of a call on
 the stream, with all that it waits for. Both are of the values' bytes. Every result is decoded and compared: `share` is the largest error
@@ -157,7 +157,8 @@ def ways(lossy: bool, bits: int, to: str) -> dict[str, Made]:
 
 @lru_cache(maxsize=1)
 def values_of(name: str, size: int, to: str) -> Any:
-    """A field of codec_fields, float32, size^3 values; or `weights`: as many bfloat16, normal, sigma 0.02. On a GPU several of it, one after
+    """A field of codec_fields, float32, size^3 values; or `weights`: as many bfloat16, normal, sigma 0.02. On a GPU several of it, one
+    after
     the other: 512 MiB of size 256."""
     import torch
 
@@ -220,8 +221,8 @@ def cases() -> Iterator[tuple[str, float | None]]:
 def run(
     size: int, to: str, say: Callable[[str], None] = print, diary: Path | None = None, only: Collection[str] = ()
 ) -> tuple[list[Table], list[str]]:
-    """The rows, and what was left out. `only`: these codecs. `diary`: a file of a line of JSON for each codec and values begun, and each row,
-    as they come; what it holds is not done again, and what it has as begun alone ended the process that wrote it.
+    """The rows, and what was left out. `only`: these codecs. `diary`: a file of a line of JSON for each codec and values begun, and each
+    row, as they come; what it holds is not done again, and what it has as begun alone ended the process that wrote it.
 
     With a diary a codec of others that fails on a GPU ends the run, whose CUDA context may be lost: another goes on."""
     import torch
@@ -291,7 +292,8 @@ def _read(diary: Path | None) -> tuple[list[Table], dict[str, str]]:
 
 
 def apart(size: int) -> tuple[list[Table], list[str]]:
-    """As `run` on all GPUs, our codecs in one process, each of the others in one of its own; another process goes on where one has crashed."""
+    """As `run` on all GPUs, our codecs in one process, each of the others in one of its own; another process goes on where one has
+    crashed."""
     import torch
 
     names = list(dict.fromkeys(c for name, rel in cases() for c in ways(rel is not None, BITS[name == "weights"], "cuda")))
@@ -316,7 +318,8 @@ def apart(size: int) -> tuple[list[Table], list[str]]:
 
 
 def _finished(codecs: list[str], size: int, gpu: str, folder: Path) -> None:
-    """Measure these codecs on one GPU, in as many processes as it takes. Raises RuntimeError where one of ours fails, or nothing comes on."""
+    """Measure these codecs on one GPU, in as many processes as it takes. Raises RuntimeError where one of ours fails, or nothing comes
+    on."""
     diary = folder / f"{codecs[0].replace(' ', '_')}.jsonl"
     command = [sys.executable, "-m", "rooftop.lab.report.codec_peers", "--size", str(size), "--to", "cuda", "--diary", str(diary)]
     command += [w for c in codecs for w in ("--codec", c)]

@@ -1,4 +1,5 @@
-"""Loss curves of docs/comm.md: a small GPT whose gradients travel in several types (scripts/train_gpt_quantised.py), as results/ keeps them."""
+"""Loss curves of docs/comm.md: a small GPT whose gradients travel in several types (scripts/train_gpt_quantised.py), as results/ keeps
+them."""
 
 from __future__ import annotations
 

@@ -37,8 +37,8 @@ def products(rows: Rows) -> str:
 
 
 def share(r: Mapping[str, Any]) -> float:
-    """Of the copy of the bytes that must move. A scale of the whole tensor, or of columns longer than the shared memory of a cluster holds, is
-    known after a first read, so that x is read twice; the tensor's scale of nvfp4 is an op of its own, which was timed beside."""
+    """Of the copy of the bytes that must move. A scale of the whole tensor, or of columns longer than the shared memory of a cluster holds,
+    is known after a first read, so that x is read twice; the tensor's scale of nvfp4 is an op of its own, which was timed beside."""
     if r["op"] == "quantize" and r["format"] == "nvfp4":
         return float(r["share"])
     bits = FORMATS[r["format"]].bits

@@ -1,5 +1,5 @@
-"""The API reference: every public name with its signature and docstring, from the files that define them (read, not imported) and the namespaces themselves;
-and of an op how it is called, as a few lines that run."""
+"""The API reference: every public name with its signature and docstring, from the files that define them (read, not imported) and the
+namespaces themselves; and of an op how it is called, as a few lines that run."""
 
 from __future__ import annotations
 

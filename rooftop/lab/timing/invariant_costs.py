@@ -1,4 +1,5 @@
-"""What `rooftop.invariant()` costs: each op at its bench cases, and at the sizes where a free choice gains most, timed with and without the mode.
+"""What `rooftop.invariant()` costs: each op at its bench cases, and at the sizes where a free choice gains most, timed with and without the
+mode.
 
 rooftop bench --invariant [OP ...] --records FOLDER      writes a record an op below FOLDER; docs/invariance.md shows the newest of each"""
 
@@ -80,8 +81,8 @@ def losses(on: bool, tensors: Mapping[str, Any]) -> Any:
 
 
 def measure(names: Sequence[str] = (), budget_s: float = 120.0, say: Any = print) -> Iterator[Table]:
-    """As each op is done, a record of kind `clock` an op, a row a case: seconds without and with the mode on the kernel clock. Cases that the budget leaves are
-    named."""
+    """As each op is done, a record of kind `clock` an op, a row a case: seconds without and with the mode on the kernel clock. Cases that
+    the budget leaves are named."""
     import torch
 
     from rooftop.core.implementation import device_of

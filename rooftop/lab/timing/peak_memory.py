@@ -37,8 +37,8 @@ def of(
     op: Contract, case: Case, able: Sequence[Subject], public: Mapping[str, bool],
     own: Callable[[Subject, dict[str, Tensor | None]], Any],
 ) -> dict[str, int]:
-    """The peak memory of one eager call of each of `able`. `public`: whether the op's function takes it as `implementation`. What no user can
-    call, a rung or a file, is run by `own`, in memory of its own that is freed when the call ends."""
+    """The peak memory of one eager call of each of `able`. `public`: whether the op's function takes it as `implementation`. What no user
+    can call, a rung or a file, is run by `own`, in memory of its own that is freed when the call ends."""
     import torch
 
     tensors, options = make(op, case, "cuda", 0)

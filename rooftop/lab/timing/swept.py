@@ -8,8 +8,8 @@ A record holds arrays, one entry a point:
 | `dtypes`, `dtype` | the dtypes, and of each point which |
 | `few`, `aligned` | 1 where the point has few rows; 1 where every row of every tensor starts on 16 bytes |
 | `bytes` | read and written, as the contract counts them |
-| `us`, `copy_us`, `roof_us` | microseconds: ours, the fastest copy (or read) of as many bytes beside it, and of the roof: that copy, or what bounds more |
-| `noise` | how far from 1 the interval of the A/A ratio reached |
+| `us`, `copy_us`, `roof_us` | microseconds: ours, the fastest copy (or read) of as many bytes beside it, and of the roof: that copy, or
+what bounds more | | `noise` | how far from 1 the interval of the A/A ratio reached |
 | `implementations`, `by` | the kernels that calls take, of each point which |
 | `digests`, `sources`, `machines` | kernel -> what made its points together, as a record has it (rooftop.lab.records.identity) |
 | `peers` | peer, or an implementation that was named -> microseconds, null where it was not timed |

@@ -9,7 +9,8 @@ SIMT_INLINE To bits(From v) {
     std::memcpy(&r, &v, sizeof r);
     return r;
 }
-/// Functions that take more than one instruction of the CPU's and are one operation: by that name they are known (counts.py). In convert.cpp.
+/// Functions that take more than one instruction of the CPU's and are one operation: by that name they are known (counts.py). In
+/// convert.cpp.
 namespace maths {
 #define SIMT_MATHS(T, ...) SIMT_API T __VA_ARGS__ __attribute__((const));
 SIMT_MATHS(float, rsqrt(float x))
@@ -26,7 +27,8 @@ SIMT_MATHS(float, norm3d(float a, float b, float c))
 SIMT_MATHS(float, rnorm3d(float a, float b, float c))
 SIMT_MATHS(float, greater(float a, float b))        // a number before NaN, 0 before -0
 SIMT_MATHS(float, lesser(float a, float b))
-SIMT_MATHS(float, rounded(char op, char mode, float a, float b, float c))      // op: + - * / f (fused) r (reciprocal) q (root); mode: z towards zero, p up, m down
+// op: + - * / f (fused) r (reciprocal) q (root); mode: z towards zero, p up, m down
+SIMT_MATHS(float, rounded(char op, char mode, float a, float b, float c))
 SIMT_MATHS(double, rounded(char op, char mode, double a, double b, double c))
 #undef SIMT_MATHS
 }  // namespace maths
@@ -69,7 +71,8 @@ SIMT_INLINE long long __double_as_longlong(double v) { return simt::bits<long lo
 SIMT_INLINE double __longlong_as_double(long long v) { return simt::bits<double>(v); }
 SIMT_INLINE int __double2hiint(double v) { return static_cast<int>(simt::bits<uint64_t>(v) >> 32); }
 SIMT_INLINE int __double2loint(double v) { return static_cast<int>(simt::bits<uint64_t>(v)); }
-SIMT_INLINE double __hiloint2double(int h, int l) { return simt::bits<double>(static_cast<uint64_t>(static_cast<unsigned>(h)) << 32 | static_cast<unsigned>(l)); }
+SIMT_INLINE double __hiloint2double(int h, int l) {
+    return simt::bits<double>(static_cast<uint64_t>(static_cast<unsigned>(h)) << 32 | static_cast<unsigned>(l)); }
 SIMT_INLINE int __popc(unsigned v) { return __builtin_popcount(v); }
 SIMT_INLINE int __popcll(unsigned long long v) { return __builtin_popcountll(v); }
 SIMT_INLINE int __clz(int v) { return v ? __builtin_clz(static_cast<unsigned>(v)) : 32; }
@@ -96,16 +99,22 @@ SIMT_INLINE unsigned __byte_perm(unsigned a, unsigned b, unsigned select) {
     }
     return r;
 }
-SIMT_INLINE unsigned __funnelshift_l(unsigned lo, unsigned hi, unsigned s) { return static_cast<unsigned>(((static_cast<uint64_t>(hi) << 32 | lo) << (s & 31)) >> 32); }
-SIMT_INLINE unsigned __funnelshift_r(unsigned lo, unsigned hi, unsigned s) { return static_cast<unsigned>((static_cast<uint64_t>(hi) << 32 | lo) >> (s & 31)); }
-SIMT_INLINE unsigned __funnelshift_lc(unsigned lo, unsigned hi, unsigned s) { return static_cast<unsigned>(((static_cast<uint64_t>(hi) << 32 | lo) << (s > 32 ? 32 : s)) >> 32); }
-SIMT_INLINE unsigned __funnelshift_rc(unsigned lo, unsigned hi, unsigned s) { return static_cast<unsigned>((static_cast<uint64_t>(hi) << 32 | lo) >> (s > 32 ? 32 : s)); }
-SIMT_INLINE int __mul24(int a, int b) { return static_cast<int>(static_cast<unsigned>((a << 8) >> 8) * static_cast<unsigned>((b << 8) >> 8)); }
+SIMT_INLINE unsigned __funnelshift_l(unsigned lo, unsigned hi, unsigned s) {
+    return static_cast<unsigned>(((static_cast<uint64_t>(hi) << 32 | lo) << (s & 31)) >> 32); }
+SIMT_INLINE unsigned __funnelshift_r(unsigned lo, unsigned hi, unsigned s) {
+    return static_cast<unsigned>((static_cast<uint64_t>(hi) << 32 | lo) >> (s & 31)); }
+SIMT_INLINE unsigned __funnelshift_lc(unsigned lo, unsigned hi, unsigned s) {
+    return static_cast<unsigned>(((static_cast<uint64_t>(hi) << 32 | lo) << (s > 32 ? 32 : s)) >> 32); }
+SIMT_INLINE unsigned __funnelshift_rc(unsigned lo, unsigned hi, unsigned s) {
+    return static_cast<unsigned>((static_cast<uint64_t>(hi) << 32 | lo) >> (s > 32 ? 32 : s)); }
+SIMT_INLINE int __mul24(int a, int b) { return static_cast<int>(static_cast<unsigned>((a << 8) >> 8) * static_cast<unsigned>((b
+    << 8) >> 8)); }
 SIMT_INLINE unsigned __umul24(unsigned a, unsigned b) { return (a & 0xffffff) * (b & 0xffffff); }
 SIMT_INLINE int __mulhi(int a, int b) { return static_cast<int>(static_cast<int64_t>(a) * b >> 32); }
 SIMT_INLINE unsigned __umulhi(unsigned a, unsigned b) { return static_cast<unsigned>(static_cast<uint64_t>(a) * b >> 32); }
 SIMT_INLINE long long __mul64hi(long long a, long long b) { return static_cast<long long>(static_cast<__int128>(a) * b >> 64); }
-SIMT_INLINE unsigned long long __umul64hi(unsigned long long a, unsigned long long b) { return static_cast<unsigned long long>(static_cast<unsigned __int128>(a) * b >> 64); }
+SIMT_INLINE unsigned long long __umul64hi(unsigned long long a, unsigned long long b) {
+    return static_cast<unsigned long long>(static_cast<unsigned __int128>(a) * b >> 64); }
 SIMT_INLINE int __hadd(int a, int b) { return static_cast<int>((static_cast<int64_t>(a) + b) >> 1); }
 SIMT_INLINE unsigned __uhadd(unsigned a, unsigned b) { return static_cast<unsigned>((static_cast<uint64_t>(a) + b) >> 1); }
 SIMT_INLINE unsigned __sad(int a, int b, unsigned c) { return static_cast<unsigned>(a > b ? a - b : b - a) + c; }

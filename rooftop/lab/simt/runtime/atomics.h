@@ -45,7 +45,8 @@ SIMT_ATOMIC(atomicXor, old ^ v)
 #undef SIMT_ATOMIC
 // Of vectors in global memory: each of their numbers for itself.
 SIMT_INLINE float2 atomicAdd(float2* p, float2 v) { return {atomicAdd(&p->x, v.x), atomicAdd(&p->y, v.y)}; }
-SIMT_INLINE float4 atomicAdd(float4* p, float4 v) { return {atomicAdd(&p->x, v.x), atomicAdd(&p->y, v.y), atomicAdd(&p->z, v.z), atomicAdd(&p->w, v.w)}; }
+SIMT_INLINE float4 atomicAdd(float4* p, float4 v) {
+    return {atomicAdd(&p->x, v.x), atomicAdd(&p->y, v.y), atomicAdd(&p->z, v.z), atomicAdd(&p->w, v.w)}; }
 template <class T>
 SIMT_INLINE T atomicCAS(T* p, simt::same<T> expected, simt::same<T> desired) {
     simt::note_atomic(p, sizeof(T), 0);

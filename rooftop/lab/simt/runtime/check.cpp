@@ -4,7 +4,8 @@
 namespace simt {
 extern const bool checking = true;
 
-// -- a launch and its blocks ---------------------------------------------------------------------------------------------------------------
+// -- a launch and its blocks
+// ---------------------------------------------------------------------------------------------------------------
 
 void mode_launch(Launch& l) {
     const u32 clusters = l.grid.x * l.grid.y * l.grid.z / (l.cluster.x * l.cluster.y * l.cluster.z);
@@ -46,7 +47,8 @@ void mode_shared_range(Worker& w, u32 from, u32 bytes) {
             const u32 inside = std::min(4u, from + bytes - 4 * word);
             w.mode->flags[b * SHARED_WORDS + word] |= static_cast<u8>(USED | (15u << inside & 15) << OUTSIDE);
         }
-    for (size_t b = 0; b < w.shared_bytes / SHARED_STRIDE; ++b) std::memset(w.shared + b * SHARED_STRIDE + from, static_cast<int>(w.launch->poison), bytes);
+    for (size_t b = 0; b < w.shared_bytes / SHARED_STRIDE; ++b) std::memset(w.shared + b * SHARED_STRIDE + from,
+        static_cast<int>(w.launch->poison), bytes);
 }
 void mode_unit(Worker& w, Unit& u, bool begins) {
     Mode& m = *w.mode;
@@ -70,7 +72,8 @@ void mode_unit(Worker& w, Unit& u, bool begins) {
 }
 void mode_stall(Worker&, Warp&) {}
 
-// -- every access ---------------------------------------------------------------------------------------------------------------------------
+// -- every access
+// ---------------------------------------------------------------------------------------------------------------------------
 
 template <bool WRITE>
 static inline void access(Worker& w, const void* p, u32 bytes, u64 pc) {
@@ -96,7 +99,8 @@ static __attribute__((noinline, cold)) void misaligned(Worker& w, const void* p,
     const Memory space = memory_of(p);
     if (space == LOCAL) return;
     const char* at = static_cast<const char*>(p);
-    fault(w, MISALIGNED, space, space == SHARED ? static_cast<u64>(at - w.shared) : space == GLOBAL ? global_place(at) : reinterpret_cast<u64>(p), bytes, write, pc);
+    fault(w, MISALIGNED, space, space == SHARED ? static_cast<u64>(at - w.shared) : space == GLOBAL ? global_place(at)
+        : reinterpret_cast<u64>(p), bytes, write, pc);
 }
 
 void mode_misaligned(Worker& w, const void* p, u32 bytes, u64 pc) { if (w.plain) return; misaligned(w, p, bytes, false, pc); }
@@ -115,7 +119,8 @@ static void order_by(Worker& w, u64 word, bool writes, bool releases) {
     const u64 near = word | static_cast<u64>(f.block->rank) << 44;   // clocks of a block's warps are told to that block alone
     if (const auto at = w.unit->releases.find(near); at != w.unit->releases.end()) {
         for (int i = 0; i < 32; ++i) warp.knows[i] = std::max(warp.knows[i], at->second.past[i]);
-        for (int i = 0; i < 32; ++i) warp.clocks[f.lane][i] = std::max(warp.clocks[f.lane][i], static_cast<u16>(i == static_cast<int>(f.lane) ? 0 : at->second.past[warp.index]));
+        for (int i = 0; i < 32; ++i) warp.clocks[f.lane][i] = std::max(warp.clocks[f.lane][i],
+            static_cast<u16>(i == static_cast<int>(f.lane) ? 0 : at->second.past[warp.index]));
     }
     if (!writes || !releases) return;
     if (!warp.far.empty()) release_far(w.unit->releases[word].far_past, warp, warp.clocks[f.lane][f.lane]);
@@ -135,10 +140,12 @@ static void release(Worker& w, Place& place) {
         r.times[r.count % Releases::KEPT] = time;
         w.current->block->order->since = ++r.count & Releases::LOW;
     }
-    for (u32 there = place.time.load(); there < time && !place.time.compare_exchange_weak(there, time);) {}   // another worker may have a later one there
+    // another worker may have a later one there
+    for (u32 there = place.time.load(); there < time && !place.time.compare_exchange_weak(there, time);) {}
 }
 
-// A volatile access. To global memory it is what a relaxed atomic load or store is, but that plain reads race with it; elsewhere a plain access.
+// A volatile access. To global memory it is what a relaxed atomic load or store is, but that plain reads race with it; elsewhere a plain
+// access.
 template <bool WRITE>
 static void volatile_access(Worker& w, const void* p, u32 bytes, u64 pc) {
     const u64 far = global_place(static_cast<const char*>(p));
@@ -175,7 +182,8 @@ void mode_atomic(Worker& w, void* p, u32 bytes, int kind, u64 pc) {
     if (reinterpret_cast<u64>(p) & (bytes - 1)) misaligned(w, p, bytes, true, pc);
     const bool writes = (kind & 3) != 1;
     if (const size_t in = static_cast<size_t>(at - w.shared); in < w.shared_bytes) {
-        if (w.unit->cluster_blocks > 1 && in / SHARED_STRIDE != w.current->block->rank && !neighbour(w, *w.current, in, bytes, writes, pc)) return;
+        if (w.unit->cluster_blocks > 1 && in / SHARED_STRIDE != w.current->block->rank
+            && !neighbour(w, *w.current, in, bytes, writes, pc)) return;
         for (u32 i = 0; i < std::max(1u, bytes / 4); ++i) {
             const u32 mask = bytes >= 4 ? 15 : ((1u << bytes) - 1) << (in & 3);
             if (writes) shared_slow<true>(w, *w.current, in / 4 + i, mask, in, bytes, true, pc);
@@ -201,7 +209,8 @@ static void under_way(Worker& w, size_t in, u32 bytes) {
     for (u32 i = 0; i < bytes / 4; ++i)
         if (u8& flags = w.mode->flags[in / 4 + i]; flags & USED) flags |= UNDER_WAY;
     w.mode->way_any = 1;
-    if (in / 4 + bytes / 4 <= w.mode->words && w.mode->flags[in / 4] & USED) std::memset(w.shared + in, 0xff, bytes);   // NaN until it lands
+    // NaN until it lands
+    if (in / 4 + bytes / 4 <= w.mode->words && w.mode->flags[in / 4] & USED) std::memset(w.shared + in, 0xff, bytes);
 }
 static void landed(Worker& w, size_t in, u32 bytes, u64 record, u64 pc) {
     for (u32 i = 0; i < bytes / 4; ++i) {
@@ -220,13 +229,15 @@ void mode_copy_begin(Worker& w, Copy& c) {
     if (c.filled) access<false>(w, c.from, c.filled, c.pc);
     const size_t in = static_cast<size_t>(c.to - w.shared);
     if (in >= w.shared_bytes) {
-        if (Finding* found = fault(w, OUT_OF_BOUNDS, memory_of(c.to), reinterpret_cast<u64>(c.to), c.bytes, true, c.pc)) found->detail[1] = 1;
+        if (Finding* found = fault(w, OUT_OF_BOUNDS, memory_of(c.to), reinterpret_cast<u64>(c.to), c.bytes, true,
+            c.pc)) found->detail[1] = 1;
         die(w);
     }
     shared_access<true>(w, in, c.bytes, c.pc);
     under_way(w, in, c.bytes);
 }
-void mode_copy_end(Worker& w, Copy& c) { if (w.plain) return; landed(w, static_cast<size_t>(c.to - w.shared), c.bytes, w.current->block->epoch | w.current->low, c.pc); }
+void mode_copy_end(Worker& w, Copy& c) { if (w.plain) return;
+    landed(w, static_cast<size_t>(c.to - w.shared), c.bytes, w.current->block->epoch | w.current->low, c.pc); }
 // A write by who sends it, from here on until it lands; from then on it is known to those who have waited for its phase.
 void mode_store_begin(Worker& w, Store& store) {
     if (w.plain) return;
@@ -235,7 +246,8 @@ void mode_store_begin(Worker& w, Store& store) {
     store.record = w.current->block->epoch | w.current->low;
     under_way(w, in, store.bytes);
 }
-void mode_store_landed(Worker& w, const Store& store) { if (w.plain) return; landed(w, static_cast<size_t>(store.to - w.shared), store.bytes, store.record, store.pc); }
+void mode_store_landed(Worker& w, const Store& store) { if (w.plain) return;
+    landed(w, static_cast<size_t>(store.to - w.shared), store.bytes, store.record, store.pc); }
 }  // namespace simt
 
 using namespace simt;
@@ -301,7 +313,8 @@ __attribute__((visibility("hidden"))) void simt_forget_range(size_t at, size_t b
 }
 /// For each byte from `at` on, whether anybody has written it (or it had a value to begin with).
 __attribute__((visibility("default"))) void simt_written(size_t at, size_t bytes, u8* to) {
-    for (size_t i = at; i < at + bytes; ++i) *to++ = pages[i / PAGE_BYTES] != IN_CELLS ? pages[i / PAGE_BYTES] & 1 : cells[i / 4].bits >> (INIT + (i & 3)) & 1;
+    for (size_t i = at; i < at + bytes; ++i) *to++ = pages[i / PAGE_BYTES] != IN_CELLS ? pages[i / PAGE_BYTES] & 1
+        : cells[i / 4].bits >> (INIT + (i & 3)) & 1;
 }
 
 // The compiler's own check of indices (-fsanitize=bounds).

@@ -34,7 +34,8 @@ static void seek(Order& m, u64 address) {
     old = address;
 }
 
-// Whether what cluster `tag` did when it had released `since` times came before now for this one, by a chain of atomics. Taken to, if that is long ago.
+// Whether what cluster `tag` did when it had released `since` times came before now for this one, by a chain of atomics. Taken to, if that
+// is long ago.
 static bool ordered(Worker& w, u32 tag, u32 since) {
     Order& m = *w.current->block->order;
     for (const u64 address : m.sought)
@@ -68,7 +69,8 @@ static void put_cluster(Worker& w, Finding& found, u32 tag) {   // a block of th
     const u32 c = cluster_index(w, tag);
     if (c >= released_count) return;
     const u32 cx = l.grid.x / l.cluster.x, cy = l.grid.y / l.cluster.y;
-    found.other_block[0] = c % cx * l.cluster.x, found.other_block[1] = c / cx % cy * l.cluster.y, found.other_block[2] = c / cx / cy * l.cluster.z;
+    found.other_block[0] = c % cx * l.cluster.x, found.other_block[1] = c / cx % cy * l.cluster.y,
+        found.other_block[2] = c / cx / cy * l.cluster.z;
     found.has_other = 2;
 }
 
@@ -107,8 +109,10 @@ static __attribute__((noinline, cold)) void read_before(Worker& w, const Readers
     }
 }
 
-// PTX takes ld.volatile and st.volatile for relaxed ones of the system's scope (PTX ISA, Memory Consistency Model): they race with what is plain alone.
-static __attribute__((noinline)) void global_slow(Worker& w, GlobalCell& c, size_t word, u32 mask, u32 bytes, bool write, bool read, How how, u64 address, u64 pc) {
+// PTX takes ld.volatile and st.volatile for relaxed ones of the system's scope (PTX ISA, Memory Consistency Model): they race with what is
+// plain alone.
+static __attribute__((noinline)) void global_slow(Worker& w, GlobalCell& c, size_t word, u32 mask, u32 bytes, bool write, bool read,
+    How how, u64 address, u64 pc) {
     if (__builtin_expect(__atomic_load_n(&pages[word * 4 / PAGE_BYTES], __ATOMIC_ACQUIRE) != IN_CELLS, 0)) into_cells(word * 4);
     const CellLock lock(word, how);
     const u32 bits = c.bits;
@@ -147,7 +151,8 @@ static __attribute__((noinline)) void global_slow(Worker& w, GlobalCell& c, size
         // A reader of other bytes of the word is no race; which bytes were read is not kept, so words in parts are let pass.
         const Readers& r = watchers[word];
         const u32 watcher = !(bits & WATCHED) || r.first < first ? 0 : r.second >= first ? many : r.first;
-        if (c.reader >= first && c.reader != me && !ordered(w, c.reader, readers[word].first_since)) read_before(w, readers[word], bytes, address, pc);
+        if (c.reader >= first && c.reader != me && !ordered(w, c.reader, readers[word].first_since)) read_before(w, readers[word], bytes,
+            address, pc);
         else if (how == PLAINLY && watcher && watcher != me && !ordered(w, watcher, r.first_since)) read_before(w, r, bytes, address, pc);
     }
     if (write) {
@@ -167,12 +172,14 @@ static __attribute__((noinline)) void global_slow(Worker& w, GlobalCell& c, size
 }
 
 static bool concurrent(const Fiber& f, u64 record);
-static inline u64 limit(const Worker& w, const Block& b) { return w.unit->cluster_blocks == 1 ? b.epoch : std::min(b.epoch, b.cluster_epoch); }
+static inline u64 limit(const Worker& w, const Block& b) { return w.unit->cluster_blocks == 1 ? b.epoch
+    : std::min(b.epoch, b.cluster_epoch); }
 
 // What another thread of the block or cluster has written with no barrier since.
 static inline void same_cluster(Worker& w, Fiber& f, GlobalCell& c, size_t word, u32 mask, u32 bytes, bool write, u64 address, u64 pc) {
     const u64 record = stamps[word];
-    if (record < limit(w, *f.block) || ((record ^ f.low) >> THREAD_SHIFT & 0x3fff) == 0 || (c.bits & (ATOMIC | VOLATILE)) == ATOMIC || !(c.bits >> MINE & mask)) return;
+    if (record < limit(w, *f.block) || ((record ^ f.low) >> THREAD_SHIFT & 0x3fff) == 0 || (c.bits & (ATOMIC | VOLATILE)) == ATOMIC
+        || !(c.bits >> MINE & mask)) return;
     if (mask != 15 || !concurrent(f, record)) return;
     Finding later = described(GLOBAL_RACE, GLOBAL, address, bytes, write, pc, c.pc);
     other_thread(later, thread_of(f, record));
@@ -197,10 +204,12 @@ static inline void global_word(Worker& w, Fiber& f, size_t word, u32 mask, u32 b
             note_reader(w, c, word, pc);
             return;
         }
-    } else if ((c.bits >> WRITABLE & mask) == mask && !(c.bits & WATCHED) && (c.writer < first || c.writer == me) && (c.reader < first || c.reader == me)) {
+    } else if ((c.bits >> WRITABLE & mask) == mask && !(c.bits & WATCHED) && (c.writer < first || c.writer == me)
+        && (c.reader < first || c.reader == me)) {
         if (c.writer == me) same_cluster(w, f, c, word, mask, bytes, true, address, pc);
         stamps[word] = f.block->epoch | f.low;
-        c.bits = (c.bits & ~(Releases::LOW << SINCE | ATOMIC | VOLATILE | (c.writer == me ? 0 : 15u << MINE))) | mask << INIT | mask << MINE | f.block->order->since << SINCE;
+        c.bits = (c.bits & ~(Releases::LOW << SINCE | ATOMIC | VOLATILE | (c.writer == me ? 0 : 15u << MINE))) | mask << INIT | mask
+            << MINE | f.block->order->since << SINCE;
         c.writer = me;
         c.pc = static_cast<u32>(pc);
         return;

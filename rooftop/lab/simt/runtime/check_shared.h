@@ -4,7 +4,8 @@
 
 namespace simt {
 
-// -- shared ---------------------------------------------------------------------------------------------------------------------------------
+// -- shared
+// ---------------------------------------------------------------------------------------------------------------------------------
 
 // Whether the access that left `record` may run at the same time as one that `f` makes now.
 static bool concurrent(const Fiber& f, u64 record) {
@@ -13,14 +14,16 @@ static bool concurrent(const Fiber& f, u64 record) {
     const u32 clock = static_cast<u32>(record >> 1 & 0x7fff);
     if (other.block != f.block) {
         const std::vector<u16>& far = f.warp->far;
-        return (record & ~LOW_MASK) >= f.block->cluster_epoch && clock < CLOCK_LIMIT && (far.empty() || far[far_index(*other.warp)] < clock);
+        return (record & ~LOW_MASK) >= f.block->cluster_epoch && clock < CLOCK_LIMIT
+            && (far.empty() || far[far_index(*other.warp)] < clock);
     }
     if (record < f.block->epoch || clock >= CLOCK_LIMIT) return false;
     if (other.warp == f.warp) return f.warp->clocks[f.lane][other.lane] < clock;
     return f.warp->knows[other.warp->index] < clock;
 }
 
-static __attribute__((noinline)) void shared_race(Worker& w, Fiber& f, u64 record, u32 other_pc, bool other_writes, u64 address, u32 bytes, bool write, u64 pc) {
+static __attribute__((noinline)) void shared_race(Worker& w, Fiber& f, u64 record, u32 other_pc, bool other_writes, u64 address, u32 bytes,
+    bool write, u64 pc) {
     const Fiber& other = thread_of(f, record);
     const Kind kind = other.warp == f.warp ? WARP_RACE : SHARED_RACE;
     if (write && other_writes) {
@@ -38,7 +41,8 @@ static __attribute__((noinline)) void shared_race(Worker& w, Fiber& f, u64 recor
 
 // One cell (a word, or a byte of a split word). `slow`: something is to be looked at closely.
 template <bool WRITE>
-static inline void shared_cell(Worker& w, Fiber& f, SharedCell& c, u32& other_pc, u64 low, u64 bound, size_t at, u32 bytes, bool atomic, u64 pc) {
+static inline void shared_cell(Worker& w, Fiber& f, SharedCell& c, u32& other_pc, u64 low, u64 bound, size_t at, u32 bytes, bool atomic,
+    u64 pc) {
     const Block& b = *f.block;
     const u64 mine = b.epoch | low;
     constexpr u64 THREAD = u64(0x3fff) << THREAD_SHIFT;
@@ -46,7 +50,8 @@ static inline void shared_cell(Worker& w, Fiber& f, SharedCell& c, u32& other_pc
     if (other(c.write) && concurrent(f, c.write)) shared_race(w, f, c.write, c.write_pc, true, at, bytes, WRITE, pc);
     if (WRITE) {
         if (other(c.read) && concurrent(f, c.read)) shared_race(w, f, c.read, c.read_pc, false, at, bytes, true, pc);
-        else if (const u64 o = c.other & ~SAME_PLACE; other(o) && concurrent(f, o)) shared_race(w, f, o, c.other & SAME_PLACE ? c.read_pc : other_pc, false, at, bytes, true, pc);
+        else if (const u64 o = c.other & ~SAME_PLACE; other(o) && concurrent(f, o)) shared_race(w, f, o, c.other & SAME_PLACE ? c.read_pc
+            : other_pc, false, at, bytes, true, pc);
         c.write = mine;
         c.write_pc = static_cast<u32>(pc);
     } else {

@@ -6,7 +6,8 @@ namespace simt {
 
 enum EventKind : u8 { READ, WRITE, RMW, PLACE, SYNC, COPY_READ, COPY_WRITE };
 
-struct Width {      // of a site: its line, the widest access of the machine code there, and which of `splits` tells how wide ones are split (0: none)
+// of a site: its line, the widest access of the machine code there, and which of `splits` tells how wide ones are split (0: none)
+struct Width {
     u16 line;
     u8 shared, global;
     u16 shared_split, global_split;
@@ -43,7 +44,8 @@ inline void close_run(std::vector<Event>& trace, const Run& r) {
         }
 }
 
-// Where the machine code has wide accesses at a line, a lane's accesses there that fill an aligned piece of memory are one, up to that width.
+// Where the machine code has wide accesses at a line, a lane's accesses there that fill an aligned piece of memory are one, up to that
+// width.
 inline void widen(std::vector<Event>& trace) {
     if (wide.empty()) return;
     Run runs[16];
@@ -69,7 +71,8 @@ inline void widen(std::vector<Event>& trace) {
         const u64 window = e.address & ~static_cast<u64>(width - 1);
         const u32 bytes = ((1u << e.bytes) - 1) << (e.address - window);
         u32 r = 0;
-        while (r < open && !(runs[r].window == window && runs[r].line == at.line && runs[r].space == e.space && runs[r].kind == e.kind && runs[r].unit == e.bytes && runs[r].width == width)) ++r;
+        while (r < open && !(runs[r].window == window && runs[r].line == at.line && runs[r].space == e.space && runs[r].kind == e.kind
+            && runs[r].unit == e.bytes && runs[r].width == width)) ++r;
         if (r < open && runs[r].filled & bytes) {        // the same again: another time
             close(r);
             runs[r].members = runs[r].filled = 0;
@@ -86,7 +89,8 @@ inline void widen(std::vector<Event>& trace) {
         }
     }
     for (u32 r = 0; r < open; ++r) close(r);
-    if (merged) trace.erase(std::remove_if(trace.begin(), trace.end(), [](const Event& e) { return e.kind < PLACE && !e.bytes; }), trace.end());
+    if (merged) trace.erase(std::remove_if(trace.begin(), trace.end(), [](const Event& e) { return e.kind < PLACE && !e.bytes; }),
+        trace.end());
 }
 
 /// The split of an access, or null.

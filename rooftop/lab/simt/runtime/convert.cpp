@@ -1,5 +1,5 @@
-// What the GPU does without arithmetic or a branch of the kernel's and the CPU does not: conversions between floating types, lanes of a group; and
-// functions of mathematics, which are one operation there.
+// What the GPU does without arithmetic or a branch of the kernel's and the CPU does not: conversions between floating types, lanes of a
+// group; and functions of mathematics, which are one operation there.
 #include "simt.h"
 
 #include <cfenv>
@@ -29,7 +29,9 @@ float to_odd(double v) {
 float fp8_to_float(unsigned v, int e5m2) {
     if (e5m2) return half_to_float(static_cast<uint16_t>(v << 8));
     const unsigned sign = v & 0x80, exponent = v >> 3 & 15, mantissa = v & 7;
-    const float size = exponent == 15 && mantissa == 7 ? __builtin_nanf("") : exponent ? std::ldexp(1.0f + static_cast<float>(mantissa) / 8, static_cast<int>(exponent) - 7) : std::ldexp(static_cast<float>(mantissa), -9);
+    const float size = exponent == 15 && mantissa == 7 ? __builtin_nanf("") : exponent
+        ? std::ldexp(1.0f + static_cast<float>(mantissa) / 8, static_cast<int>(exponent) - 7)
+        : std::ldexp(static_cast<float>(mantissa), -9);
     return sign ? -size : size;
 }
 unsigned fp8_of(float v, int e5m2, bool saturate) {

@@ -12,12 +12,14 @@ struct Count {      // as rooftop/lab/simt/native.py reads it
     u64 requests, lanes, sectors, ideal_sectors, bytes_useful, wavefronts, ideal_wavefronts;
     u64 source_requests, source_sectors, source_wavefronts;     // as the source has them, before the compiler merged or split any
     u32 source_width;
-    i32 apart;                                                  // bytes from a lane's address to its neighbour's, in most of the first request; SCATTERED: in no such way
+    // bytes from a lane's address to its neighbour's, in most of the first request; SCATTERED: in no such way
+    i32 apart;
     u64 of_width[5], source_of_width[5];                        // requests of 1, 2, 4, 8 and 16 bytes a lane
     // Of the first warp of the first block that is run, at all sites of the line: a phase ends at each barrier of the block.
     u32 phases;                                                 // the last one with a request, from 1
     u32 in_phase[8];                                            // requests in the first of them
-    i32 steps[2];                                               // bytes from its first request in a phase to the first in the next, and from one to the next within
+    // bytes from its first request in a phase to the first in the next, and from one to the next within
+    i32 steps[2];
     u32 pairs[2], alike[2];                                     // of requests, and those that are as far apart
     u64 began, last;                                            // where the first of its phase was, and the last
 };
@@ -28,7 +30,8 @@ constexpr size_t TRAIL = 1 << 13;        // events after which a lane lets the o
 constexpr u32 END = 1;                   // where a lane's path ends: no place in the code
 /// Where the lanes of a warp went from the last place that they passed. Those that passed it together share a path.
 struct Paths {
-    u32 from[32], to[32], lanes[32] = {};                       // of each path: its place, where the first of its lanes went on to (0: none yet), its lanes
+    // of each path: its place, where the first of its lanes went on to (0: none yet), its lanes
+    u32 from[32], to[32], lanes[32] = {};
     bool parted[32];
     u8 of[32];                                                  // each lane's path
 };
@@ -36,7 +39,8 @@ struct Paths {
 struct Mode {
     std::unordered_map<u64, Count> counts;                      // by site, space and op
     std::unordered_map<u32, std::pair<u64, u64>> passed;        // by place: lanes, and how often the warp parted after it
-    std::unordered_map<u64, u64> walked;                        // by line, space and op, as `counts`: the site that keeps the walk of all that the line became
+    // by line, space and op, as `counts`: the site that keeps the walk of all that the line became
+    std::unordered_map<u64, u64> walked;
     u32 phase = 0;                                              // of the first warp, and the barrier that it began with
     u64 barrier = 0;
     std::unordered_map<const Warp*, Paths> paths;
@@ -90,7 +94,8 @@ static void add_part(Tally& t, const Event& e, u32 from, u32 bytes, const u64* a
 // The wavefronts of what an asynchronous copy writes, whose reads were the request before; of other requests what was found.
 static void copies(Worker& w, const Event& e, const u64* address, u32 lanes, Tally& t) {
     Mode& m = *w.mode;
-    if (m.copying != e.site || (e.kind == COPY_READ && m.readers & lanes)) {   // lanes that read less than others have an event of their own
+    // lanes that read less than others have an event of their own
+    if (m.copying != e.site || (e.kind == COPY_READ && m.readers & lanes)) {
         std::fill(m.copied, m.copied + 32, 0);
         m.readers = 0, m.read_sectors = 0;
     }
@@ -150,17 +155,21 @@ static void issue(Worker& w, const Warp& warp, const Event& e, const u64* addres
         c.width = std::max(c.width, to - from);
         ++c.of_width[__builtin_ctz(to - from)];
     }
-    if (e.parts > 1) add(source, e.space, source_bytes, address, lanes);   // the others lie in the same sector, or as far apart in their banks
+    // the others lie in the same sector, or as far apart in their banks
+    if (e.parts > 1) add(source, e.space, source_bytes, address, lanes);
     if (starts == 1) compiled = whole;
     if (e.parts == 1) source = whole;
     if (is_first(w, warp)) {
-        const u64 line = e.site < wide.size() && wide[e.site].line ? static_cast<u64>(wide[e.site].line) << 8 | (key & 0xff) : 1ull << 63 | key;
-        walk(*w.mode, w.mode->counts[w.mode->walked.try_emplace(line, key).first->second], static_cast<u32>(compiled.requests), address[__builtin_ctz(lanes)]);
+        const u64 line = e.site < wide.size() && wide[e.site].line ? static_cast<u64>(wide[e.site].line) << 8 | (key & 0xff) : 1ull
+            << 63 | key;
+        walk(*w.mode, w.mode->counts[w.mode->walked.try_emplace(line, key).first->second], static_cast<u32>(compiled.requests),
+            address[__builtin_ctz(lanes)]);
     }
     c.requests += compiled.requests, c.lanes += compiled.requests * active;
     c.sectors += compiled.sectors, c.ideal_sectors += compiled.ideal_sectors;
     c.wavefronts += compiled.wavefronts, c.ideal_wavefronts += compiled.ideal_wavefronts;
-    c.source_requests += e.parts * source.requests, c.source_sectors += e.parts * source.sectors, c.source_wavefronts += e.parts * source.wavefronts;
+    c.source_requests += e.parts * source.requests, c.source_sectors += e.parts * source.sectors,
+        c.source_wavefronts += e.parts * source.wavefronts;
     c.source_width = std::max(c.source_width, source_bytes), c.source_of_width[__builtin_ctz(source_bytes)] += e.parts;
     if (e.kind == RMW) {
         for (u32 todo = lanes; todo; todo &= todo - 1) {
@@ -199,8 +208,8 @@ static void pass(Mode& m, Paths& p, u32 place, u32 group) {
 }
 
 // -- the trails of a warp put together ------------------------------------------------------------------------------------------------
-// The lanes whose next event lies lowest in the code go first: loops are left together and both arms of a branch end where they meet. Where lanes meet,
-// at a collective or a barrier, none goes on before all that came there have.
+// The lanes whose next event lies lowest in the code go first: loops are left together and both arms of a branch end where they meet. Where
+// lanes meet, at a collective or a barrier, none goes on before all that came there have.
 
 /// Of `open` lanes, with their next events, those that may go on.
 template <class Next>
@@ -214,7 +223,8 @@ static u32 may_go_on(const Warp& warp, u32 open, const Next& next) {
         }
         u32 here = 0;
         for (u32 others = todo; others; others &= others - 1)
-            if (const Event& o = next(static_cast<u32>(__builtin_ctz(others))); o.kind == SYNC && o.address == e.address) here |= others & -others;
+            if (const Event& o = next(static_cast<u32>(__builtin_ctz(others))); o.kind == SYNC
+                && o.address == e.address) here |= others & -others;
         if (!warp.met[e.address].over || warp.met[e.address].lanes & ~here) found &= ~here;
         todo &= ~here;
     }
@@ -235,7 +245,8 @@ static void merge_trails(Worker& w, Warp& warp, bool to_the_end) {
     Paths& paths = w.mode->paths[&warp];
     const auto next = [&](u32 lane) -> const Event& { return warp.lanes[lane].trace[at[lane]]; };
     while (open && !(waits & ~open)) {
-        const Event* first = nullptr;   // of those lowest in the code; the reads of copies before their writes, which lanes that fill with zeros have alone
+        // of those lowest in the code; the reads of copies before their writes, which lanes that fill with zeros have alone
+        const Event* first = nullptr;
         const u32 going = may_go_on(warp, open, next);
         if (!going) break;
         for (u32 todo = going; todo; todo &= todo - 1) {
@@ -246,7 +257,8 @@ static void merge_trails(Worker& w, Warp& warp, bool to_the_end) {
         for (u32 todo = going; todo; todo &= todo - 1) {
             const u32 lane = static_cast<u32>(__builtin_ctz(todo));
             const Event& e = next(lane);
-            if (first->kind == SYNC && first->address ? e.kind != SYNC || e.address != first->address : e.site != first->site || e.kind != first->kind || e.space != first->space || e.bytes != first->bytes || e.parts != first->parts) continue;
+            if (first->kind == SYNC && first->address ? e.kind != SYNC || e.address != first->address : e.site != first->site
+                || e.kind != first->kind || e.space != first->space || e.bytes != first->bytes || e.parts != first->parts) continue;
             address[lane] = e.address;
             group |= 1u << lane;
         }
@@ -319,7 +331,8 @@ static inline void note(Worker& w, const void* p, u32 bytes, EventKind kind, u64
         leave_event(w, {global_place(at), static_cast<u32>(pc), static_cast<u8>(bytes), kind, GLOBAL, 1});
     } else if (static_cast<size_t>(at - w.stacks) < w.stack_bytes || in_library(at)) {   // constants go through a cache of their own
     } else {
-        if (Finding* found = report(w, *w.current, OUT_OF_BOUNDS, pc)) found->space = OTHER, found->address = reinterpret_cast<u64>(p), found->bytes = bytes, found->write = kind != READ;
+        if (Finding* found = report(w, *w.current, OUT_OF_BOUNDS, pc)) found->space = OTHER, found->address = reinterpret_cast<u64>(p),
+            found->bytes = bytes, found->write = kind != READ;
         die(w);
     }
 }
@@ -345,8 +358,10 @@ void mode_unit(Worker& w, Unit& u, bool begins) {
     w.mode->turns.clear(), w.mode->paths.clear();
     w.mode->phase = 0, w.mode->barrier = 0;
 }
-void mode_access(Worker& w, const void* p, u32 bytes, bool write, u64 pc) { if (w.plain) return; note(w, p, bytes, write ? WRITE : READ, pc); }
-void mode_atomic(Worker& w, void* p, u32 bytes, int kind, u64 pc) { if (w.plain) return; note(w, p, bytes, (kind & 3) == 1 ? READ : (kind & 3) == 2 ? WRITE : RMW, pc); }
+void mode_access(Worker& w, const void* p, u32 bytes, bool write, u64 pc) { if (w.plain) return;
+    note(w, p, bytes, write ? WRITE : READ, pc); }
+void mode_atomic(Worker& w, void* p, u32 bytes, int kind, u64 pc) { if (w.plain) return;
+    note(w, p, bytes, (kind & 3) == 1 ? READ : (kind & 3) == 2 ? WRITE : RMW, pc); }
 void mode_copy_begin(Worker& w, Copy& c) {
     if (w.plain) return;
     if (c.filled) note(w, c.from, c.filled, COPY_READ, c.pc);
@@ -390,16 +405,18 @@ __attribute__((visibility("hidden"))) void simt_forget_range(size_t, size_t) {}
 struct SiteWidths {     // as rooftop/lab/simt/native.py writes it
     u32 site, line, shared, global, shared_split, global_split, again;
 };
-/// For each site (the return address of an access) its line's number, the widest access of the GPU's machine code there, and the number of its
-/// split: `counts[i]` masks of `masks` are split i + 1; and whether it reads again what has just been read.
-__attribute__((visibility("default"))) void simt_widths(const SiteWidths* sites, u32 n, const u32* masks, const u32* counts, u32 split_count) {
+/// For each site (the return address of an access) its line's number, the widest access of the GPU's machine code there, and the number of
+/// its split: `counts[i]` masks of `masks` are split i + 1; and whether it reads again what has just been read.
+__attribute__((visibility("default"))) void simt_widths(const SiteWidths* sites, u32 n, const u32* masks, const u32* counts,
+    u32 split_count) {
     wide.clear();
     splits.assign(1, {});
     for (u32 i = 0; i < split_count; masks += counts[i++]) splits.emplace_back(masks, masks + counts[i]);
     for (u32 i = 0; i < n; ++i) {
         const SiteWidths& s = sites[i];
         if (s.site >= wide.size()) wide.resize(s.site + 1, {});
-        wide[s.site] = {static_cast<u16>(s.line), static_cast<u8>(s.shared), static_cast<u8>(s.global), static_cast<u16>(s.shared_split), static_cast<u16>(s.global_split), s.again != 0};
+        wide[s.site] = {static_cast<u16>(s.line), static_cast<u8>(s.shared), static_cast<u8>(s.global), static_cast<u16>(s.shared_split),
+            static_cast<u16>(s.global_split), s.again != 0};
     }
 }
 /// Where dynamic shared memory begins, in bytes from the first of the block's.

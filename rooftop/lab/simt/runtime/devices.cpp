@@ -14,13 +14,13 @@ cudaError_t cudaDeviceSynchronize() {
     if (worker && worker->current) not_simulated("cudaDeviceSynchronize in a kernel, which CUDA 12 has no more: it cannot wait for what it launches");
     return program.sticky ? failed(program.sticky) : cudaSuccess;
 }
-#define SIMT_ERRORS(F)                                                                                                                           \
-    F(cudaSuccess, "no error") F(cudaErrorInvalidValue, "invalid argument") F(cudaErrorMemoryAllocation, "out of memory")                        \
-    F(cudaErrorInvalidConfiguration, "invalid configuration argument") F(cudaErrorInvalidPitchValue, "invalid pitch argument")                   \
-    F(cudaErrorInvalidMemcpyDirection, "invalid copy direction for memcpy") F(cudaErrorInvalidDevice, "invalid device ordinal")                  \
+#define SIMT_ERRORS(F) \
+    F(cudaSuccess, "no error") F(cudaErrorInvalidValue, "invalid argument") F(cudaErrorMemoryAllocation, "out of memory") \
+    F(cudaErrorInvalidConfiguration, "invalid configuration argument") F(cudaErrorInvalidPitchValue, "invalid pitch argument") \
+    F(cudaErrorInvalidMemcpyDirection, "invalid copy direction for memcpy") F(cudaErrorInvalidDevice, "invalid device ordinal") \
     F(cudaErrorIllegalAddress, "an illegal memory access was encountered") F(cudaErrorLaunchOutOfResources, "too many resources requested for launch") \
-    F(cudaErrorAssert, "device-side assert triggered") F(cudaErrorLaunchFailure, "unspecified launch failure")                                   \
-    F(cudaErrorCooperativeLaunchTooLarge, "too many blocks in cooperative launch") F(cudaErrorNotSupported, "operation not supported")           \
+    F(cudaErrorAssert, "device-side assert triggered") F(cudaErrorLaunchFailure, "unspecified launch failure") \
+    F(cudaErrorCooperativeLaunchTooLarge, "too many blocks in cooperative launch") F(cudaErrorNotSupported, "operation not supported") \
     F(cudaErrorNotReady, "device not ready") F(cudaErrorInvalidResourceHandle, "invalid resource handle")
 const char* cudaGetErrorString(cudaError_t e) {
 #define SIMT_TEXT(name, text) if (e == name) return text;
@@ -46,13 +46,18 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* p, int device) {
     std::memset(static_cast<void*>(p), 0, sizeof *p);
     if (device < 0 || device >= DEVICES) return failed(cudaErrorInvalidDevice);
     snprintf(p->name, sizeof p->name, "simulated sm_90");
-    p->totalGlobalMem = REGION, p->sharedMemPerBlock = STATIC_LIMIT, p->sharedMemPerBlockOptin = SHARED_LIMIT, p->sharedMemPerMultiprocessor = 228 << 10;
+    p->totalGlobalMem = REGION, p->sharedMemPerBlock = STATIC_LIMIT, p->sharedMemPerBlockOptin = SHARED_LIMIT,
+        p->sharedMemPerMultiprocessor = 228 << 10;
     p->regsPerBlock = p->regsPerMultiprocessor = 65536, p->warpSize = 32, p->memPitch = 0x7fffffff, p->maxThreadsPerBlock = 1024;
-    p->maxThreadsDim[0] = p->maxThreadsDim[1] = 1024, p->maxThreadsDim[2] = 64, p->maxGridSize[0] = 0x7fffffff, p->maxGridSize[1] = p->maxGridSize[2] = 65535;
-    p->clockRate = 1980000, p->totalConstMem = 65536, p->major = 9, p->minor = 0, p->multiProcessorCount = 132, p->canMapHostMemory = p->concurrentKernels = 1;
+    p->maxThreadsDim[0] = p->maxThreadsDim[1] = 1024, p->maxThreadsDim[2] = 64, p->maxGridSize[0] = 0x7fffffff,
+        p->maxGridSize[1] = p->maxGridSize[2] = 65535;
+    p->clockRate = 1980000, p->totalConstMem = 65536, p->major = 9, p->minor = 0, p->multiProcessorCount = 132,
+        p->canMapHostMemory = p->concurrentKernels = 1;
     p->asyncEngineCount = 3, p->deviceOverlap = p->unifiedAddressing = p->managedMemory = p->concurrentManagedAccess = p->cooperativeLaunch = 1;
-    p->memoryClockRate = 2619000, p->memoryBusWidth = 5120, p->l2CacheSize = 50 << 20, p->maxThreadsPerMultiProcessor = 2048, p->maxBlocksPerMultiProcessor = 32;
-    p->streamPrioritiesSupported = p->memoryPoolsSupported = p->globalL1CacheSupported = p->localL1CacheSupported = 1, p->textureAlignment = 512, p->reservedSharedMemPerBlock = 1024;
+    p->memoryClockRate = 2619000, p->memoryBusWidth = 5120, p->l2CacheSize = 50 << 20, p->maxThreadsPerMultiProcessor = 2048,
+        p->maxBlocksPerMultiProcessor = 32;
+    p->streamPrioritiesSupported = p->memoryPoolsSupported = p->globalL1CacheSupported = p->localL1CacheSupported = 1,
+        p->textureAlignment = 512, p->reservedSharedMemPerBlock = 1024;
     return cudaSuccess;
 }
 cudaError_t cudaDeviceGetAttribute(int* v, cudaDeviceAttr a, int device) {

@@ -34,7 +34,8 @@ void yield(Worker& w, Fiber& f) {      // the others of the warp first, then thi
     simt_switch(&f.sp, w.main);
 }
 
-// -- running one unit -------------------------------------------------------------------------------------------------------------------------
+// -- running one unit
+// -------------------------------------------------------------------------------------------------------------------------
 
 static void leave(Worker& w, Fiber& f) {
     f.state = DONE;
@@ -44,7 +45,8 @@ static void leave(Worker& w, Fiber& f) {
     warp.exited |= 1u << f.lane;
     --b.live, --u.live, --u.cluster_live[cluster_of(f)];
     __atomic_store_n(&w.returned, w.returned + 1, __ATOMIC_RELAXED);
-    if (f.cluster_phase > u.cluster_phase[cluster_of(f)]) --u.cluster_arrived[cluster_of(f)];   // it had arrived and has gone: it counts once
+    // it had arrived and has gone: it counts once
+    if (f.cluster_phase > u.cluster_phase[cluster_of(f)]) --u.cluster_arrived[cluster_of(f)];
     progress(w);
     for (size_t i = 0; i < warp.pending.size();) {
         const u32 waited = warp.pending[i].arrived;
@@ -61,7 +63,8 @@ static void leave(Worker& w, Fiber& f) {
     try_cluster(w, u, cluster_of(f));
     try_grid(w, u);
     if (*reinterpret_cast<u32*>(f.bottom) != CANARY) {
-        if (Finding* found = report(w, f, OUT_OF_BOUNDS, 0)) say(*found, "a thread's stack, %zu bytes, is too small for its local variables", w.launch->stack);
+        if (Finding* found = report(w, f, OUT_OF_BOUNDS, 0)) say(*found,
+            "a thread's stack, %zu bytes, is too small for its local variables", w.launch->stack);
         die(w);
     }
 }
@@ -90,7 +93,8 @@ static void deadlock(Worker& w, Unit& u) {
     std::vector<Where> places;
     for (const Fiber& f : u.fibers) {
         if (f.state == DONE) continue;
-        auto at = std::find_if(places.begin(), places.end(), [&](const Where& p) { return p.pc == f.pc && p.state == f.state && p.first->block == f.block; });
+        auto at = std::find_if(places.begin(), places.end(),
+            [&](const Where& p) { return p.pc == f.pc && p.state == f.state && p.first->block == f.block; });
         if (at == places.end()) places.push_back({f.pc, 1, f.state, &f});
         else ++at->count;
     }
@@ -99,14 +103,16 @@ static void deadlock(Worker& w, Unit& u) {
     const Where* second = nullptr;
     for (const Where& p : places)
         if (&p != &places[0] && p.first->block == b) second = second ? second : &p;
-    static const char* const names[] = {"run", "wait at a collective of the warp", "wait at a barrier of the block", "wait at a barrier of the cluster", "wait at a barrier of the grid", "", ""};
+    static const char* const names[] = {"run", "wait at a collective of the warp", "wait at a barrier of the block",
+        "wait at a barrier of the cluster", "wait at a barrier of the grid", "", ""};
     const Where& p = places[0];
     if (Finding* found = report(w, *p.first, DEADLOCK, p.pc, second ? second->pc : 0)) {
         u32 gone = 0;
         for (const Warp& warp : b->warps) gone += static_cast<u32>(__builtin_popcount(warp.exited));
         if (second) {
             other_thread(*found, *second->first);
-            say(*found, "%u threads of the block %s here, %u %s elsewhere, %u have returned: none can go on", p.count, names[p.state], second->count, names[second->state], gone);
+            say(*found, "%u threads of the block %s here, %u %s elsewhere, %u have returned: none can go on", p.count, names[p.state],
+                second->count, names[second->state], gone);
         } else {
             say(*found, "%u threads of the block %s here, %u have returned: none can go on", p.count, names[p.state], gone);
         }
@@ -127,7 +133,8 @@ static void run_unit(Worker& w, Unit& u, u32 number) {
     std::fill(u.cluster_phase.begin(), u.cluster_phase.end(), 0);
     std::fill(u.cluster_live.begin(), u.cluster_live.end(), u.cluster_blocks * threads);
     ++w.epoch;
-    const dim3 clusters((l.grid.x + l.cluster.x - 1) / l.cluster.x, (l.grid.y + l.cluster.y - 1) / l.cluster.y, (l.grid.z + l.cluster.z - 1) / l.cluster.z);
+    const dim3 clusters((l.grid.x + l.cluster.x - 1) / l.cluster.x, (l.grid.y + l.cluster.y - 1) / l.cluster.y,
+        (l.grid.z + l.cluster.z - 1) / l.cluster.z);
     for (u32 i = 0; i < u.blocks.size(); ++i) {
         Block& b = u.blocks[i];
         const u32 cluster = l.cooperative ? i / u.cluster_blocks : number, in = i % u.cluster_blocks;
@@ -226,7 +233,8 @@ static char* map_memory(size_t bytes) {
     return p == MAP_FAILED ? nullptr : static_cast<char*>(p);
 }
 
-// Whether unit `i` of a program's launch is watched: all are, as long as there is time; else some all over the grid, the first and the last among them.
+// Whether unit `i` of a program's launch is watched: all are, as long as there is time; else some all over the grid, the first and the last
+// among them.
 static bool watches(const Launch& l, u32 i) {
     if (!l.call) return false;
     const u64 n = l.unit_count;
@@ -300,9 +308,11 @@ static void work(Launch& l, u32 index, u32 blocks) {
     total_fma += w.fma, total_flops += w.flops;
 }
 
-/// Runs a launch of which all but its extents is set. 0: it ran to its end; 1: it was stopped by a fault; 2: no memory; 4: a loop of it does not end.
+/// Runs a launch of which all but its extents is set. 0: it ran to its end; 1: it was stopped by a fault; 2: no memory; 4: a loop of it
+/// does not end.
 int run_launch(Launch& l, const u32 (&grid)[3], const u32 (&block)[3], const u32 (&cluster)[3], u32 given_workers) {
-    l.grid = dim3(grid[0], grid[1], grid[2]), l.block = dim3(block[0], block[1], block[2]), l.cluster = dim3(cluster[0], cluster[1], cluster[2]);
+    l.grid = dim3(grid[0], grid[1], grid[2]), l.block = dim3(block[0], block[1], block[2]),
+        l.cluster = dim3(cluster[0], cluster[1], cluster[2]);
     l.number = ++launches;
     l.shared_at = l.plain.shared_at = l.dynamic ? l.dynamic + SHARED_GAP : 0;
     const u32 in_cluster = l.cluster.x * l.cluster.y * l.cluster.z;
@@ -328,7 +338,8 @@ int run_launch(Launch& l, const u32 (&grid)[3], const u32 (&block)[3], const u32
 
 using namespace simt;
 
-// -- what Python calls (rooftop/lab/simt/native.py) -------------------------------------------------------------------------------------------
+// -- what Python calls (rooftop/lab/simt/native.py)
+// -------------------------------------------------------------------------------------------
 
 extern "C" {
 #define SIMT_EXPORT __attribute__((visibility("default")))

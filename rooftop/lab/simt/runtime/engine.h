@@ -50,7 +50,8 @@ constexpr u32 SHARED_GAP = 64;                 // bytes left free after each sha
 constexpr int EPOCH_SHIFT = 30, THREAD_SHIFT = 16;
 constexpr u64 LOW_MASK = (u64(1) << EPOCH_SHIFT) - 1;
 constexpr u32 CLOCK_LIMIT = 0x7fff;            // bit 0 of a stamp's low 16 says that the access was atomic, the rest is the lane's clock
-constexpr u32 FIRST_POISON = 0xff;             // what a check fills memory with that nobody has written; with others it is run again (run.py)
+// what a check fills memory with that nobody has written; with others it is run again (run.py)
+constexpr u32 FIRST_POISON = 0xff;
 constexpr u32 CANARY = 0x51a7c0deu;
 
 struct Block;
@@ -187,7 +188,8 @@ inline Fiber& thread_of(const Fiber& f, u64 record) {
 
 // Of the warps of a cluster: how many, where that is looked at, and which this one is.
 extern const bool checking;      // which of check.cpp and count.cpp this is linked with
-inline u32 far_warps(const Unit& u) { return !checking || u.cluster_blocks == 1 ? 0 : u.cluster_blocks * static_cast<u32>(u.blocks[0].warps.size()); }
+inline u32 far_warps(const Unit& u) { return !checking || u.cluster_blocks == 1 ? 0
+    : u.cluster_blocks * static_cast<u32>(u.blocks[0].warps.size()); }
 inline u32 far_index(const Warp& warp) {
     const Block& b = *warp.block;
     return b.rank % b.unit->cluster_blocks * static_cast<u32>(b.warps.size()) + warp.index;
@@ -311,7 +313,8 @@ void mode_launch(Launch& l);
 void mode_worker(Worker& w, bool begins);
 void mode_unit(Worker& w, Unit& u, bool begins);
 void mode_stall(Worker& w, Warp& warp);                        // no lane of the warp can run
-void mode_sync(Worker& w, Fiber& f, u32 meeting = 0);          // the fiber reaches a point that others wait at: lanes of a warp, at the meeting of this number
+// the fiber reaches a point that others wait at: lanes of a warp, at the meeting of this number
+void mode_sync(Worker& w, Fiber& f, u32 meeting = 0);
 void mode_met(Warp& warp, u32 meeting);       // they have met
 void mode_shared_range(Worker& w, u32 from, u32 bytes);
 void mode_access(Worker& w, const void* p, u32 bytes, bool write, u64 pc);

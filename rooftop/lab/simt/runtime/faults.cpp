@@ -11,7 +11,8 @@ namespace simt {
 static void put(u32 (&to)[3], const uint3& v) { to[0] = v.x, to[1] = v.y, to[2] = v.z; }
 
 Finding* report(Worker& w, const Fiber& f, Kind kind, u64 pc, u64 other_pc) {
-    if (w.plain && (kind == BARRIER_DIVERGENCE || kind == ABSENT_LANE)) return nullptr;   // its code is another build's, with barriers in several copies
+    // its code is another build's, with barriers in several copies
+    if (w.plain && (kind == BARRIER_DIVERGENCE || kind == ABSENT_LANE)) return nullptr;
     const u64 key = (pc * 0x9e3779b97f4a7c15u) ^ (other_pc * 0xc2b2ae3d27d4eb4fu) ^ kind;
     const auto [at, fresh] = w.known.emplace(key, static_cast<u32>(w.findings.size()));
     if (!fresh) {
@@ -51,7 +52,8 @@ void say(Finding& found, const char* format, ...) {
     __builtin_unreachable();
 }
 
-// -- what ends a launch ---------------------------------------------------------------------------------------------------------------------
+// -- what ends a launch
+// ---------------------------------------------------------------------------------------------------------------------
 
 static void stop_with(Kind kind, u64 pc, const char* text) {
     Worker& w = *worker;
@@ -113,14 +115,17 @@ static void crashed(int number, siginfo_t*, void* context) {
 #endif
     if (Finding* found = report(*w, *w->current, number == SIGFPE ? ASSERT : OUT_OF_BOUNDS, pc)) {
         found->space = LOCAL;
-        say(*found, "%s", number == SIGFPE ? "an integer division by zero: on a GPU its result is unspecified" : "the thread crashes here: it has overwritten its own stack, or gone where no code is");
+        say(*found, "%s", number == SIGFPE ? "an integer division by zero: on a GPU its result is unspecified"
+            : "the thread crashes here: it has overwritten its own stack, or gone where no code is");
     }
     die(*w);
 }
 
-// -- endless loops ---------------------------------------------------------------------------------------------------------------------------
-// A loop without accesses never comes by the engine. So another thread looks at how much CPU time a worker has spent since any of its threads returned
-// or met others; where that is too much, it sends the worker a signal until this finds it in the kernel's own code, which holds no lock.
+// -- endless loops
+// --------------------------------------------------------------------------------------------------------------------------- A loop
+// without accesses never comes by the engine. So another thread looks at how much CPU time a worker has spent since any of its threads
+// returned or met others; where that is too much, it sends the worker a signal until this finds it in the kernel's own code, which holds no
+// lock.
 
 static constexpr u32 OF_MEETINGS = 10;        // times the patience: threads that meet again and again, of which none returns
 
@@ -133,7 +138,8 @@ static double seconds_of(clockid_t clock) {
 static void endless(Worker& w, const Fiber& f, u64 pc) {
     if (Finding* found = report(w, f, DEADLOCK, pc)) {
         const char* what = w.overdue & 1 ? "returned or met others at a barrier" : "returned";
-        say(*found, "an endless loop? In %u s of CPU time no thread here has %s (ROOFTOP_SIMT_PATIENCE gives longer)", w.overdue >> 1, what);
+        say(*found, "an endless loop? In %u s of CPU time no thread here has %s (ROOFTOP_SIMT_PATIENCE gives longer)", w.overdue >> 1,
+            what);
     }
     w.overdue = 0;
     w.launch->stop = ENDLESS;
@@ -160,7 +166,8 @@ static void interrupted(int, siginfo_t*, void* context) {
 Watch::Watch(Launch& l) : launch(l) {
     struct sigaction action;
     std::memset(&action, 0, sizeof action);
-    action.sa_sigaction = interrupted;        // it stays: it does nothing to threads that are no workers, and the signal is ignored by default
+    // it stays: it does nothing to threads that are no workers, and the signal is ignored by default
+    action.sa_sigaction = interrupted;
     action.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_RESTART | SA_NODEFER;    // it may not return
     sigaction(SIGURG, &action, nullptr);
     thread = std::thread([this] { look(); });
@@ -192,11 +199,13 @@ void Watch::look() {
         asked = false;
         for (Watched& one : watched) {
             const double now = seconds_of(one.clock);
-            const u64 advanced = __atomic_load_n(&one.worker->advanced, __ATOMIC_RELAXED), returned = __atomic_load_n(&one.worker->returned, __ATOMIC_RELAXED);
+            const u64 advanced = __atomic_load_n(&one.worker->advanced, __ATOMIC_RELAXED),
+                returned = __atomic_load_n(&one.worker->returned, __ATOMIC_RELAXED);
             if (advanced != one.advanced) one.advanced = advanced, one.advanced_at = now;
             if (returned != one.returned) one.returned = returned, one.returned_at = now;
             const double still = now - one.advanced_at, none = now - one.returned_at;
-            const u32 spent = still > launch.patience ? static_cast<u32>(still) << 1 | 1 : none > OF_MEETINGS * launch.patience ? static_cast<u32>(none) << 1 : 0;
+            const u32 spent = still > launch.patience ? static_cast<u32>(still) << 1 | 1 : none > OF_MEETINGS * launch.patience
+                ? static_cast<u32>(none) << 1 : 0;
             __atomic_store_n(&one.worker->overdue, spent, __ATOMIC_RELAXED);
             if (spent) asked = true, pthread_kill(one.thread, SIGURG);
         }

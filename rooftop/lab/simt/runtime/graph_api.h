@@ -23,9 +23,9 @@ SIMT_API cudaError_t cudaGraphAddDependencies(cudaGraph_t g, const cudaGraphNode
 SIMT_API cudaError_t cudaGraphLaunch(cudaGraphExec_t g, cudaStream_t);
 
 // A node is what it does: `simt_node` adds it to a graph, `simt_node_set` changes it in one.
-#define SIMT_NODE(name, ...)                                                                                                                     \
-    SIMT_API cudaError_t cudaGraphAdd##name(cudaGraphNode_t* node, cudaGraph_t g, const cudaGraphNode_t* after, size_t count, __VA_ARGS__);      \
-    SIMT_API cudaError_t cudaGraphExec##name##SetParams(cudaGraphExec_t g, cudaGraphNode_t node, __VA_ARGS__);                                   \
+#define SIMT_NODE(name, ...) \
+    SIMT_API cudaError_t cudaGraphAdd##name(cudaGraphNode_t* node, cudaGraph_t g, const cudaGraphNode_t* after, size_t count, __VA_ARGS__); \
+    SIMT_API cudaError_t cudaGraphExec##name##SetParams(cudaGraphExec_t g, cudaGraphNode_t node, __VA_ARGS__); \
     SIMT_API cudaError_t cudaGraph##name##SetParams(cudaGraphNode_t node, __VA_ARGS__);
 SIMT_NODE(KernelNode, const cudaKernelNodeParams* p)
 SIMT_NODE(MemcpyNode, const cudaMemcpy3DParms* p)
@@ -33,15 +33,21 @@ SIMT_NODE(MemsetNode, const cudaMemsetParams* p)
 SIMT_NODE(HostNode, const cudaHostNodeParams* p)
 SIMT_NODE(ChildGraphNode, cudaGraph_t child)
 #undef SIMT_NODE
-SIMT_API cudaError_t cudaGraphAddMemcpyNode1D(cudaGraphNode_t* node, cudaGraph_t g, const cudaGraphNode_t* after, size_t count, void* to, const void* from, size_t bytes, cudaMemcpyKind kind);
-SIMT_API cudaError_t cudaGraphExecMemcpyNodeSetParams1D(cudaGraphExec_t g, cudaGraphNode_t node, void* to, const void* from, size_t bytes, cudaMemcpyKind kind);
+SIMT_API cudaError_t cudaGraphAddMemcpyNode1D(cudaGraphNode_t* node, cudaGraph_t g, const cudaGraphNode_t* after, size_t count, void* to,
+    const void* from, size_t bytes, cudaMemcpyKind kind);
+SIMT_API cudaError_t cudaGraphExecMemcpyNodeSetParams1D(cudaGraphExec_t g, cudaGraphNode_t node, void* to, const void* from, size_t bytes,
+    cudaMemcpyKind kind);
 SIMT_API cudaError_t cudaGraphAddEmptyNode(cudaGraphNode_t* node, cudaGraph_t g, const cudaGraphNode_t* after, size_t count);
 
-template <class... A> SIMT_HOST_INLINE cudaError_t cudaGraphInstantiate(cudaGraphExec_t* e, cudaGraph_t g, A...) { return cudaGraphClone(reinterpret_cast<cudaGraph_t*>(e), g); }
-SIMT_HOST_INLINE cudaError_t cudaGraphInstantiateWithFlags(cudaGraphExec_t* e, cudaGraph_t g, unsigned long long = 0) { return cudaGraphInstantiate(e, g); }
+template <class... A> SIMT_HOST_INLINE cudaError_t cudaGraphInstantiate(cudaGraphExec_t* e, cudaGraph_t g, A...) {
+    return cudaGraphClone(reinterpret_cast<cudaGraph_t*>(e), g); }
+SIMT_HOST_INLINE cudaError_t cudaGraphInstantiateWithFlags(cudaGraphExec_t* e, cudaGraph_t g, unsigned long long = 0) {
+    return cudaGraphInstantiate(e, g); }
 SIMT_API cudaError_t simt_graph_replace(cudaGraphExec_t e, cudaGraph_t g);
-SIMT_HOST_INLINE cudaError_t cudaGraphExecUpdate(cudaGraphExec_t e, cudaGraph_t g, cudaGraphExecUpdateResultInfo* info) { *info = {cudaGraphExecUpdateSuccess, nullptr, nullptr}; return simt_graph_replace(e, g); }
-SIMT_HOST_INLINE cudaError_t cudaGraphExecUpdate(cudaGraphExec_t e, cudaGraph_t g, cudaGraphNode_t* failed, cudaGraphExecUpdateResult* result) { *failed = nullptr, *result = cudaGraphExecUpdateSuccess; return simt_graph_replace(e, g); }
+SIMT_HOST_INLINE cudaError_t cudaGraphExecUpdate(cudaGraphExec_t e, cudaGraph_t g, cudaGraphExecUpdateResultInfo* info) {
+    *info = {cudaGraphExecUpdateSuccess, nullptr, nullptr}; return simt_graph_replace(e, g); }
+SIMT_HOST_INLINE cudaError_t cudaGraphExecUpdate(cudaGraphExec_t e, cudaGraph_t g, cudaGraphNode_t* failed,
+    cudaGraphExecUpdateResult* result) { *failed = nullptr, *result = cudaGraphExecUpdateSuccess; return simt_graph_replace(e, g); }
 SIMT_HOST_INLINE cudaError_t cudaGraphDestroy(cudaGraph_t) { return cudaSuccess; }
 SIMT_HOST_INLINE cudaError_t cudaGraphExecDestroy(cudaGraphExec_t) { return cudaSuccess; }
 SIMT_HOST_INLINE cudaError_t cudaGraphUpload(cudaGraphExec_t, cudaStream_t) { return cudaSuccess; }

@@ -1,5 +1,5 @@
-// CUDA graphs of a program (graph_api.h). A node is a step that is done when the graph is launched, after those that it depends on; of steps that may be done in
-// any order the last one made is done first, so that a dependency that is missing shows in the results.
+// CUDA graphs of a program (graph_api.h). A node is a step that is done when the graph is launched, after those that it depends on; of
+// steps that may be done in any order the last one made is done first, so that a dependency that is missing shows in the results.
 #include "program.h"
 
 namespace {
@@ -72,7 +72,8 @@ std::function<void()> step_of(const cudaMemsetParams* p, u64 address) {
         std::string row;
         for (size_t i = 0; i < kept.width; ++i) row.append(reinterpret_cast<const char*>(&kept.value), kept.elementSize);
         for (size_t y = 0; y < std::max<size_t>(kept.height, 1); ++y)
-            copy(static_cast<char*>(kept.dst) + y * kept.pitch, row.data(), row.size(), cudaMemcpyHostToDevice, here(reinterpret_cast<void*>(address)), "a memset node");
+            copy(static_cast<char*>(kept.dst) + y * kept.pitch, row.data(), row.size(), cudaMemcpyHostToDevice,
+                here(reinterpret_cast<void*>(address)), "a memset node");
     };
 }
 std::function<void()> step_of(const cudaHostNodeParams* p, u64) {
@@ -89,10 +90,10 @@ std::function<void()> step_of_copy(void* to, const void* from, size_t bytes, int
 }  // namespace
 
 #define SIMT_ADDRESS() reinterpret_cast<u64>(__builtin_return_address(0))
-#define SIMT_NODE(name, type)                                                                                                                    \
-    SIMT_FAR cudaError_t cudaGraphAdd##name(cudaGraphNode_t* node, cudaGraph_t g, const cudaGraphNode_t* after, size_t count, type p) {          \
-        return add(node, of(g), after, count, step_of(p, SIMT_ADDRESS()));                                                                       \
-    }                                                                                                                                            \
+#define SIMT_NODE(name, type) \
+    SIMT_FAR cudaError_t cudaGraphAdd##name(cudaGraphNode_t* node, cudaGraph_t g, const cudaGraphNode_t* after, size_t count, type p) { \
+        return add(node, of(g), after, count, step_of(p, SIMT_ADDRESS())); \
+    } \
     SIMT_FAR cudaError_t cudaGraphExec##name##SetParams(cudaGraphExec_t g, cudaGraphNode_t node, type p) { return set(&of(g), node, step_of(p, SIMT_ADDRESS())); } \
     SIMT_FAR cudaError_t cudaGraph##name##SetParams(cudaGraphNode_t node, type p) { return set(made_in[id(node)], node, step_of(p, SIMT_ADDRESS())); }
 SIMT_NODE(KernelNode, const cudaKernelNodeParams*)
@@ -100,13 +101,16 @@ SIMT_NODE(MemcpyNode, const cudaMemcpy3DParms*)
 SIMT_NODE(MemsetNode, const cudaMemsetParams*)
 SIMT_NODE(HostNode, const cudaHostNodeParams*)
 SIMT_NODE(ChildGraphNode, cudaGraph_t)
-SIMT_FAR cudaError_t cudaGraphAddMemcpyNode1D(cudaGraphNode_t* node, cudaGraph_t g, const cudaGraphNode_t* after, size_t count, void* to, const void* from, size_t bytes, cudaMemcpyKind kind) {
+SIMT_FAR cudaError_t cudaGraphAddMemcpyNode1D(cudaGraphNode_t* node, cudaGraph_t g, const cudaGraphNode_t* after, size_t count, void* to,
+    const void* from, size_t bytes, cudaMemcpyKind kind) {
     return add(node, of(g), after, count, step_of_copy(to, from, bytes, kind, SIMT_PC()));
 }
-SIMT_FAR cudaError_t cudaGraphExecMemcpyNodeSetParams1D(cudaGraphExec_t g, cudaGraphNode_t node, void* to, const void* from, size_t bytes, cudaMemcpyKind kind) {
+SIMT_FAR cudaError_t cudaGraphExecMemcpyNodeSetParams1D(cudaGraphExec_t g, cudaGraphNode_t node, void* to, const void* from, size_t bytes,
+    cudaMemcpyKind kind) {
     return set(&of(g), node, step_of_copy(to, from, bytes, kind, SIMT_PC()));
 }
-cudaError_t cudaGraphAddEmptyNode(cudaGraphNode_t* node, cudaGraph_t g, const cudaGraphNode_t* after, size_t count) { return add(node, of(g), after, count, [] {}); }
+cudaError_t cudaGraphAddEmptyNode(cudaGraphNode_t* node, cudaGraph_t g, const cudaGraphNode_t* after, size_t count) {
+    return add(node, of(g), after, count, [] {}); }
 
 cudaError_t cudaGraphCreate(cudaGraph_t* g, unsigned) {
     *g = reinterpret_cast<cudaGraph_t>(new Graph);
@@ -147,7 +151,8 @@ cudaError_t cudaStreamEndCapture(cudaStream_t, cudaGraph_t* g) {
     if (!program.capturing) return failed(cudaErrorInvalidValue);
     cudaGraphCreate(g, 0);
     cudaGraphNode_t last = nullptr;
-    for (const auto& step : *program.capturing) add(&last, of(*g), &last, last != nullptr, step);   // one after another, as they were asked for
+    // one after another, as they were asked for
+    for (const auto& step : *program.capturing) add(&last, of(*g), &last, last != nullptr, step);
     program.capturing = nullptr;
     return cudaSuccess;
 }

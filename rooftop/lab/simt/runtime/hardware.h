@@ -69,8 +69,10 @@ inline u32 wavefronts(const u64* address, u32 bytes, u32 lanes) {
     }
     return total;
 }
-/// The fewest that a request is said to need: 128 bytes each, of what the lanes ask for; but no more than it takes, where lanes share words.
-inline u32 ideal_wavefronts(u32 bytes, u32 lanes, u32 taken) { return std::min(taken, (static_cast<u32>(__builtin_popcount(lanes)) * bytes + 127) / 128); }
+/// The fewest that a request is said to need: 128 bytes each, of what the lanes ask for; but no more than it takes, where lanes share
+/// words.
+inline u32 ideal_wavefronts(u32 bytes, u32 lanes, u32 taken) {
+    return std::min(taken, (static_cast<u32>(__builtin_popcount(lanes)) * bytes + 127) / 128); }
 
 inline u32 distinct_sectors(const u64* address, u32 bytes, u32 lanes) {
     u64 found[64];
@@ -89,14 +91,15 @@ inline u32 distinct_sectors(const u64* address, u32 bytes, u32 lanes) {
     return n;
 }
 /// The fewest sectors: as many as the bytes fill that the lanes ask for, but no more than the request takes.
-inline u32 ideal_sectors(u32 bytes, u32 lanes, u32 taken) { return std::min(taken, (static_cast<u32>(__builtin_popcount(lanes)) * bytes + 31) / 32); }
+inline u32 ideal_sectors(u32 bytes, u32 lanes, u32 taken) {
+    return std::min(taken, (static_cast<u32>(__builtin_popcount(lanes)) * bytes + 31) / 32); }
 
 // -- asynchronous copies ------------------------------------------------------------------------------------------------------------
-// As the counters of tests/simt/patterns/async_copies.cu say. `to`: from the block's first byte of shared memory; `from`: 0 where a lane copies
-// nothing and zeros are written.
+// As the counters of tests/simt/patterns/async_copies.cu say. `to`: from the block's first byte of shared memory; `from`: 0 where a lane
+// copies nothing and zeros are written.
 
-// Copies of 16 bytes go past the L1 (cp.async.cg): what leaves one 128-byte line for one 128-byte row of shared memory goes together, in one wavefront
-// unless 32 bytes of the row come from two sectors of the line: `mixed`.
+// Copies of 16 bytes go past the L1 (cp.async.cg): what leaves one 128-byte line for one 128-byte row of shared memory goes together, in
+// one wavefront unless 32 bytes of the row come from two sectors of the line: `mixed`.
 template <class Group>
 inline void copy_groups(const u64* to, const u64* from, u32 lanes, const Group& group) {
     while (lanes) {
@@ -128,8 +131,8 @@ inline u32 copy_sectors(const u64* to, const u64* from, u32 lanes) {
     return total;
 }
 
-// Copies of 4 bytes pass through the L1, whose lines come one after the other, a wavefront apart; each wavefront writes a word of each bank and
-// takes a word of a line once. Those of 8 bytes are written line by line, as a store of the lanes of that line.
+// Copies of 4 bytes pass through the L1, whose lines come one after the other, a wavefront apart; each wavefront writes a word of each bank
+// and takes a word of a line once. Those of 8 bytes are written line by line, as a store of the lanes of that line.
 inline u32 copy_wavefronts(const u64* to, const u64* from, u32 bytes, u32 lanes) {
     u32 total = 0;
     if (bytes == 16) {
@@ -154,7 +157,8 @@ inline u32 copy_wavefronts(const u64* to, const u64* from, u32 bytes, u32 lanes)
         for (u32 i = 0; i <= std::min(total, count - 1); ++i) {
             u32 words = 0;
             for (u32 todo = of_line[i] & left; todo; todo &= todo - 1) {
-                const u32 lane = static_cast<u32>(__builtin_ctz(todo)), bank = 1u << to[lane] / 4 % 32, word = from[lane] ? 1u << from[lane] / 4 % 32 : 0;
+                const u32 lane = static_cast<u32>(__builtin_ctz(todo)), bank = 1u << to[lane] / 4 % 32, word = from[lane] ? 1u
+                    << from[lane] / 4 % 32 : 0;
                 if (banks & bank || words & word) continue;
                 banks |= bank, words |= word, left &= ~(1u << lane);
             }

@@ -1,5 +1,6 @@
 // What the compiler's instrumentation calls. check.cpp and count.cpp each say before this what they make of it: `seen` of an access that is
-// aligned by its type, `seen_parts` of one that is not, `seen_volatile` (`whole`: aligned), `seen_block` of a copy. Code that no simulation runs is nobody's.
+// aligned by its type, `seen_parts` of one that is not, `seen_volatile` (`whole`: aligned), `seen_block` of a copy. Code that no simulation
+// runs is nobody's.
 #pragma once
 
 #define SIMT_SEEN(name, ...) if (__builtin_expect(worker != nullptr, 1)) name(*worker, p, __VA_ARGS__, SIMT_PC())

@@ -1,5 +1,5 @@
-// What a program calls of the C and C++ libraries, and what it gets in their place (program_build.OWN): an end, time and chance that are the same in every
-// run, no files but those it was given, no programs, no network.
+// What a program calls of the C and C++ libraries, and what it gets in their place (program_build.OWN): an end, time and chance that are
+// the same in every run, no files but those it was given, no programs, no network.
 #include "program.h"
 
 #include <algorithm>
@@ -59,8 +59,10 @@ static u64 clock_ns = 0;
 static u64 tick() { return clock_ns += 1000000; }
 time_t simt_own_time(time_t* t) { const time_t v = 1700000000; if (t) *t = v; return v; }
 clock_t simt_own_clock() { return worker && worker->current ? static_cast<clock_t>(clock_now()) : static_cast<clock_t>(tick() / 1000); }
-int simt_own_clock_gettime(clockid_t, timespec* t) { const u64 v = tick(); t->tv_sec = static_cast<time_t>(1700000000 + v / 1000000000), t->tv_nsec = static_cast<long>(v % 1000000000); return 0; }
-int simt_own_gettimeofday(timeval* t, void*) { const u64 v = tick(); t->tv_sec = static_cast<time_t>(1700000000 + v / 1000000000), t->tv_usec = static_cast<long>(v % 1000000000 / 1000); return 0; }
+int simt_own_clock_gettime(clockid_t, timespec* t) { const u64 v = tick(); t->tv_sec = static_cast<time_t>(1700000000 + v / 1000000000),
+    t->tv_nsec = static_cast<long>(v % 1000000000); return 0; }
+int simt_own_gettimeofday(timeval* t, void*) { const u64 v = tick(); t->tv_sec = static_cast<time_t>(1700000000 + v / 1000000000),
+    t->tv_usec = static_cast<long>(v % 1000000000 / 1000); return 0; }
 long long simt_own_system_clock() { return static_cast<long long>(1700000000000000000u + tick()); }
 long long simt_own_steady_clock() { return static_cast<long long>(tick()); }
 unsigned simt_own_random_device(void*) { return static_cast<unsigned>(tick() / 1000000 * 2654435761u); }
@@ -96,25 +98,30 @@ unsigned simt_own_sleep(unsigned) { return 0; }
 int simt_own_usleep(unsigned) { return 0; }
 
 FILE* simt_own_fopen(const char* name, const char* how) {
-    constexpr size_t KEPT = size_t(64) << 20;                    // bytes of a file that it writes, which it may read again; they are no file outside
+    // bytes of a file that it writes, which it may read again; they are no file outside
+    constexpr size_t KEPT = size_t(64) << 20;
     static std::map<std::string, std::string> written;
     if (name && how && (*how == 'w' || *how == 'a') && !std::strchr(how, '+')) {
         named("writes the file", name, SIMT_PC(), "unkept");
         std::string& text = written[name];
         if (*how == 'w') text.clear();
-        return fopencookie(&text, "w", {nullptr, [](void* to, const char* from, size_t n) { if (auto* t = static_cast<std::string*>(to); t->size() + n <= KEPT) t->append(from, n); return static_cast<ssize_t>(n); }, nullptr, nullptr});
+        return fopencookie(&text, "w", {nullptr, [](void* to, const char* from, size_t n) {
+            if (auto* t = static_cast<std::string*>(to); t->size() + n <= KEPT) t->append(from, n); return static_cast<ssize_t>(n); },
+            nullptr, nullptr});
     }
-    if (const auto own = name ? written.find(name) : written.end(); own != written.end() && !own->second.empty()) return fmemopen(own->second.data(), own->second.size(), "r");
+    if (const auto own = name ? written.find(name) : written.end(); own != written.end()
+        && !own->second.empty()) return fmemopen(own->second.data(), own->second.size(), "r");
     FILE* f = fopen(name, how);
     if (!f) f = fopen(beside(name).c_str(), how);
     if (!f) named("opens the file", name, SIMT_PC());
     return f;
 }
-void* simt_own_filebuf_open(std::filebuf* self, const char* name, std::ios_base::openmode mode) { return open_buffer(self, name, mode, SIMT_PC()); }
-#define SIMT_STREAM(S, more)                                                                                                                             \
-    void simt_own_##S##_of(void* self, const char* name, std::ios_base::openmode m) { make_stream<std::S>(self, name, m | more, SIMT_PC()); }            \
+void* simt_own_filebuf_open(std::filebuf* self, const char* name, std::ios_base::openmode mode) {
+    return open_buffer(self, name, mode, SIMT_PC()); }
+#define SIMT_STREAM(S, more) \
+    void simt_own_##S##_of(void* self, const char* name, std::ios_base::openmode m) { make_stream<std::S>(self, name, m | more, SIMT_PC()); } \
     void simt_own_##S##_of_text(void* self, const std::string& name, std::ios_base::openmode m) { make_stream<std::S>(self, name.c_str(), m | more, SIMT_PC()); } \
-    void simt_own_##S##_open(std::S* self, const char* name, std::ios_base::openmode m) { open_stream(self, name, m | more, SIMT_PC()); }                \
+    void simt_own_##S##_open(std::S* self, const char* name, std::ios_base::openmode m) { open_stream(self, name, m | more, SIMT_PC()); } \
     void simt_own_##S##_open_text(std::S* self, const std::string& name, std::ios_base::openmode m) { open_stream(self, name.c_str(), m | more, SIMT_PC()); }
 SIMT_STREAM(ofstream, std::ios_base::out)
 SIMT_STREAM(ifstream, std::ios_base::in)

@@ -1,5 +1,6 @@
-// A program's launches: a launch runs the watched build of its kernel; one that has been watched as often as was asked runs the plain build, which has the
-// same results. Once a launch repeats what it did and changes nothing more, it is not run again. Launches by kernels run when the launch that made them ends.
+// A program's launches: a launch runs the watched build of its kernel; one that has been watched as often as was asked runs the plain
+// build, which has the same results. Once a launch repeats what it did and changes nothing more, it is not run again. Launches by kernels
+// run when the launch that made them ends.
 #include "program.h"
 #include <mutex>
 
@@ -55,7 +56,9 @@ static std::string shown(const LaunchArgument* list, unsigned count) {  // numbe
             u64 v = 0;
             std::memcpy(&v, a.at, std::min(8u, a.bytes));
             const char* p = reinterpret_cast<const char*>(v);
-            if (const Allocation* held = allocation_of(p)) put(text, "{\"pc\":%llu,\"offset\":%lld,\"bytes\":%llu}", static_cast<unsigned long long>(held->pc), static_cast<long long>(p - arena - static_cast<i64>(held->at)), static_cast<unsigned long long>(held->bytes));
+            if (const Allocation* held = allocation_of(p)) put(text, "{\"pc\":%llu,\"offset\":%lld,\"bytes\":%llu}",
+                static_cast<unsigned long long>(held->pc), static_cast<long long>(p - arena - static_cast<i64>(held->at)),
+                static_cast<unsigned long long>(held->bytes));
             else put(text, !v ? "null" : global_place(p) != ~u64(0) ? "\"a __device__ variable\"" : "\"a pointer of the host's\"");
         } else if (a.kind == REAL) {
             double v = 0;
@@ -74,7 +77,8 @@ static std::string shown(const LaunchArgument* list, unsigned count) {  // numbe
     return text + "]";
 }
 
-static std::string raw(const LaunchArgument* list, unsigned count) {     // of a launch that is made elsewhere: bytes, or a place in an allocation
+// of a launch that is made elsewhere: bytes, or a place in an allocation
+static std::string raw(const LaunchArgument* list, unsigned count) {
     std::string text = "[";
     for (unsigned i = 0; i < count; ++i) {
         const LaunchArgument& a = list[i];
@@ -83,14 +87,16 @@ static std::string raw(const LaunchArgument* list, unsigned count) {     // of a
         const char* kind = a.kind == POINTER ? "pointer" : a.kind == REAL ? "real" : a.kind == NUMBER ? "number" : "struct";
         const Allocation* held = a.kind == POINTER ? allocation_of(reinterpret_cast<const char*>(v)) : nullptr;
         put(text, "%s{\"kind\":\"%s\",\"bytes\":%u,\"value\":\"%llx\"", i ? "," : "", kind, a.bytes, static_cast<unsigned long long>(v));
-        if (held) put(text, ",\"at\":%llu,\"size\":%llu", static_cast<unsigned long long>(held->at), static_cast<unsigned long long>(held->bytes));
+        if (held) put(text, ",\"at\":%llu,\"size\":%llu", static_cast<unsigned long long>(held->at),
+            static_cast<unsigned long long>(held->bytes));
         if (held) put(text, ",\"offset\":%lld", static_cast<long long>(reinterpret_cast<const char*>(v) - arena - static_cast<i64>(held->at)));
         text += '}';
     }
     return text + "]";
 }
 
-/// What launches have in common that are made again: numbers, and pointers to places in allocations of one line and size, as a loop makes them anew.
+/// What launches have in common that are made again: numbers, and pointers to places in allocations of one line and size, as a loop makes
+/// them anew.
 static std::string alike(const LaunchArgument* list, unsigned count) {
     std::string text;
     for (unsigned i = 0; i < count; ++i) {
@@ -98,7 +104,8 @@ static std::string alike(const LaunchArgument* list, unsigned count) {
         if (list[i].kind == POINTER && list[i].at) std::memcpy(&v, list[i].at, std::min(8u, list[i].bytes));
         const char* p = reinterpret_cast<const char*>(v);
         const Allocation* held = v ? allocation_of(p) : nullptr;
-        if (held) put(text, "%llu:%llu:%lld/", static_cast<unsigned long long>(held->pc), static_cast<unsigned long long>(held->bytes), static_cast<long long>(p - arena - static_cast<i64>(held->at)));
+        if (held) put(text, "%llu:%llu:%lld/", static_cast<unsigned long long>(held->pc), static_cast<unsigned long long>(held->bytes),
+            static_cast<long long>(p - arena - static_cast<i64>(held->at)));
         else if (list[i].at) text.append(static_cast<const char*>(list[i].at), list[i].bytes);
     }
     return text;
@@ -125,7 +132,8 @@ const char* instance(const char* name, std::initializer_list<const char*> argume
     static std::set<std::string> kept;
     static std::mutex lock;
     std::string text = std::string(name) + "<";
-    for (const char* a : arguments) {       // `const char* simt::shown() [with T = float]`, and what names in it stand for after a semicolon
+    // `const char* simt::shown() [with T = float]`, and what names in it stand for after a semicolon
+    for (const char* a : arguments) {
         const char* from = std::strstr(a, " = ");
         std::string one = from ? from + 3 : a;
         one.erase(std::min(one.find("; "), one.rfind(']')));
@@ -136,10 +144,12 @@ const char* instance(const char* name, std::initializer_list<const char*> argume
 }
 
 /// A launch that is made later, with its arguments as they are now.
-static std::function<void()> later(const Given& given, void (*entry)(void**), void* closure, size_t bytes, u64 address, const LaunchArgument* list = nullptr, unsigned count = 0) {
+static std::function<void()> later(const Given& given, void (*entry)(void**), void* closure, size_t bytes, u64 address,
+    const LaunchArgument* list = nullptr, unsigned count = 0) {
     const std::string kept(static_cast<const char*>(closure), bytes);
     std::vector<std::pair<LaunchArgument, std::string>> arguments;
-    for (unsigned i = 0; i < count; ++i) arguments.emplace_back(list[i], std::string(static_cast<const char*>(list[i].at), list[i].at ? list[i].bytes : 0));
+    for (unsigned i = 0; i < count; ++i) arguments.emplace_back(list[i],
+        std::string(static_cast<const char*>(list[i].at), list[i].at ? list[i].bytes : 0));
     const auto pointer = given.pointer ? reinterpret_cast<char*>(given.pointer) - static_cast<char*>(closure) : -1;
     return [=]() {
         Given again = given;
@@ -168,7 +178,8 @@ static void run_those_by_kernels() {
     for (const auto& step : now) step();
 }
 
-cudaError_t launch(Given& given, void (*entry)(void**), void* closure, size_t bytes, const LaunchArgument* arguments, unsigned count, unsigned long long address) {
+cudaError_t launch(Given& given, void (*entry)(void**), void* closure, size_t bytes, const LaunchArgument* arguments, unsigned count,
+    unsigned long long address) {
     if (program.launched_at) address = std::exchange(program.launched_at, 0);
     const u64 pc = here(reinterpret_cast<void*>(address));
     if (worker && worker->current) return launch_by_kernel(given, entry, closure, bytes, address), cudaSuccess;
@@ -179,20 +190,33 @@ cudaError_t launch(Given& given, void (*entry)(void**), void* closure, size_t by
     }
     if (program.sticky) return failed(program.sticky);
     const u64 threads = u64(given.block.x) * given.block.y * given.block.z, blocks = u64(given.grid.x) * given.grid.y * given.grid.z;
-    if (!blocks) return refused(pc, cudaErrorInvalidConfiguration, "a launch of %s with 0 blocks: grid (%u, %u, %u)", given.kernel, given.grid.x, given.grid.y, given.grid.z);
-    if (!threads || threads > 1024 || given.block.z > 64) return refused(pc, cudaErrorInvalidConfiguration, "a launch of %s with %llu threads a block (%u, %u, %u); a block has 1 to 1024", given.kernel, static_cast<unsigned long long>(threads), given.block.x, given.block.y, given.block.z);
-    if (given.grid.x > 0x7fffffffu || given.grid.y > 65535 || given.grid.z > 65535) return refused(pc, cudaErrorInvalidConfiguration, "a launch of %s with a grid of (%u, %u, %u); at most (2147483647, 65535, 65535)", given.kernel, given.grid.x, given.grid.y, given.grid.z);
-    if (given.shared > SHARED_LIMIT) return refused(pc, cudaErrorInvalidValue, "a launch of %s with %zu bytes of dynamic shared memory; a block can have %zu", given.kernel, given.shared, SHARED_LIMIT);
-    if (given.shared > static_cast<size_t>(program.opted_in)) return refused(pc, cudaErrorInvalidValue, "a launch of %s with %zu bytes of dynamic shared memory: more than 49152 needs cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes) first", given.kernel, given.shared);
+    if (!blocks) return refused(pc, cudaErrorInvalidConfiguration, "a launch of %s with 0 blocks: grid (%u, %u, %u)", given.kernel,
+        given.grid.x, given.grid.y, given.grid.z);
+    if (!threads || threads > 1024 || given.block.z > 64) return refused(pc, cudaErrorInvalidConfiguration,
+        "a launch of %s with %llu threads a block (%u, %u, %u); a block has 1 to 1024", given.kernel,
+        static_cast<unsigned long long>(threads), given.block.x, given.block.y, given.block.z);
+    if (given.grid.x > 0x7fffffffu || given.grid.y > 65535 || given.grid.z > 65535) return refused(pc, cudaErrorInvalidConfiguration,
+        "a launch of %s with a grid of (%u, %u, %u); at most (2147483647, 65535, 65535)", given.kernel, given.grid.x, given.grid.y,
+        given.grid.z);
+    if (given.shared > SHARED_LIMIT) return refused(pc, cudaErrorInvalidValue,
+        "a launch of %s with %zu bytes of dynamic shared memory; a block can have %zu", given.kernel, given.shared, SHARED_LIMIT);
+    if (given.shared > static_cast<size_t>(program.opted_in)) return refused(pc, cudaErrorInvalidValue,
+        "a launch of %s with %zu bytes of dynamic shared memory: more than 49152 needs cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes) first", given.kernel, given.shared);
     if (!given.cluster.x) given.cluster = cluster_of_kernel(given.kernel);
     const dim3 c = given.cluster;
-    if (u64(c.x) * c.y * c.z > 16 || given.grid.x % c.x || given.grid.y % c.y || given.grid.z % c.z) return refused(pc, cudaErrorInvalidConfiguration, "a launch of %s with a cluster of (%u, %u, %u) in a grid of (%u, %u, %u)", given.kernel, c.x, c.y, c.z, given.grid.x, given.grid.y, given.grid.z);
-    if (given.cooperative && blocks > u64(132) * static_cast<u64>(simt_resident(static_cast<int>(threads), given.shared))) return refused(pc, cudaErrorCooperativeLaunchTooLarge, "a cooperative launch of %s with %llu blocks: so many do not run at once on 132 multiprocessors", given.kernel, static_cast<unsigned long long>(blocks));
+    if (u64(c.x) * c.y * c.z > 16 || given.grid.x % c.x || given.grid.y % c.y || given.grid.z % c.z) return refused(pc,
+        cudaErrorInvalidConfiguration, "a launch of %s with a cluster of (%u, %u, %u) in a grid of (%u, %u, %u)", given.kernel, c.x, c.y,
+        c.z, given.grid.x, given.grid.y, given.grid.z);
+    if (given.cooperative && blocks > u64(132) * static_cast<u64>(simt_resident(static_cast<int>(threads),
+        given.shared))) return refused(pc, cudaErrorCooperativeLaunchTooLarge,
+        "a cooperative launch of %s with %llu blocks: so many do not run at once on 132 multiprocessors", given.kernel,
+        static_cast<unsigned long long>(blocks));
 
     Open open;
     ++program.done_launches;
     std::string key;
-    put(key, "%llu/%p/%p/%u,%u,%u/%u,%u,%u/%zu/", address, reinterpret_cast<void*>(entry), given.pointer ? *given.pointer : nullptr, given.grid.x, given.grid.y, given.grid.z, given.block.x, given.block.y, given.block.z, given.shared);
+    put(key, "%llu/%p/%p/%u,%u,%u/%u,%u,%u/%zu/", address, reinterpret_cast<void*>(entry), given.pointer ? *given.pointer : nullptr,
+        given.grid.x, given.grid.y, given.grid.z, given.block.x, given.block.y, given.block.z, given.shared);
     const std::string raw_arguments(static_cast<const char*>(closure), bytes);
     key += count ? alike(arguments, count) : raw_arguments;
     Repeated& r = program.repeated[key];
@@ -202,7 +226,9 @@ cudaError_t launch(Given& given, void (*entry)(void**), void* closure, size_t by
         std::string& j = program.journal;
         put(j, "%s{\"launch\":%u,\"pc\":%llu,\"kernel\":", j.empty() ? "" : ",\n", r.record, static_cast<unsigned long long>(pc));
         put_text(j, given.kernel);
-        put(j, ",\"grid\":[%u,%u,%u],\"block\":[%u,%u,%u],\"shared\":%zu,\"cooperative\":%s,\"cluster\":[%u,%u,%u],\"arguments\":", given.grid.x, given.grid.y, given.grid.z, given.block.x, given.block.y, given.block.z, given.shared, given.cooperative ? "true" : "false", c.x, c.y, c.z);
+        put(j, ",\"grid\":[%u,%u,%u],\"block\":[%u,%u,%u],\"shared\":%zu,\"cooperative\":%s,\"cluster\":[%u,%u,%u],\"arguments\":",
+            given.grid.x, given.grid.y, given.grid.z, given.block.x, given.block.y, given.block.z, given.shared, given.cooperative ? "true"
+            : "false", c.x, c.y, c.z);
         j += shown(arguments, count) + ",\"widths\":[";
         for (unsigned i = 0; i < count; ++i) put(j, "%s%u", i ? "," : "", arguments[i].bytes);
         j += "]}";
@@ -213,7 +239,8 @@ cudaError_t launch(Given& given, void (*entry)(void**), void* closure, size_t by
         program.journal += raw(arguments, count) + "}";
         return cudaSuccess;
     }
-    // Time is over: launches are left out, for a while in which the program may come to its end; but those of a kernel that was never watched.
+    // Time is over: launches are left out, for a while in which the program may come to its end; but those of a kernel that was never
+    // watched.
     const auto over = [&r](double spent) {
         if (spent > 1.5 * program.most) {
             put(program.journal, ",\n{\"over\":%u}", r.record);
@@ -236,7 +263,8 @@ cudaError_t launch(Given& given, void (*entry)(void**), void* closure, size_t by
     }
     const auto seen = program.watched.find(here(reinterpret_cast<void*>(entry)));
     Launch l;
-    l.dynamic = static_cast<u32>(given.shared), l.cooperative = given.cooperative, l.seed = program.seed, l.poison = program.poison, l.patience = program.patience;
+    l.dynamic = static_cast<u32>(given.shared), l.cooperative = given.cooperative, l.seed = program.seed, l.poison = program.poison,
+        l.patience = program.patience;
     l.stack = program.stack;
     l.plain_call = entry;
     l.call = seen == program.watched.end() ? nullptr : reinterpret_cast<void (*)(void**)>(__ehdr_start + seen->second);
@@ -255,7 +283,8 @@ cudaError_t launch(Given& given, void (*entry)(void**), void* closure, size_t by
     std::memcpy(held, closure, bytes);
     void* values[1] = {held};
     l.values = values;
-    const u32 grid[3] = {given.grid.x, given.grid.y, given.grid.z}, block[3] = {given.block.x, given.block.y, given.block.z}, cluster[3] = {c.x, c.y, c.z};
+    const u32 grid[3] = {given.grid.x, given.grid.y, given.grid.z}, block[3] = {given.block.x, given.block.y, given.block.z},
+        cluster[3] = {c.x, c.y, c.z};
     const size_t first = all_findings.size();
     const double before = now_seconds();
     const u64 had = !watch && r.seen > 1 && r.plain < 2 && !program.shared_at ? memory_digest() : 0;
@@ -275,7 +304,8 @@ cudaError_t launch(Given& given, void (*entry)(void**), void* closure, size_t by
     if (status == 2) not_on_the_host("no memory for the threads of a launch");
     for (size_t i = first; i < all_findings.size(); ++i)
         if (all_findings[i].kind == NOT_SIMULATED) leave_program(4, 0);
-    program.sticky = all_findings.size() > first && all_findings.back().kind == ASSERT ? cudaErrorAssert : status == 1 ? cudaErrorIllegalAddress : cudaErrorLaunchFailure;
+    program.sticky = all_findings.size() > first && all_findings.back().kind == ASSERT ? cudaErrorAssert : status == 1
+        ? cudaErrorIllegalAddress : cudaErrorLaunchFailure;
     return cudaSuccess;                                          // told at the next call, as on a GPU
 }
 static std::map<const void*, std::pair<const char*, ByAddress>>& by_addresses() {
@@ -283,10 +313,12 @@ static std::map<const void*, std::pair<const char*, ByAddress>>& by_addresses() 
     return known;
 }
 void know(const void* kernel, const char* name, ByAddress launches) { by_addresses()[kernel] = {name, launches}; }
-cudaError_t launch_by_address(const void* kernel, dim3 grid, dim3 block, void** values, size_t shared, bool cooperative, unsigned long long address) {
+cudaError_t launch_by_address(const void* kernel, dim3 grid, dim3 block, void** values, size_t shared, bool cooperative,
+    unsigned long long address) {
     const auto found = by_addresses().find(kernel);
     if (found == by_addresses().end()) {
-        if (Finding* f = found_on_host(NOT_SIMULATED, here(reinterpret_cast<void*>(address)))) say(*f, "a launch by an address of which the source does not say what kernel it is");
+        if (Finding* f = found_on_host(NOT_SIMULATED, here(reinterpret_cast<void*>(address)))) say(*f,
+            "a launch by an address of which the source does not say what kernel it is");
         leave_program(4, 0);
     }
     program.launched_at = address;

@@ -29,7 +29,8 @@ static void put(void* p, size_t i, cudaDataType t, double v) {
 }
 size_t size_of(cudaDataType t) { return t == CUDA_R_64F ? 8 : t == CUDA_R_16F || t == CUDA_R_16BF ? 2 : t == CUDA_R_8I ? 1 : 4; }
 
-/// C (m x n) += A (m x k) B (k x n), by columns, from column `j` to `end`: some columns of C at a time, in blocks of rows that stay in the cache.
+/// C (m x n) += A (m x k) B (k x n), by columns, from column `j` to `end`: some columns of C at a time, in blocks of rows that stay in the
+/// cache.
 template <class T>
 __attribute__((optimize("O3"))) static void multiply(T* c, const T* a, const T* b, int m, int n, int k, int j, int end) {
     constexpr int ROWS = 1024, COLUMNS = 4;
@@ -49,15 +50,19 @@ __attribute__((optimize("O3"))) static void multiply(T* c, const T* a, const T* 
         }
 }
 template <class T>
-static void gemm_of(bool ta, bool tb, int m, int n, int k, double alpha, const void* a, cudaDataType at, int lda, const void* b, cudaDataType bt, int ldb, double beta, void* c, cudaDataType ct, int ldc) {
+static void gemm_of(bool ta, bool tb, int m, int n, int k, double alpha, const void* a, cudaDataType at, int lda, const void* b,
+    cudaDataType bt, int ldb, double beta, void* c, cudaDataType ct, int ldc) {
     std::vector<T> x(static_cast<size_t>(m) * k), y(static_cast<size_t>(k) * n), z(static_cast<size_t>(m) * n);
     for (int p = 0; p < k; ++p)
-        for (int i = 0; i < m; ++i) x[static_cast<size_t>(p) * m + i] = static_cast<T>(get(a, ta ? static_cast<size_t>(i) * lda + p : static_cast<size_t>(p) * lda + i, at));
+        for (int i = 0; i < m; ++i) x[static_cast<size_t>(p) * m + i] = static_cast<T>(get(a, ta ? static_cast<size_t>(i) * lda + p
+            : static_cast<size_t>(p) * lda + i, at));
     for (int j = 0; j < n; ++j)
-        for (int p = 0; p < k; ++p) y[static_cast<size_t>(j) * k + p] = static_cast<T>(get(b, tb ? static_cast<size_t>(p) * ldb + j : static_cast<size_t>(j) * ldb + p, bt));
+        for (int p = 0; p < k; ++p) y[static_cast<size_t>(j) * k + p] = static_cast<T>(get(b, tb ? static_cast<size_t>(p) * ldb + j
+            : static_cast<size_t>(j) * ldb + p, bt));
     const int parts = static_cast<int>(std::min<u64>(program.workers, 1 + u64(m) * n * k / (1 << 22))), each = (n + parts - 1) / parts;
     std::vector<std::thread> others;
-    for (int i = 1; i < parts; ++i) others.emplace_back([&, i] { multiply(z.data(), x.data(), y.data(), m, n, k, i * each, std::min(n, (i + 1) * each)); });
+    for (int i = 1; i < parts; ++i) others.emplace_back([&, i] {
+        multiply(z.data(), x.data(), y.data(), m, n, k, i * each, std::min(n, (i + 1) * each)); });
     multiply(z.data(), x.data(), y.data(), m, n, k, 0, std::min(n, each));
     for (std::thread& other : others) other.join();
     for (int j = 0; j < n; ++j)
@@ -66,14 +71,16 @@ static void gemm_of(bool ta, bool tb, int m, int n, int k, double alpha, const v
             put(c, place, ct, alpha * z[static_cast<size_t>(j) * m + i] + (beta == 0 ? 0 : beta * get(c, place, ct)));
         }
 }
-void gemm(int ta, int tb, int m, int n, int k, double alpha, const void* a, cudaDataType at, int lda, const void* b, cudaDataType bt, int ldb, double beta, void* c, cudaDataType ct, int ldc, long long sa, long long sb, long long sc, int batches) {
+void gemm(int ta, int tb, int m, int n, int k, double alpha, const void* a, cudaDataType at, int lda, const void* b, cudaDataType bt,
+    int ldb, double beta, void* c, cudaDataType ct, int ldc, long long sa, long long sb, long long sc, int batches) {
     // The same product again, after nothing else was done, or when the program's time is over: it is left out.
     static std::string last;
     static u64 done = 0;
     std::string call;
     put(call, "%d %d %d %d %d %.17g %.17g %p %p %p ", ta, tb, m, n, k, alpha, beta, a, b, static_cast<const void*>(c));
     put(call, "%d %d %d %d %d %d %lld %lld %lld %d", at, lda, bt, ldb, ct, ldc, sa, sb, sc, batches);
-    const bool devices = allocation_of(a) && allocation_of(b) && allocation_of(c) && !program.shared_at;     // which the host cannot write unseen
+    // which the host cannot write unseen
+    const bool devices = allocation_of(a) && allocation_of(b) && allocation_of(c) && !program.shared_at;
     if (!beta && devices && call == last && program.changes == done) return;
     // Of all products together half of the program's time; those that would take longer are left out, and said.
     const double began = now_seconds(), needs = 2.0 * m * n * k * batches / 4e9;
@@ -84,7 +91,8 @@ void gemm(int ta, int tb, int m, int n, int k, double alpha, const void* a, cuda
     }
     Library here;
     for (int i = 0; i < batches; ++i) {
-        const void *x = static_cast<const char*>(a) + i * sa * static_cast<long long>(size_of(at)), *y = static_cast<const char*>(b) + i * sb * static_cast<long long>(size_of(bt));
+        const void *x = static_cast<const char*>(a) + i * sa * static_cast<long long>(size_of(at)),
+            *y = static_cast<const char*>(b) + i * sb * static_cast<long long>(size_of(bt));
         void* z = static_cast<char*>(c) + i * sc * static_cast<long long>(size_of(ct));
         if (at == CUDA_R_64F || at == CUDA_R_8I) gemm_of<double>(ta, tb, m, n, k, alpha, x, at, lda, y, bt, ldb, beta, z, ct, ldc);
         else gemm_of<float>(ta, tb, m, n, k, alpha, x, at, lda, y, bt, ldb, beta, z, ct, ldc);
@@ -92,14 +100,16 @@ void gemm(int ta, int tb, int m, int n, int k, double alpha, const void* a, cuda
     }
     last = call, done = program.changes, program.library += now_seconds() - began;
 }
-void epilogue(void* c, cudaDataType t, bool by_rows, long long m, long long n, long long ld, long long stride, long long batches, const void* bias, int function) {
+void epilogue(void* c, cudaDataType t, bool by_rows, long long m, long long n, long long ld, long long stride, long long batches,
+    const void* bias, int function) {
     Library here;
     for (long long b = 0; b < batches; ++b)
         for (long long i = 0; i < m; ++i)
             for (long long j = 0; j < n; ++j) {
                 const size_t place = static_cast<size_t>(b * stride + (by_rows ? i * ld + j : j * ld + i));
                 const double v = get(c, place, t) + (bias ? get(bias, static_cast<size_t>(i), t) : 0);
-                put(c, place, t, function == 1 ? std::max(v, 0.0) : function == 2 ? v / 2 * (1 + std::tanh(0.7978845608028654 * (v + 0.044715 * v * v * v))) : v);
+                put(c, place, t, function == 1 ? std::max(v, 0.0) : function == 2
+                    ? v / 2 * (1 + std::tanh(0.7978845608028654 * (v + 0.044715 * v * v * v))) : v);
             }
     ++program.changes;
 }
@@ -129,7 +139,8 @@ static void transform(Complex* x, int n, int sign) {
     if (n % p) p = n;
     const int m = n / p;
     std::vector<Complex> part(static_cast<size_t>(n)), root(static_cast<size_t>(n));
-    for (int i = 0; i < n; ++i) part[static_cast<size_t>(i % p * m + i / p)] = x[i], root[static_cast<size_t>(i)] = std::polar(1.0, sign * 2 * M_PI * i / n);
+    for (int i = 0; i < n; ++i) part[static_cast<size_t>(i % p * m + i / p)] = x[i],
+        root[static_cast<size_t>(i)] = std::polar(1.0, sign * 2 * M_PI * i / n);
     for (int r = 0; r < p; ++r) transform(&part[static_cast<size_t>(r) * m], m, sign);
     for (int k = 0; k < n; ++k) {
         x[k] = 0;
@@ -137,7 +148,8 @@ static void transform(Complex* x, int n, int sign) {
     }
 }
 
-int fft_plan(int plan, int rank, const int* n, const int* in, int in_stride, int in_step, const int* out, int out_stride, int out_step, int type, int batch) {
+int fft_plan(int plan, int rank, const int* n, const int* in, int in_stride, int in_step, const int* out, int out_stride, int out_step,
+    int type, int batch) {
     if (rank < 1 || rank > 3 || batch < 1) return 0;
     Plan p = {{1, 1, 1}, type, batch, {}, {}, !in && !out};
     for (int i = 0; i < rank; ++i)
@@ -163,7 +175,8 @@ int fft(int plan, const void* from, void* to, int type, int sign) {
         Side& s = real_in ? p.in : p.out;
         s.embed[2] = 2 * (p.n[2] / 2 + 1), s.step = s.embed[0] * s.embed[1] * s.embed[2];
     }
-    const auto at = [&p](const Side& s, int b, int i, int j, int k) { return static_cast<size_t>(b) * s.step + ((static_cast<size_t>(i) * s.embed[1] + j) * s.embed[2] + k) * static_cast<size_t>(s.stride); };
+    const auto at = [&p](const Side& s, int b, int i, int j, int k) {
+        return static_cast<size_t>(b) * s.step + ((static_cast<size_t>(i) * s.embed[1] + j) * s.embed[2] + k) * static_cast<size_t>(s.stride); };
     Library here;
     const auto [n0, n1, n2] = p.n;
     const int half = n2 / 2 + 1;
@@ -175,7 +188,8 @@ int fft(int plan, const void* from, void* to, int type, int sign) {
                 for (int k = 0; k < n2; ++k) {
                     const bool mirrored = real_out && k >= half;
                     const size_t e = mirrored ? at(p.in, b, (n0 - i) % n0, (n1 - j) % n1, n2 - k) : at(p.in, b, i, j, k);
-                    element(i, j, k) = real_in ? Complex(get(from, e, kind)) : Complex(get(from, 2 * e, kind), (mirrored ? -1 : 1) * get(from, 2 * e + 1, kind));
+                    element(i, j, k) = real_in ? Complex(get(from, e, kind))
+                        : Complex(get(from, 2 * e, kind), (mirrored ? -1 : 1) * get(from, 2 * e + 1, kind));
                 }
         for (int axis = 0; axis < 3; ++axis) {
             const int n = p.n[axis], step = axis == 2 ? 1 : axis == 1 ? n2 : n1 * n2;

@@ -44,7 +44,8 @@ __attribute__((noinline)) void collective(unsigned mask, Combine combine, void* 
     const u32 bit = 1u << f.lane;
     f.pc = SIMT_PC();
     if (!(mask & bit)) {
-        if (Finding* found = report(w, f, ABSENT_LANE, f.pc)) say(*found, "lane %u calls a warp collective whose mask 0x%08x does not name it", f.lane, mask);
+        if (Finding* found = report(w, f, ABSENT_LANE, f.pc)) say(*found,
+            "lane %u calls a warp collective whose mask 0x%08x does not name it", f.lane, mask);
         mask |= bit;
     }
     f.mask = mask, f.record = record, f.combine = combine;
@@ -58,7 +59,8 @@ __attribute__((noinline)) void collective(unsigned mask, Combine combine, void* 
         if (Finding* found = report(w, f, ABSENT_LANE, f.pc, first)) {
             const u32 lane = static_cast<u32>(__builtin_ctz(warp.pending[at].arrived));
             other_thread(*found, warp.lanes[lane]);
-            say(*found, "lane %u is at this collective while lane %u of its warp, which the mask 0x%08x names as well, waits at another", f.lane, lane, mask);
+            say(*found, "lane %u is at this collective while lane %u of its warp, which the mask 0x%08x names as well, waits at another",
+                f.lane, lane, mask);
         }
     }
     warp.pending[at].arrived |= bit;
@@ -77,7 +79,8 @@ void absent_lane(Group&, int reader, int source, unsigned mask) {
     Fiber& f = warp.lanes[reader];
     if (Finding* found = report(w, f, ABSENT_LANE, f.pc)) {
         const u32 bit = 1u << source;
-        const char* why = !(warp.valid & bit) ? "the block has no such thread" : warp.exited & bit ? "which has returned" : "which takes no part";
+        const char* why = !(warp.valid & bit) ? "the block has no such thread" : warp.exited & bit ? "which has returned"
+            : "which takes no part";
         say(*found, "lane %d reads from lane %d, %s; lanes 0x%08x take part", reader, source, why, mask);
     }
 }
@@ -120,7 +123,8 @@ static void join_warps(Worker&, Block& b, int id) {   // a barrier that only som
     u16 top[32] = {};
     for (Warp& warp : b.warps) {
         if (!warp.at[id]) continue;
-        for (u32 todo = warp.at[id]; todo; todo &= todo - 1) top[warp.index] = std::max(top[warp.index], warp.clocks[__builtin_ctz(todo)][__builtin_ctz(todo)]);
+        for (u32 todo = warp.at[id]; todo; todo &= todo - 1) top[warp.index] = std::max(top[warp.index],
+            warp.clocks[__builtin_ctz(todo)][__builtin_ctz(todo)]);
         for (int i = 0; i < 32; ++i) all[i] = std::max(all[i], warp.knows[i]);
     }
     for (int i = 0; i < 32; ++i) all[i] = std::max(all[i], top[i]);
@@ -135,7 +139,8 @@ static void join_warps(Worker&, Block& b, int id) {   // a barrier that only som
     }
 }
 
-// What a block's warps know of each other and of other blocks' is known to those that have waited at a barrier. What comes after it is later.
+// What a block's warps know of each other and of other blocks' is known to those that have waited at a barrier. What comes after it is
+// later.
 static void join_far(Block& b, int id, bool everyone) {
     if (!far_warps(*b.unit)) return;
     std::vector<u16> all(far_warps(*b.unit), 0);
@@ -172,7 +177,8 @@ static void skipped(Worker& w, Block& b, int id) {
         if (Finding* found = report(w, *waits, BARRIER_DIVERGENCE, waits->pc, gone.last)) {
             other_thread(*found, gone);
             found->detail[0] = 1;
-            say(*found, "%d threads of a warp have returned without coming to this barrier, at which others of the block wait", __builtin_popcount(around));
+            say(*found, "%d threads of a warp have returned without coming to this barrier, at which others of the block wait",
+                __builtin_popcount(around));
         }
     }
 }

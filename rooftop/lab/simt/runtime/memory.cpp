@@ -36,14 +36,17 @@ __attribute__((noinline)) void* shared_variable(SharedSite& site, unsigned bytes
             l.shared_at = site.offset + bytes + SHARED_GAP;
             l.shared_static = round_up(l.shared_static, align) + bytes;
             if (l.shared_static > STATIC_LIMIT || l.shared_static + launch.dynamic > SHARED_LIMIT) {
-                if (Finding* found = report(w, *w.current, OUT_OF_BOUNDS, pc)) say(*found, "the block's shared memory is %u bytes of variables and %u dynamic; a block can have %zu of variables, and %zu in all", l.shared_static, launch.dynamic, STATIC_LIMIT, SHARED_LIMIT);
+                if (Finding* found = report(w, *w.current, OUT_OF_BOUNDS, pc)) say(*found,
+                    "the block's shared memory is %u bytes of variables and %u dynamic; a block can have %zu of variables, and %zu in all",
+                    l.shared_static, launch.dynamic, STATIC_LIMIT, SHARED_LIMIT);
                 die(w);
             }
             l.shared_ranges.push_back({site.offset, bytes});
             l.shared_sites.push_back(&site);
             __atomic_store_n(&site.launch, launch.number, __ATOMIC_RELEASE);
         }
-        for (; !w.plain && w.shared_known < l.shared_ranges.size(); ++w.shared_known) mode_shared_range(w, l.shared_ranges[w.shared_known].first, l.shared_ranges[w.shared_known].second);
+        for (; !w.plain && w.shared_known < l.shared_ranges.size(); ++w.shared_known) mode_shared_range(w,
+            l.shared_ranges[w.shared_known].first, l.shared_ranges[w.shared_known].second);
     }
     return w.current->block->shared + site.offset;
 }
@@ -139,16 +142,19 @@ void pause_at(u64 pc) {   // every so often, so that whom it waits for comes to 
     if (w.pauses % 1024 == 0 && w.pauses > 64 * static_cast<u64>(w.unit->live)) {   // everyone has had many turns, and nobody has come on
         const auto waited = std::chrono::steady_clock::now() - w.idle_since;
         if (!w.idle && waited > std::chrono::milliseconds(200)) w.idle = true, ++w.launch->idle;
-        if ((w.idle && w.launch->idle == w.launch->active && waited > std::chrono::milliseconds(300)) || waited > std::chrono::seconds(20)) {
+        if ((w.idle && w.launch->idle == w.launch->active && waited > std::chrono::milliseconds(300))
+            || waited > std::chrono::seconds(20)) {
             f.pc = pc;
-            if (Finding* found = report(w, f, DEADLOCK, f.pc)) say(*found, "this thread waits for something that does not come: nobody in its block can change it");
+            if (Finding* found = report(w, f, DEADLOCK, f.pc)) say(*found,
+                "this thread waits for something that does not come: nobody in its block can change it");
             die(w);
         }
     }
     yield(w, f);
 }
 
-long long clock_now() {   // turns of the scheduler stand for cycles: it grows, says nothing about time, and begins elsewhere in each process
+// turns of the scheduler stand for cycles: it grows, says nothing about time, and begins elsewhere in each process
+long long clock_now() {
     static const u64 first = [] {
         timespec now;
         clock_gettime(CLOCK_MONOTONIC, &now);
@@ -158,7 +164,8 @@ long long clock_now() {   // turns of the scheduler stand for cycles: it grows, 
     return static_cast<long long>(first + ++w.steps);
 }
 
-// -- variables of the source ----------------------------------------------------------------------------------------------------------------
+// -- variables of the source
+// ----------------------------------------------------------------------------------------------------------------
 
 extern "C" {
 __attribute__((visibility("default"))) char* simt_variables_at() { return simt_variables; }
@@ -166,8 +173,10 @@ __attribute__((visibility("default"))) char* simt_variables_at() { return simt_v
 __attribute__((visibility("default"))) void simt_restore() {
     static const std::vector<char> first(simt_variables, simt_zeroed);
     std::memcpy(simt_variables, first.data(), first.size());
-    const size_t page = static_cast<size_t>(sysconf(_SC_PAGESIZE)), bytes = static_cast<size_t>(simt_variables_end - simt_zeroed), whole = bytes / page * page;
-    const bool given_back = page <= 4096 && whole && !madvise(simt_zeroed, whole, MADV_DONTNEED);   // such pages are zero when they are next touched
+    const size_t page = static_cast<size_t>(sysconf(_SC_PAGESIZE)), bytes = static_cast<size_t>(simt_variables_end - simt_zeroed),
+        whole = bytes / page * page;
+    // such pages are zero when they are next touched
+    const bool given_back = page <= 4096 && whole && !madvise(simt_zeroed, whole, MADV_DONTNEED);
     if (const size_t done = given_back ? whole : 0; done < bytes) std::memset(simt_zeroed + done, 0, bytes - done);
 }
 }
@@ -178,7 +187,8 @@ __attribute__((noinline)) void copy_async(void* to, const void* from, unsigned b
     Worker& w = *worker;
     Fiber& f = *w.current;
     if (!f.copies) f.copies = new Copies;
-    Copy c = {static_cast<char*>(to), static_cast<const char*>(from), bytes, filled, SIMT_PC(), static_cast<u8>(next_random(w) >> 40 & 1), {}};
+    Copy c = {static_cast<char*>(to), static_cast<const char*>(from), bytes, filled, SIMT_PC(), static_cast<u8>(next_random(w) >> 40 & 1),
+        {}};
     if (bytes != 4 && bytes != 8 && bytes != 16) stop_at(SIMT_PC(), "an asynchronous copy of a size other than 4, 8 or 16 bytes");
     mode_copy_begin(w, c);
     if (c.early) std::memcpy(c.data, from, filled);

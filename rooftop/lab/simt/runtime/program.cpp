@@ -26,7 +26,8 @@ double now_seconds() {
     longjmp(program.leave, 1);
 }
 
-// -- what is found in the host's code --------------------------------------------------------------------------------------------------------
+// -- what is found in the host's code
+// --------------------------------------------------------------------------------------------------------
 
 Finding* found_on_host(Kind kind, u64 pc, u64 other_pc) {
     if ((program.cut || program.left_out) && kind == HOST) return nullptr;             // it works with results that were not calculated
@@ -78,7 +79,8 @@ static void host_crashed(int number, siginfo_t* info, void* context) {
     else {                                                       // in a library of the system's: the innermost caller that is ours
         const u64* sp = reinterpret_cast<u64*>(static_cast<ucontext_t*>(context)->uc_mcontext.gregs[REG_RSP]);
         for (int i = 0; i < 512 && !pc; ++i)
-            if (in_library(reinterpret_cast<char*>(sp[i])) && reinterpret_cast<char*>(sp[i]) >= simt_code) pc = sp[i] - reinterpret_cast<u64>(__ehdr_start);
+            if (in_library(reinterpret_cast<char*>(sp[i]))
+                && reinterpret_cast<char*>(sp[i]) >= simt_code) pc = sp[i] - reinterpret_cast<u64>(__ehdr_start);
     }
 #else
     (void)context;
@@ -86,8 +88,10 @@ static void host_crashed(int number, siginfo_t* info, void* context) {
     const char* where = static_cast<const char*>(info->si_addr);
     if (Finding* f = found_on_host(HOST, pc)) {
         if (number == SIGFPE) say(*f, "an integer division by zero in the host's code");
-        else if (arena && where >= arena && where < arena + REGION) say(*f, "the host's code touches device memory: it must be copied by cudaMemcpy first");
-        else say(*f, "the host's code crashes here: %s", where < reinterpret_cast<char*>(4096) ? "a null pointer" : "an address that is not its own");
+        else if (arena && where >= arena && where < arena + REGION) say(*f,
+            "the host's code touches device memory: it must be copied by cudaMemcpy first");
+        else say(*f, "the host's code crashes here: %s", where < reinterpret_cast<char*>(4096) ? "a null pointer"
+            : "an address that is not its own");
     }
     sigset_t none;
     sigemptyset(&none);
@@ -96,12 +100,14 @@ static void host_crashed(int number, siginfo_t* info, void* context) {
     leave_program(3, 128 + number);
 }
 
-// Its CPU time is over while its own code runs; the system says so each second. In a library's code, which may hold a lock, it goes on for that long.
+// Its CPU time is over while its own code runs; the system says so each second. In a library's code, which may hold a lock, it goes on for
+// that long.
 static void time_is_over(int, siginfo_t*, void* context) {
 #if defined(__x86_64__)
     const char* at = reinterpret_cast<char*>(static_cast<ucontext_t*>(context)->uc_mcontext.gregs[REG_RIP]);
     if (!program.running || Open::depth || !in_library(at)) return;
-    put(program.journal, "%s{\"over\":0,\"host\":%llu}", program.journal.empty() ? "" : ",\n", static_cast<unsigned long long>(reinterpret_cast<u64>(at) - reinterpret_cast<u64>(__ehdr_start) + 1));
+    put(program.journal, "%s{\"over\":0,\"host\":%llu}", program.journal.empty() ? "" : ",\n",
+        static_cast<unsigned long long>(reinterpret_cast<u64>(at) - reinterpret_cast<u64>(__ehdr_start) + 1));
     leave_program(5, 0);
 #else
     (void)context;
@@ -123,7 +129,8 @@ SIMT_EXPORT size_t simt_program_begin() { begin(); return 2 * REGION; }
 SIMT_EXPORT void simt_program(const SimtProgram* given, int argc, char** argv) {
     program.workers = given->workers, program.repeat = given->repeat, program.poison = given->poison, program.patience = given->patience;
     program.listed = given->listed;
-    if (const char* end = argc ? std::strrchr(argv[0], '/') : nullptr) folder_of_source.assign(argv[0], static_cast<size_t>(end + 1 - argv[0]));
+    if (const char* end = argc ? std::strrchr(argv[0], '/') : nullptr) folder_of_source.assign(argv[0],
+        static_cast<size_t>(end + 1 - argv[0]));
     program.sample = given->sample, program.seed = given->seed, program.budget = given->budget, program.most = given->most;
     program.stack = (given->stack + 4095) / 4096 * 4096 + STACK_ODD;
     for (u32 i = 0; i < given->pairs; ++i) program.watched[given->entries[i].plain] = given->entries[i].watched;
@@ -180,12 +187,18 @@ SIMT_EXPORT void simt_program(const SimtProgram* given, int argc, char** argv) {
     for (const auto& [at, a] : program.allocations)
         if (!a.freed) leaked += a.bytes, first = first ? first : &a;
     if (first && program.ended == 0)
-        if (Finding* f = found_on_host(LEAK, first->pc)) say(*f, "%llu bytes are never freed, the first of them allocated here", static_cast<unsigned long long>(leaked));
-    for (const auto& [key, r] : program.repeated) put(program.journal, ",\n{\"times\":%u,\"seen\":%u,\"watched\":%u,\"plain\":%u,\"skipped\":%u,\"late\":%u}", r.record, r.seen, r.watched, r.plain, r.skipped, unsigned(r.late));
-    put(program.journal, "%s{\"ended\":%d,\"status\":%d,\"digest\":\"%llx\"}", program.journal.empty() ? "" : ",\n", program.ended, program.status, static_cast<unsigned long long>(program.digest));
+        if (Finding* f = found_on_host(LEAK, first->pc)) say(*f, "%llu bytes are never freed, the first of them allocated here",
+            static_cast<unsigned long long>(leaked));
+    for (const auto& [key, r] : program.repeated) put(program.journal,
+        ",\n{\"times\":%u,\"seen\":%u,\"watched\":%u,\"plain\":%u,\"skipped\":%u,\"late\":%u}", r.record, r.seen, r.watched, r.plain,
+        r.skipped, unsigned(r.late));
+    put(program.journal, "%s{\"ended\":%d,\"status\":%d,\"digest\":\"%llx\"}", program.journal.empty() ? "" : ",\n", program.ended,
+        program.status, static_cast<unsigned long long>(program.digest));
     for (const auto& [at, a] : program.allocations) {
         if (program.journal.size() > (4u << 20)) break;
-        put(program.journal, ",\n{\"at\":%llu,\"bytes\":%llu,\"pc\":%llu,\"freed\":%llu}", static_cast<unsigned long long>(at), static_cast<unsigned long long>(a.bytes), static_cast<unsigned long long>(a.pc), static_cast<unsigned long long>(a.freed ? a.freed_pc + 1 : 0));
+        put(program.journal, ",\n{\"at\":%llu,\"bytes\":%llu,\"pc\":%llu,\"freed\":%llu}", static_cast<unsigned long long>(at),
+            static_cast<unsigned long long>(a.bytes), static_cast<unsigned long long>(a.pc),
+            static_cast<unsigned long long>(a.freed ? a.freed_pc + 1 : 0));
     }
 }
 SIMT_EXPORT size_t simt_journal(const char** at) {

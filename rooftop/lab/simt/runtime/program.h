@@ -1,5 +1,5 @@
-// What the parts of a program's runtime have of each other: program.cpp runs it, device_memory.cpp, devices.cpp, graphs.cpp and launches.cpp are CUDA's runtime API
-// beneath it (runtime_api.h), host_calls.cpp what it calls of C's and C++'s libraries.
+// What the parts of a program's runtime have of each other: program.cpp runs it, device_memory.cpp, devices.cpp, graphs.cpp and
+// launches.cpp are CUDA's runtime API beneath it (runtime_api.h), host_calls.cpp what it calls of C's and C++'s libraries.
 #pragma once
 #define SIMT_PROGRAM 1
 #include "scheduler.h"
@@ -68,7 +68,8 @@ inline cudaError_t failed(cudaError_t e) { return program.last = e; }
 double now_seconds();
 void put_text(std::string& to, const char* text);
 void put(std::string& to, const char* format, ...);
-void named(const char* what, const char* name, u64 pc, const char* as = "denied");   // what is not as outside, or may not be: denied, unkept, beside
+// what is not as outside, or may not be: denied, unkept, beside
+void named(const char* what, const char* name, u64 pc, const char* as = "denied");
 
 void begin();                                                    // the first call of the API; a constructor of the program's may make it
 struct Open {                                                    // while the API or a launch is under way, device memory is open

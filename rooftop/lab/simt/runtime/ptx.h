@@ -47,7 +47,8 @@ SIMT_INLINE void* shared_pointer(R at, long long offset) {
     if constexpr (std::is_pointer_v<R>) return pointer(at, offset);
     else return at > 0xffffffffull ? pointer(at, offset) : simt::shared_pointer(static_cast<unsigned>(at) + static_cast<unsigned>(offset));
 }
-SIMT_INLINE unsigned mapa(unsigned address, unsigned rank) { return simt::shared_address(simt::cluster_map(simt::shared_pointer(address), rank)); }
+SIMT_INLINE unsigned mapa(unsigned address, unsigned rank) {
+    return simt::shared_address(simt::cluster_map(simt::shared_pointer(address), rank)); }
 template <class T>
 SIMT_INLINE T load_atomic(const void* p, int acquire) {
     simt::note_atomic(const_cast<void*>(p), sizeof(T), 1 | (acquire ? 4 : 0));
@@ -63,7 +64,8 @@ SIMT_INLINE void store_atomic(void* p, T v, int release) {
 // -- arithmetic ----------------------------------------------------------------------------------------------------------------
 template <class T, class F>
 SIMT_INLINE T each(T a, F f) {   // of one number or of a pair
-    if constexpr (std::is_same_v<T, __half2> || std::is_same_v<T, __nv_bfloat162>) return T(decltype(a.x)(f(float(a.x))), decltype(a.x)(f(float(a.y))));
+    if constexpr (std::is_same_v<T, __half2> || std::is_same_v<T, __nv_bfloat162>) return T(decltype(a.x)(f(float(a.x))),
+        decltype(a.x)(f(float(a.y))));
     else if constexpr (std::is_same_v<T, __half> || std::is_same_v<T, __nv_bfloat16>) return T(f(float(a)));
     else return f(a);
 }
@@ -114,8 +116,10 @@ template <class T> SIMT_INLINE T bit_not(T a) {
     if constexpr (std::is_same_v<T, bool>) return !a;
     else return static_cast<T>(~a);
 }
-template <class T> SIMT_INLINE uint32_t popc(T a) { return static_cast<uint32_t>(__builtin_popcountll(static_cast<std::make_unsigned_t<T>>(a))); }
-template <class T> SIMT_INLINE uint32_t clz(T a) { return static_cast<uint32_t>(sizeof(T) == 8 ? __clzll(static_cast<long long>(a)) : __clz(static_cast<int>(a))); }
+template <class T> SIMT_INLINE uint32_t popc(T a) {
+    return static_cast<uint32_t>(__builtin_popcountll(static_cast<std::make_unsigned_t<T>>(a))); }
+template <class T> SIMT_INLINE uint32_t clz(T a) {
+    return static_cast<uint32_t>(sizeof(T) == 8 ? __clzll(static_cast<long long>(a)) : __clz(static_cast<int>(a))); }
 template <class T> SIMT_INLINE T brev(T a) { return static_cast<T>(sizeof(T) == 8 ? __brevll(a) : __brev(static_cast<unsigned>(a))); }
 template <class T> SIMT_INLINE T cnot(T a) { return a == 0; }
 template <class T> SIMT_INLINE T add(T a, T b) { return static_cast<T>(a + b); }
@@ -150,8 +154,10 @@ template <class T> SIMT_INLINE T mul_hi(T a, T b) {
     if constexpr (sizeof(T) == 8) return static_cast<T>(static_cast<__int128>(a) * b >> 64);
     else return static_cast<T>(static_cast<std::conditional_t<std::is_signed_v<T>, int64_t, uint64_t>>(a) * b >> (8 * sizeof(T)));
 }
-template <class T> SIMT_INLINE T shl(T a, uint32_t n) { return n >= 8 * sizeof(T) ? 0 : static_cast<T>(static_cast<std::make_unsigned_t<T>>(a) << n); }
-template <class T> SIMT_INLINE T shr(T a, uint32_t n) { return n >= 8 * sizeof(T) ? static_cast<T>(a < 0 ? -1 : 0) : static_cast<T>(a >> n); }
+template <class T> SIMT_INLINE T shl(T a, uint32_t n) { return n >= 8 * sizeof(T) ? 0
+    : static_cast<T>(static_cast<std::make_unsigned_t<T>>(a) << n); }
+template <class T> SIMT_INLINE T shr(T a, uint32_t n) { return n >= 8 * sizeof(T) ? static_cast<T>(a < 0 ? -1 : 0) : static_cast<T>(a >> n);
+    }
 template <class T> SIMT_INLINE T bfe(T a, T from, T n) {
     const uint32_t f = static_cast<uint32_t>(from) & 255, l = static_cast<uint32_t>(n) & 255;
     T r = 0;
@@ -160,7 +166,8 @@ template <class T> SIMT_INLINE T bfe(T a, T from, T n) {
         const bool inside = f + i < 8 * sizeof(T);
         if ((inside || std::is_signed_v<T>) && (static_cast<std::make_unsigned_t<T>>(a) >> at & 1)) r |= static_cast<T>(T(1) << i);
     }
-    if (std::is_signed_v<T> && l && l < 8 * sizeof(T) && (static_cast<std::make_unsigned_t<T>>(r) >> (l - 1) & 1)) r |= static_cast<T>(~T(0) << l);
+    if (std::is_signed_v<T> && l && l < 8 * sizeof(T)
+        && (static_cast<std::make_unsigned_t<T>>(r) >> (l - 1) & 1)) r |= static_cast<T>(~T(0) << l);
     return r;
 }
 template <class T> SIMT_INLINE T bfi(T a, T b, T from, T n) {
@@ -206,8 +213,11 @@ SIMT_INLINE To convert(From v, char mode, int whole) {
     } else if constexpr (std::is_class_v<From>) {
         return static_cast<To>(static_cast<float>(v));
     } else {
-        if (whole) return static_cast<To>(mode == 'z' ? std::trunc(static_cast<double>(v)) : mode == 'm' ? std::floor(static_cast<double>(v)) : mode == 'p' ? std::ceil(static_cast<double>(v)) : std::nearbyint(static_cast<double>(v)));
-        if constexpr (std::is_same_v<To, float>) return mode == 'z' ? chop<float>(v) : mode == 'm' ? down<float>(v) : mode == 'p' ? up<float>(v) : static_cast<float>(v);
+        if (whole) return static_cast<To>(mode == 'z' ? std::trunc(static_cast<double>(v)) : mode == 'm'
+            ? std::floor(static_cast<double>(v)) : mode == 'p' ? std::ceil(static_cast<double>(v))
+            : std::nearbyint(static_cast<double>(v)));
+        if constexpr (std::is_same_v<To, float>) return mode == 'z' ? chop<float>(v) : mode == 'm' ? down<float>(v) : mode == 'p'
+            ? up<float>(v) : static_cast<float>(v);
         else return static_cast<To>(v);
     }
 }
@@ -310,10 +320,13 @@ SIMT_INLINE uint32_t movmatrix(uint32_t word) {
     return record.word;
 }
 
-// -- mma.sync m16n8k: of lane l, g = l / 4 and t = l % 4. Register r of a holds row g + 8 (r % 2) and, with P elements in a register, columns
-// P t + i + 4 P (r / 2); of b rows P t + i + 4 P r of column g; c has rows g and g + 8, columns 2 t and 2 t + 1. -------------------------
-struct F16 { static constexpr int P = 2; static double of(uint32_t w, int i) { return half_to_float(static_cast<uint16_t>(w >> 16 * i)); } };
-struct BF16 { static constexpr int P = 2; static double of(uint32_t w, int i) { return bfloat_to_float(static_cast<uint16_t>(w >> 16 * i)); } };
+// -- mma.sync m16n8k: of lane l, g = l / 4 and t = l % 4. Register r of a holds row g + 8 (r % 2) and, with P elements in a register,
+// columns P t + i + 4 P (r / 2); of b rows P t + i + 4 P r of column g; c has rows g and g + 8, columns 2 t and 2 t + 1.
+// -------------------------
+struct F16 { static constexpr int P = 2; static double of(uint32_t w, int i) { return half_to_float(static_cast<uint16_t>(w >> 16 * i)); }
+    };
+struct BF16 { static constexpr int P = 2; static double of(uint32_t w, int i) { return bfloat_to_float(static_cast<uint16_t>(w >> 16 * i));
+    } };
 struct TF32 { static constexpr int P = 1; static double of(uint32_t w, int) { return bits<float>(w & ~0x1fffu); } };
 struct S8 { static constexpr int P = 4; static double of(uint32_t w, int i) { return static_cast<int8_t>(w >> 8 * i); } };
 struct U8 { static constexpr int P = 4; static double of(uint32_t w, int i) { return static_cast<uint8_t>(w >> 8 * i); } };
@@ -352,7 +365,8 @@ SIMT_PLAIN void mma_all(Group& g) {
 }
 template <int K, class A, class B, class D, int NA, int NB, int NC>
 SIMT_INLINE void mma(const uint32_t (&a)[NA], const uint32_t (&b)[NB], uint32_t (&c)[NC]) {
-    static_assert(NA * A::P * 32 == 16 * K && NB * B::P * 32 == 8 * K && NC == (sizeof(D) == 2 ? 2 : 4), "the registers that mma.sync of this shape takes");
+    static_assert(NA * A::P * 32 == 16 * K && NB * B::P * 32 == 8 * K && NC == (sizeof(D) == 2 ? 2 : 4),
+        "the registers that mma.sync of this shape takes");
     Fragments<NA, NB, NC> record;
     for (int i = 0; i < NA; ++i) record.a[i] = a[i];
     for (int i = 0; i < NB; ++i) record.b[i] = b[i];
@@ -362,8 +376,9 @@ SIMT_INLINE void mma(const uint32_t (&a)[NA], const uint32_t (&b)[NB], uint32_t 
     note_float(16 * 8 * K / 32, 0);
 }
 
-// -- mma.sp m16n8k32 of 16 bits: a holds columns 2 t + i + 8 (r / 2) of the 16 kept ones; of each two kept, which belong to a group of four columns, the metadata have the
-// places. Lane 4 g + 2 selector + h has those of groups 4 h to 4 h + 3: of row g in the low half, of row g + 8 in the high half, the first group lowest. ---------------
+// -- mma.sp m16n8k32 of 16 bits: a holds columns 2 t + i + 8 (r / 2) of the 16 kept ones; of each two kept, which belong to a group of four
+// columns, the metadata have the places. Lane 4 g + 2 selector + h has those of groups 4 h to 4 h + 3: of row g in the low half, of row g +
+// 8 in the high half, the first group lowest. ---------------
 struct SparseFragments { uint32_t a[4], b[4], c[4], meta, selector; };
 template <class A, class B>
 SIMT_PLAIN void sparse_mma_all(Group& g) {
@@ -374,7 +389,8 @@ SIMT_PLAIN void sparse_mma_all(Group& g) {
         const SparseFragments& f = of(lane);
         for (int r = 0; r < 4; ++r)
             for (int i = 0; i < 2; ++i) {
-                const int row = lane / 4 + 8 * (r % 2), kept = 2 * (lane % 4) + i + 8 * (r / 2), group = kept / 2, from = lane / 4 * 4 + 2 * f.selector + group / 4;
+                const int row = lane / 4 + 8 * (r % 2), kept = 2 * (lane % 4) + i + 8 * (r / 2), group = kept / 2,
+                    from = lane / 4 * 4 + 2 * f.selector + group / 4;
                 const uint32_t code = of(from).meta >> (16 * (row / 8) + 4 * (group % 4)) & 15;
                 a[row][4 * group + (kept % 2 ? code >> 2 : code & 3)] = A::of(f.a[r], i);
                 b[2 * (lane % 4) + i + 8 * r][lane / 4] = B::of(f.b[r], i);

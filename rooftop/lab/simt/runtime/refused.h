@@ -21,8 +21,10 @@ struct Nothing {                    // of any type, as what is not there may be
     SIMT_INLINE T name(const A&...) { simt::not_simulated(#name ": " what); }
 #define SIMT_VIDEO(name) SIMT_REFUSED(__v##name##2, "SIMD within a word") SIMT_REFUSED(__v##name##4, "SIMD within a word")
 SIMT_REFUSED(tex1D, "textures") SIMT_REFUSED(tex2D, "textures") SIMT_REFUSED(tex3D, "textures") SIMT_REFUSED(tex1Dfetch, "textures")
-SIMT_REFUSED(tex1DLayered, "textures") SIMT_REFUSED(tex2DLayered, "textures") SIMT_REFUSED(tex2DLod, "textures") SIMT_REFUSED(tex2Dgather, "textures")
-SIMT_REFUSED(texCubemap, "textures") SIMT_REFUSED(surf1Dread, "surfaces") SIMT_REFUSED(surf2Dread, "surfaces") SIMT_REFUSED(surf3Dread, "surfaces")
+SIMT_REFUSED(tex1DLayered, "textures") SIMT_REFUSED(tex2DLayered, "textures") SIMT_REFUSED(tex2DLod, "textures") SIMT_REFUSED(tex2Dgather,
+    "textures")
+SIMT_REFUSED(texCubemap, "textures") SIMT_REFUSED(surf1Dread, "surfaces") SIMT_REFUSED(surf2Dread, "surfaces") SIMT_REFUSED(surf3Dread,
+    "surfaces")
 SIMT_REFUSED(surf1Dwrite, "surfaces") SIMT_REFUSED(surf2Dwrite, "surfaces") SIMT_REFUSED(surf3Dwrite, "surfaces")
 SIMT_VIDEO(add) SIMT_VIDEO(sub) SIMT_VIDEO(neg) SIMT_VIDEO(addss) SIMT_VIDEO(addus) SIMT_VIDEO(subss) SIMT_VIDEO(subus) SIMT_VIDEO(avgs) SIMT_VIDEO(avgu)
 SIMT_VIDEO(haddu) SIMT_VIDEO(abs) SIMT_VIDEO(absss) SIMT_VIDEO(absdiffs) SIMT_VIDEO(absdiffu) SIMT_VIDEO(maxs) SIMT_VIDEO(maxu) SIMT_VIDEO(mins)

@@ -7,27 +7,33 @@ namespace simt {
 // -- global memory: one cell for each 4 bytes --------------------------------------------------------------------------------------
 // Tags of `writer` and `reader`: 0 nobody in this launch, else a cluster's (blocks of a cluster count as one: their barriers order them).
 struct GlobalCell {
-    u32 writer, reader, pc, bits;   // pc: of the write. bits: 4 initialised, 4 readable, 4 writable, 4 written by `writer`; 12 from SINCE on; and flags:
+    // pc: of the write. bits: 4 initialised, 4 readable, 4 writable, 4 written by `writer`; 12 from SINCE on; and flags:
+    u32 writer, reader, pc, bits;
 };
 constexpr u32 INIT = 0, VALID = 4, WRITABLE = 8, MINE = 12, SINCE = 20;
-constexpr u32 ATOMIC = 1 << 16, INPUT = 1 << 17, VOLATILE = 1 << 18, WATCHED = 1 << 19;   // written by an atomic, or (both) a volatile store; has watchers
+// written by an atomic, or (both) a volatile store; has watchers
+constexpr u32 ATOMIC = 1 << 16, INPUT = 1 << 17, VOLATILE = 1 << 18, WATCHED = 1 << 19;
 static GlobalCell* cells;
-struct Readers {                    // of a word: the cluster that read it first, and the first other one; where; how often the first had released when it last did
+// of a word: the cluster that read it first, and the first other one; where; how often the first had released when it last did
+struct Readers {
     u32 first, first_pc, second, second_pc;
     u16 first_since;
 };
 static Readers* readers;
-static Readers* watchers;           // those that read it by atomics or as volatile: `first` and `second` are tags, which count from the launch's first on
+// those that read it by atomics or as volatile: `first` and `second` are tags, which count from the launch's first on
+static Readers* watchers;
 static u64* stamps;                 // of the last write, as in shared memory: for races inside a cluster
 static size_t cell_count;           // of the arena; those of the source's variables come behind
-// A page of which every byte is marked alike has no marks in its cells until a thread comes to it, so that memory that nobody watches costs none.
+// A page of which every byte is marked alike has no marks in its cells until a thread comes to it, so that memory that nobody watches costs
+// none.
 constexpr u8 IN_CELLS = 8;          // of a page's state; else the bits of simt_mark() for all of it, and 0: none is marked
 constexpr size_t PAGE_BYTES = 4096;
 static u8* pages;
 static std::mutex pages_mutex;
 static const size_t variable_cells = static_cast<size_t>(simt_variables_end - simt_variables + 3) / 4;
 static u32 many, mixed;             // tags of this launch: several readers; several writers, each of its own bytes
-// When a cluster released what it had done by then: the last so many times. An access keeps `since`, the low bits of how many there had been.
+// When a cluster released what it had done by then: the last so many times. An access keeps `since`, the low bits of how many there had
+// been.
 struct Releases {
     static constexpr u32 KEPT = 15, LOW = 0xfff;
     std::atomic<u32> count, times[KEPT];
@@ -51,7 +57,8 @@ struct SharedCell {
     u32 write_pc, read_pc;          // where `other` was: there as well, if it has SAME_PLACE, else as `other_pcs` says
 };
 constexpr u64 SAME_PLACE = u64(1) << 63;
-enum Flag : u8 { INVALID = 0, USED = 1, SPLIT = 2, UNDER_WAY = 4, OUTSIDE = 4 };   // from bit OUTSIDE on: the bytes that belong to no variable
+// from bit OUTSIDE on: the bytes that belong to no variable
+enum Flag : u8 { INVALID = 0, USED = 1, SPLIT = 2, UNDER_WAY = 4, OUTSIDE = 4 };
 
 // Two writes of one value do no harm whichever comes last. The second is seen before it is done, so what it makes is looked at afterwards.
 struct Suspect {
@@ -119,7 +126,8 @@ static __attribute__((noinline, cold)) void put_place(Worker& w, Finding& found)
     if (least == ~0u) {
         snprintf(text, sizeof text, "byte %u of shared memory, of which the block has none", at);
     } else if (at < first || at >= first + bytes) {
-        snprintf(text, sizeof text, "%u bytes %s %.40s (%u bytes)", at < first ? first - at : at - first - bytes, at < first ? "before" : "past the end of", name, bytes);
+        snprintf(text, sizeof text, "%u bytes %s %.40s (%u bytes)", at < first ? first - at : at - first - bytes, at < first ? "before"
+            : "past the end of", name, bytes);
     } else if (!site) {
         snprintf(text, sizeof text, "byte %u of dynamic shared memory", at);
     } else {
@@ -149,9 +157,11 @@ static __attribute__((noinline, cold)) void put_place(Worker& w, Finding& found)
     }
 }
 
-static __attribute__((noinline, cold)) Finding* fault(Worker& w, Kind kind, Memory space, u64 address, u32 bytes, bool write, u64 pc, u64 other_pc = 0) {
+static __attribute__((noinline, cold)) Finding* fault(Worker& w, Kind kind, Memory space, u64 address, u32 bytes, bool write, u64 pc,
+    u64 other_pc = 0) {
     Fault& last = w.mode->last;
-    if (bytes > 4 && last.address == address && last.pc == pc && last.thread == w.current->number && last.kind == kind) return nullptr;   // its next word
+    // its next word
+    if (bytes > 4 && last.address == address && last.pc == pc && last.thread == w.current->number && last.kind == kind) return nullptr;
     last = {address, pc, w.current->number, kind};
     Finding* found = report(w, *w.current, kind, pc, other_pc);
     if (found) {
@@ -204,7 +214,8 @@ struct TypeData { u16 kind, info; char name[1]; };   // as -fsanitize=bounds des
 // Bytes of an element of the array that such a name tells of; 0 where it is a type of the source's own.
 static u32 element_bytes(const char* name) {
     static constexpr struct { const char* word; u32 bytes; } known[] = {
-        {"char", 1}, {"bool", 1}, {"short", 2}, {"__half2", 4}, {"__half", 2}, {"__nv_bfloat162", 4}, {"__nv_bfloat16", 2}, {"long", 8}, {"double", 8}, {"int", 4},
+        {"char", 1}, {"bool", 1}, {"short", 2}, {"__half2", 4}, {"__half", 2}, {"__nv_bfloat162", 4}, {"__nv_bfloat16", 2}, {"long", 8},
+            {"double", 8}, {"int", 4},
         {"unsigned", 4}, {"float", 4}};
     const char* at = *name == '\'' ? name + 1 : name;
     for (const char* word : {"const ", "volatile ", "unsigned ", "signed "})
@@ -215,14 +226,15 @@ static u32 element_bytes(const char* name) {
         const char* bracket = std::strchr(at, '[');
         if (!bracket || (at[n] != ' ' && at[n] != '[')) return 0;
         u32 all = bytes;
-        for (bracket = std::strchr(bracket + 1, '['); bracket; bracket = std::strchr(bracket + 1, '[')) all *= static_cast<u32>(std::strtoul(bracket + 1, nullptr, 10));
+        for (bracket = std::strchr(bracket + 1, '['); bracket;
+            bracket = std::strchr(bracket + 1, '[')) all *= static_cast<u32>(std::strtoul(bracket + 1, nullptr, 10));
         return all;
     }
     return 0;
 }
 
-// Whether the access at `p` may be the one of the index that was outside: of an array in shared memory or of the source's variables, such an element
-// is judged by its address (rows of a tile may be walked as one). Then the array begins where the access does less the index.
+// Whether the access at `p` may be the one of the index that was outside: of an array in shared memory or of the source's variables, such
+// an element is judged by its address (rows of a tile may be walked as one). Then the array begins where the access does less the index.
 static bool judged(Worker& w, const Fiber& f, const void* p, u64 pc) {
     const char* at = static_cast<const char*>(p);
     const Memory space = memory_of(p);
@@ -241,7 +253,8 @@ static bool judged(Worker& w, const Fiber& f, const void* p, u64 pc) {
     if (from < 0) return false;
     if (in < l.dynamic) return true;
     std::lock_guard<std::mutex> lock(l.mutex);
-    return std::any_of(l.shared_ranges.begin(), l.shared_ranges.end(), [&](const std::pair<u32, u32>& r) { return in >= r.first && in < r.first + r.second; });
+    return std::any_of(l.shared_ranges.begin(), l.shared_ranges.end(),
+        [&](const std::pair<u32, u32>& r) { return in >= r.first && in < r.first + r.second; });
 }
 
 // An index outside the type of its array. `p`: of the access that follows; null: none does before the thread meets others.
@@ -252,6 +265,7 @@ static __attribute__((noinline, cold)) void overrun(Worker& w, Fiber& f, const v
     if (known) return;
     f.overran = true;
     const char* whose = std::strncmp(f.array, "'const ", 7) ? "an array of the thread's own" : "a constant array";
-    if (Finding* found = report(w, f, OUT_OF_BOUNDS, at)) snprintf(found->text, sizeof found->text, "index %lld of %s, %.100s", static_cast<long long>(f.index), whose, f.array);
+    if (Finding* found = report(w, f, OUT_OF_BOUNDS, at)) snprintf(found->text, sizeof found->text, "index %lld of %s, %.100s",
+        static_cast<long long>(f.index), whose, f.array);
 }
 }  // namespace simt

@@ -62,8 +62,10 @@ SIMT_API unsigned warp_index() __attribute__((const));
 SIMT_API dim3 cluster_extent() __attribute__((const));
 SIMT_API unsigned cluster_rank() __attribute__((const));       // of this block in its cluster
 SIMT_API bool cooperative() __attribute__((const));
-SIMT_INLINE dim3 cluster_index() { const dim3 d = cluster_extent(); const uint3 b = block_index(); return dim3(b.x / d.x, b.y / d.y, b.z / d.z); }
-SIMT_INLINE dim3 cluster_block() { const dim3 d = cluster_extent(); const uint3 b = block_index(); return dim3(b.x % d.x, b.y % d.y, b.z % d.z); }
+SIMT_INLINE dim3 cluster_index() { const dim3 d = cluster_extent(); const uint3 b = block_index();
+    return dim3(b.x / d.x, b.y / d.y, b.z / d.z); }
+SIMT_INLINE dim3 cluster_block() { const dim3 d = cluster_extent(); const uint3 b = block_index();
+    return dim3(b.x % d.x, b.y % d.y, b.z % d.z); }
 SIMT_INLINE dim3 clusters() { const dim3 d = cluster_extent(), g = grid_extent(); return dim3(g.x / d.x, g.y / d.y, g.z / d.z); }
 
 enum Reduce { PLAIN, COUNT, AND, OR };
@@ -94,7 +96,8 @@ struct SharedSite {
 };
 template <class T>
 constexpr SharedSite shared_site(const char* name) {
-    return {0, 0, name, sizeof(std::remove_all_extents_t<T>), {std::extent_v<T, 0>, std::extent_v<T, 1>, std::extent_v<T, 2>, std::extent_v<T, 3>}};
+    return {0, 0, name, sizeof(std::remove_all_extents_t<T>),
+        {std::extent_v<T, 0>, std::extent_v<T, 1>, std::extent_v<T, 2>, std::extent_v<T, 3>}};
 }
 SIMT_API void* shared_variable(SharedSite& site, unsigned bytes, unsigned align);
 SIMT_API void* dynamic_shared();
@@ -106,7 +109,8 @@ enum Memory { SHARED, GLOBAL, LOCAL, OTHER };
 SIMT_API Memory memory_of(const void* p);
 SIMT_API void note_read(const void* p, unsigned bytes);         // an access that the instrumentation does not see
 SIMT_API void note_write(void* p, unsigned bytes);
-SIMT_MEETING void note_atomic(void* p, unsigned bytes, int kind);   // kind: 0 read-modify-write, 1 load, 2 store; 4 added: it releases and acquires
+// kind: 0 read-modify-write, 1 load, 2 store; 4 added: it releases and acquires
+SIMT_MEETING void note_atomic(void* p, unsigned bytes, int kind);
 SIMT_API bool compare_and_swap(void* p, void* expected, const void* desired, unsigned bytes);
 SIMT_API void atomic_load(const void* p, void* to, unsigned bytes);
 SIMT_API void note_float(unsigned fma, unsigned other);         // floating operations that are not instructions of the CPU's
@@ -146,7 +150,8 @@ constexpr const char* type_text() { return __PRETTY_FUNCTION__; }
 template <class A>
 constexpr Parameter parameter() {
     using T = std::remove_cv_t<A>;
-    return {sizeof(T), std::is_pointer_v<T>, std::is_const_v<std::remove_pointer_t<T>>, type_text<std::remove_cv_t<std::remove_pointer_t<T>>>()};
+    return {sizeof(T), std::is_pointer_v<T>, std::is_const_v<std::remove_pointer_t<T>>,
+        type_text<std::remove_cv_t<std::remove_pointer_t<T>>>()};
 }
 template <class... A>
 struct Parameters {

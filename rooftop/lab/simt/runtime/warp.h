@@ -6,7 +6,8 @@ SIMT_INLINE int __syncthreads_count(int p) { return simt::block_barrier(0, 0, si
 SIMT_INLINE int __syncthreads_and(int p) { return simt::block_barrier(0, 0, simt::AND, p); }
 SIMT_INLINE int __syncthreads_or(int p) { return simt::block_barrier(0, 0, simt::OR, p); }
 SIMT_INLINE void __barrier_sync(unsigned id) { simt::block_barrier(static_cast<int>(id), 0, simt::PLAIN, 0); }
-SIMT_INLINE void __barrier_sync_count(unsigned id, unsigned n) { simt::block_barrier(static_cast<int>(id), static_cast<int>(n), simt::PLAIN, 0); }
+SIMT_INLINE void __barrier_sync_count(unsigned id, unsigned n) {
+    simt::block_barrier(static_cast<int>(id), static_cast<int>(n), simt::PLAIN, 0); }
 SIMT_INLINE void __threadfence() { simt::fence(); }
 SIMT_INLINE void __threadfence_system() { simt::fence(); }
 SIMT_INLINE void __threadfence_block() { simt::fence(); }
@@ -25,7 +26,8 @@ SIMT_INLINE size_t __cvta_generic_to_global(const void* p) { return reinterpret_
 
 namespace simt {
 
-SIMT_API int nth_lane(unsigned mask, int rank) __attribute__((const));              // the lane that `rank` others of the mask come before, or -1
+// the lane that `rank` others of the mask come before, or -1
+SIMT_API int nth_lane(unsigned mask, int rank) __attribute__((const));
 SIMT_API unsigned gather_bits(unsigned mask, unsigned bits) __attribute__((const)); // those of the mask, next to each other
 /// -1 where `no`, without a branch: the GPU has none here.
 SIMT_INLINE int unless(bool no, int value) { return value | -static_cast<int>(no); }
@@ -96,7 +98,8 @@ SIMT_PLAIN void match_all(Group& g) {
         Match<T>& mine = *static_cast<Match<T>*>(g.record[__builtin_ctz(todo)]);
         mine.same = 0;
         for (unsigned others = g.mask; others; others &= others - 1)
-            if (const int lane = __builtin_ctz(others); !std::memcmp(&static_cast<Match<T>*>(g.record[lane])->in, &mine.in, sizeof(T))) mine.same |= 1u << lane;
+            if (const int lane = __builtin_ctz(others);
+                !std::memcmp(&static_cast<Match<T>*>(g.record[lane])->in, &mine.in, sizeof(T))) mine.same |= 1u << lane;
         mine.all = mine.same == g.mask;
     }
 }
@@ -149,10 +152,14 @@ SIMT_INLINE T __shfl_up_sync(unsigned mask, const T& v, unsigned by, int width =
     return simt::shuffle(mask, v, simt::unless((lane & (width - 1)) < static_cast<int>(by), lane - static_cast<int>(by)));
 }
 // Without `sync`, as they were before CUDA 9: those lanes take part that come together.
-template <class T> SIMT_INLINE T __shfl(const T& v, int source, int width = 32) { return __shfl_sync(simt::active_mask(), v, source, width); }
-template <class T> SIMT_INLINE T __shfl_xor(const T& v, int flip, int width = 32) { return __shfl_xor_sync(simt::active_mask(), v, flip, width); }
-template <class T> SIMT_INLINE T __shfl_down(const T& v, unsigned by, int width = 32) { return __shfl_down_sync(simt::active_mask(), v, by, width); }
-template <class T> SIMT_INLINE T __shfl_up(const T& v, unsigned by, int width = 32) { return __shfl_up_sync(simt::active_mask(), v, by, width); }
+template <class T> SIMT_INLINE T __shfl(const T& v, int source, int width = 32) { return __shfl_sync(simt::active_mask(), v, source, width);
+    }
+template <class T> SIMT_INLINE T __shfl_xor(const T& v, int flip, int width = 32) {
+    return __shfl_xor_sync(simt::active_mask(), v, flip, width); }
+template <class T> SIMT_INLINE T __shfl_down(const T& v, unsigned by, int width = 32) {
+    return __shfl_down_sync(simt::active_mask(), v, by, width); }
+template <class T> SIMT_INLINE T __shfl_up(const T& v, unsigned by, int width = 32) {
+    return __shfl_up_sync(simt::active_mask(), v, by, width); }
 SIMT_INLINE unsigned __ballot_sync(unsigned mask, int p) { return simt::vote(mask, p != 0).out; }
 SIMT_INLINE int __any_sync(unsigned mask, int p) { return simt::vote(mask, p != 0).out != 0; }
 SIMT_INLINE int __all_sync(unsigned mask, int p) { return static_cast<int>(simt::vote(mask, p != 0).every); }
@@ -173,6 +180,7 @@ SIMT_INLINE unsigned __match_all_sync(unsigned mask, const T& v, int* all) {
     return mask & -static_cast<unsigned>(record.all);
 }
 #define SIMT_REDUCE(name, F, T) SIMT_INLINE T __reduce_##name##_sync(unsigned m, T v) { return simt::reduce<simt::F>(m, v); }
-SIMT_REDUCE(add, Add, unsigned) SIMT_REDUCE(add, Add, int) SIMT_REDUCE(min, Min, unsigned) SIMT_REDUCE(min, Min, int) SIMT_REDUCE(max, Max, unsigned)
+SIMT_REDUCE(add, Add, unsigned) SIMT_REDUCE(add, Add, int) SIMT_REDUCE(min, Min, unsigned) SIMT_REDUCE(min, Min, int) SIMT_REDUCE(max, Max,
+    unsigned)
 SIMT_REDUCE(max, Max, int) SIMT_REDUCE(and, BitAnd, unsigned) SIMT_REDUCE(or, BitOr, unsigned) SIMT_REDUCE(xor, BitXor, unsigned)
 #undef SIMT_REDUCE

@@ -34,13 +34,17 @@ struct lanes_group : thread_group {
     SIMT_MEMBER unsigned long long size() const { return lanes().size(); }
     SIMT_MEMBER unsigned long long num_threads() const { return lanes().size(); }
     template <class T>
-    SIMT_MEMBER T shfl(const T& v, int source) const { const auto l = lanes(); return simt::shuffle(l.mask, v, l.lane(static_cast<int>(static_cast<unsigned>(source) % l.size()))); }
+    SIMT_MEMBER T shfl(const T& v, int source) const { const auto l = lanes();
+        return simt::shuffle(l.mask, v, l.lane(static_cast<int>(static_cast<unsigned>(source) % l.size()))); }
     template <class T>
-    SIMT_MEMBER T shfl_down(const T& v, unsigned by) const { const auto l = lanes(); return simt::shuffle(l.mask, v, l.lane(l.rank() + static_cast<int>(by))); }
+    SIMT_MEMBER T shfl_down(const T& v, unsigned by) const { const auto l = lanes();
+        return simt::shuffle(l.mask, v, l.lane(l.rank() + static_cast<int>(by))); }
     template <class T>
-    SIMT_MEMBER T shfl_up(const T& v, unsigned by) const { const auto l = lanes(); return simt::shuffle(l.mask, v, l.lane(l.rank() - static_cast<int>(by))); }
+    SIMT_MEMBER T shfl_up(const T& v, unsigned by) const { const auto l = lanes();
+        return simt::shuffle(l.mask, v, l.lane(l.rank() - static_cast<int>(by))); }
     template <class T>
-    SIMT_MEMBER T shfl_xor(const T& v, unsigned flip) const { const auto l = lanes(); return simt::shuffle(l.mask, v, l.lane(l.rank() ^ static_cast<int>(flip))); }
+    SIMT_MEMBER T shfl_xor(const T& v, unsigned flip) const { const auto l = lanes();
+        return simt::shuffle(l.mask, v, l.lane(l.rank() ^ static_cast<int>(flip))); }
     SIMT_MEMBER int any(int p) const { return __any_sync(lanes().mask, p); }
     SIMT_MEMBER int all(int p) const { return __all_sync(lanes().mask, p); }
     SIMT_MEMBER unsigned ballot(int p) const { const auto l = lanes(); return simt::gather_bits(l.mask, __ballot_sync(l.mask, p)); }
@@ -150,8 +154,10 @@ public:
     SIMT_MEMBER grid_group() : thread_group(GRID) {}
     SIMT_MEMBER static void sync() { simt::grid_barrier(); }
     SIMT_MEMBER static bool is_valid() { return simt::cooperative(); }
-    SIMT_MEMBER static unsigned long long block_rank() { return (static_cast<unsigned long long>(simt::block_index().z) * simt::grid_extent().y + simt::block_index().y) * simt::grid_extent().x + simt::block_index().x; }
-    SIMT_MEMBER static unsigned long long num_blocks() { return static_cast<unsigned long long>(simt::grid_extent().x) * simt::grid_extent().y * simt::grid_extent().z; }
+    SIMT_MEMBER static unsigned long long block_rank() {
+        return (static_cast<unsigned long long>(simt::block_index().z) * simt::grid_extent().y + simt::block_index().y) * simt::grid_extent().x + simt::block_index().x; }
+    SIMT_MEMBER static unsigned long long num_blocks() {
+        return static_cast<unsigned long long>(simt::grid_extent().x) * simt::grid_extent().y * simt::grid_extent().z; }
     SIMT_MEMBER static unsigned long long thread_rank() { return block_rank() * thread_block::size() + thread_block::thread_rank(); }
     SIMT_MEMBER static unsigned long long size() { return num_blocks() * thread_block::size(); }
     SIMT_MEMBER static unsigned long long num_threads() { return size(); }
@@ -171,10 +177,12 @@ inline void thread_group::sync() const {
     else simt::not_simulated("more than 15 tiles of several warps in a block");
 }
 inline unsigned long long thread_group::size() const {
-    return kind_ == LANES ? details::Lanes{mask_}.size() : kind_ == BLOCK ? thread_block::size() : kind_ == CLUSTER ? cluster_group::size() : kind_ == GRID ? grid_group::size() : wide_;
+    return kind_ == LANES ? details::Lanes{mask_}.size() : kind_ == BLOCK ? thread_block::size() : kind_ == CLUSTER ? cluster_group::size()
+        : kind_ == GRID ? grid_group::size() : wide_;
 }
 inline unsigned long long thread_group::thread_rank() const {
-    return kind_ == LANES ? static_cast<unsigned long long>(details::Lanes{mask_}.rank()) : kind_ == BLOCK ? thread_block::thread_rank() : kind_ == CLUSTER ? cluster_group::thread_rank() : kind_ == GRID ? grid_group::thread_rank() : thread_block::thread_rank() % wide_;
+    return kind_ == LANES ? static_cast<unsigned long long>(details::Lanes{mask_}.rank()) : kind_ == BLOCK ? thread_block::thread_rank()
+        : kind_ == CLUSTER ? cluster_group::thread_rank() : kind_ == GRID ? grid_group::thread_rank() : thread_block::thread_rank() % wide_;
 }
 
 template <class Group>
@@ -211,7 +219,8 @@ SIMT_INLINE auto reduce(const Group& g, T v, F f) -> std::enable_if_t<std::is_ba
     return f(v, v);
 }
 template <class Group, class T, class F>
-SIMT_INLINE auto reduce(const Group& g, T v, F f) -> std::enable_if_t<!std::is_base_of_v<WideTile, Group>, T> {   // as on the GPU: half meets half; a group that has none takes the last of a scan
+// as on the GPU: half meets half; a group that has none takes the last of a scan
+SIMT_INLINE auto reduce(const Group& g, T v, F f) -> std::enable_if_t<!std::is_base_of_v<WideTile, Group>, T> {
     const unsigned n = static_cast<unsigned>(g.size());
     if (n & (n - 1)) return g.shfl(inclusive_scan(g, v, f), static_cast<int>(n - 1));
     for (unsigned by = n / 2; by; by /= 2) v = f(v, g.shfl_xor(v, by));
@@ -228,7 +237,8 @@ template <class Group, class T>
 SIMT_INLINE T exclusive_scan(const Group& g, T v) { return exclusive_scan(g, v, plus<T>()); }
 template <class Group, class To, class From>
 SIMT_INLINE void memcpy_async(const Group& g, To* to, const From* from, size_t bytes) {
-    for (size_t i = g.thread_rank(); i < bytes / 4; i += g.size()) simt::copy_async(reinterpret_cast<char*>(to) + 4 * i, reinterpret_cast<const char*>(from) + 4 * i, 4, 4);
+    for (size_t i = g.thread_rank(); i < bytes / 4; i += g.size()) simt::copy_async(reinterpret_cast<char*>(to) + 4 * i,
+        reinterpret_cast<const char*>(from) + 4 * i, 4, 4);
     simt::copy_commit();
 }
 template <class Group>

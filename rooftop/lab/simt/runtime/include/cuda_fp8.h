@@ -6,14 +6,19 @@ typedef unsigned short __nv_fp8x2_storage_t;
 typedef unsigned int __nv_fp8x4_storage_t;
 enum __nv_saturation_t { __NV_NOSAT, __NV_SATFINITE };
 enum __nv_fp8_interpretation_t { __NV_E4M3, __NV_E5M2 };
-SIMT_INLINE __nv_fp8_storage_t __nv_cvt_float_to_fp8(float v, __nv_saturation_t s, __nv_fp8_interpretation_t k) { return static_cast<unsigned char>(simt::fp8_of(v, k, s)); }
-SIMT_INLINE __nv_fp8_storage_t __nv_cvt_double_to_fp8(double v, __nv_saturation_t s, __nv_fp8_interpretation_t k) { return __nv_cvt_float_to_fp8(simt::to_odd(v), s, k); }
-SIMT_INLINE __nv_fp8_storage_t __nv_cvt_halfraw_to_fp8(__half_raw v, __nv_saturation_t s, __nv_fp8_interpretation_t k) { return __nv_cvt_float_to_fp8(simt::half_to_float(v.x), s, k); }
-SIMT_INLINE __nv_fp8_storage_t __nv_cvt_bfloat16raw_to_fp8(__nv_bfloat16_raw v, __nv_saturation_t s, __nv_fp8_interpretation_t k) { return __nv_cvt_float_to_fp8(simt::bfloat_to_float(v.x), s, k); }
+SIMT_INLINE __nv_fp8_storage_t __nv_cvt_float_to_fp8(float v, __nv_saturation_t s, __nv_fp8_interpretation_t k) {
+    return static_cast<unsigned char>(simt::fp8_of(v, k, s)); }
+SIMT_INLINE __nv_fp8_storage_t __nv_cvt_double_to_fp8(double v, __nv_saturation_t s, __nv_fp8_interpretation_t k) {
+    return __nv_cvt_float_to_fp8(simt::to_odd(v), s, k); }
+SIMT_INLINE __nv_fp8_storage_t __nv_cvt_halfraw_to_fp8(__half_raw v, __nv_saturation_t s, __nv_fp8_interpretation_t k) {
+    return __nv_cvt_float_to_fp8(simt::half_to_float(v.x), s, k); }
+SIMT_INLINE __nv_fp8_storage_t __nv_cvt_bfloat16raw_to_fp8(__nv_bfloat16_raw v, __nv_saturation_t s, __nv_fp8_interpretation_t k) {
+    return __nv_cvt_float_to_fp8(simt::bfloat_to_float(v.x), s, k); }
 SIMT_INLINE __nv_fp8x2_storage_t __nv_cvt_float2_to_fp8x2(float2 v, __nv_saturation_t s, __nv_fp8_interpretation_t k) {
     return static_cast<unsigned short>(__nv_cvt_float_to_fp8(v.y, s, k) << 8 | __nv_cvt_float_to_fp8(v.x, s, k));
 }
-SIMT_INLINE __half_raw __nv_cvt_fp8_to_halfraw(__nv_fp8_storage_t v, __nv_fp8_interpretation_t k) { return {simt::float_to_half(simt::fp8_to_float(v, k))}; }
+SIMT_INLINE __half_raw __nv_cvt_fp8_to_halfraw(__nv_fp8_storage_t v, __nv_fp8_interpretation_t k) {
+    return {simt::float_to_half(simt::fp8_to_float(v, k))}; }
 SIMT_INLINE __half_raw2 __nv_cvt_fp8x2_to_halfraw2(__nv_fp8x2_storage_t v, __nv_fp8_interpretation_t k) {
     return {simt::float_to_half(simt::fp8_to_float(v & 255, k)), simt::float_to_half(simt::fp8_to_float(v >> 8, k))};
 }

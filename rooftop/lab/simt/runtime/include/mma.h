@@ -70,7 +70,8 @@ SIMT_INLINE void load(F& f, const E* p, unsigned step) {
 }  // namespace details
 
 template <class U, int M, int N, int K, class T, class L, class E>
-SIMT_INLINE void load_matrix_sync(fragment<U, M, N, K, T, L>& f, const E* p, unsigned step) { details::load<std::is_same_v<L, col_major>>(f, p, step); }
+SIMT_INLINE void load_matrix_sync(fragment<U, M, N, K, T, L>& f, const E* p, unsigned step) { details::load<std::is_same_v<L,
+    col_major>>(f, p, step); }
 template <int M, int N, int K, class T, class E>
 SIMT_INLINE void load_matrix_sync(fragment<accumulator, M, N, K, T>& f, const E* p, unsigned step, layout_t layout) {
     if (layout == mem_col_major) details::load<true>(f, p, step);
@@ -109,14 +110,16 @@ SIMT_PLAIN void multiply(simt::Group& g) {
             const int at = l * D::num_elements + i, row = at / D::COLUMNS, column = at % D::COLUMNS;
             double sum = 0;
             for (int k = 0; k < A::COLUMNS; ++k) sum += a[row * A::COLUMNS + k] * b[k * B::COLUMNS + column];
-            const double total = sum + static_cast<double>(static_cast<std::conditional_t<std::is_class_v<typename C::element_type>, float, typename C::element_type>>(o.c->x[i]));
+            const double total = sum + static_cast<double>(static_cast<std::conditional_t<std::is_class_v<typename C::element_type>, float,
+                typename C::element_type>>(o.c->x[i]));
             o.d->x[i] = static_cast<typename D::element_type>(total);
         }
     }
 }
 }  // namespace details
 template <int M, int N, int K, class TD, class TA, class LA, class TB, class LB, class TC>
-SIMT_INLINE void mma_sync(fragment<accumulator, M, N, K, TD>& d, const fragment<matrix_a, M, N, K, TA, LA>& a, const fragment<matrix_b, M, N, K, TB, LB>& b,
+SIMT_INLINE void mma_sync(fragment<accumulator, M, N, K, TD>& d, const fragment<matrix_a, M, N, K, TA, LA>& a, const fragment<matrix_b, M,
+    N, K, TB, LB>& b,
                           const fragment<accumulator, M, N, K, TC>& c, bool = false) {
     using D = fragment<accumulator, M, N, K, TD>;
     using A = fragment<matrix_a, M, N, K, TA, LA>;

@@ -1,9 +1,14 @@
 // cuRAND's host generators on the CPU: other numbers than cuRAND's, of the same distributions.
 #pragma once
 #include "library_types.h"
-enum curandStatus_t { CURAND_STATUS_SUCCESS = 0, CURAND_STATUS_VERSION_MISMATCH = 100, CURAND_STATUS_NOT_INITIALIZED, CURAND_STATUS_ALLOCATION_FAILED, CURAND_STATUS_TYPE_ERROR, CURAND_STATUS_OUT_OF_RANGE, CURAND_STATUS_LENGTH_NOT_MULTIPLE, CURAND_STATUS_DOUBLE_PRECISION_REQUIRED, CURAND_STATUS_LAUNCH_FAILURE = 201, CURAND_STATUS_PREEXISTING_FAILURE, CURAND_STATUS_INITIALIZATION_FAILED, CURAND_STATUS_ARCH_MISMATCH, CURAND_STATUS_INTERNAL_ERROR = 999 };
+enum curandStatus_t { CURAND_STATUS_SUCCESS = 0, CURAND_STATUS_VERSION_MISMATCH = 100, CURAND_STATUS_NOT_INITIALIZED,
+    CURAND_STATUS_ALLOCATION_FAILED, CURAND_STATUS_TYPE_ERROR, CURAND_STATUS_OUT_OF_RANGE, CURAND_STATUS_LENGTH_NOT_MULTIPLE,
+    CURAND_STATUS_DOUBLE_PRECISION_REQUIRED, CURAND_STATUS_LAUNCH_FAILURE = 201, CURAND_STATUS_PREEXISTING_FAILURE,
+    CURAND_STATUS_INITIALIZATION_FAILED, CURAND_STATUS_ARCH_MISMATCH, CURAND_STATUS_INTERNAL_ERROR = 999 };
 typedef curandStatus_t curandStatus;
-enum curandRngType_t { CURAND_RNG_TEST = 0, CURAND_RNG_PSEUDO_DEFAULT = 100, CURAND_RNG_PSEUDO_XORWOW = 101, CURAND_RNG_PSEUDO_MRG32K3A = 121, CURAND_RNG_PSEUDO_MTGP32 = 141, CURAND_RNG_PSEUDO_MT19937 = 142, CURAND_RNG_PSEUDO_PHILOX4_32_10 = 161, CURAND_RNG_QUASI_DEFAULT = 200, CURAND_RNG_QUASI_SOBOL32 = 201 };
+enum curandRngType_t { CURAND_RNG_TEST = 0, CURAND_RNG_PSEUDO_DEFAULT = 100, CURAND_RNG_PSEUDO_XORWOW = 101,
+    CURAND_RNG_PSEUDO_MRG32K3A = 121, CURAND_RNG_PSEUDO_MTGP32 = 141, CURAND_RNG_PSEUDO_MT19937 = 142,
+    CURAND_RNG_PSEUDO_PHILOX4_32_10 = 161, CURAND_RNG_QUASI_DEFAULT = 200, CURAND_RNG_QUASI_SOBOL32 = 201 };
 typedef unsigned long long* curandGenerator_t;
 namespace simt {
 SIMT_API double uniform(unsigned long& state);
@@ -26,5 +31,6 @@ SIMT_RAND curandSetStream(curandGenerator_t, cudaStream_t) { return CURAND_STATU
     }
 SIMT_DRAWN(curandGenerateUniform, float, simt::uniform(s)) SIMT_DRAWN(curandGenerateUniformDouble, double, simt::uniform(s))
 SIMT_DRAWN(curandGenerate, unsigned, simt::uniform(s) * 4294967295.0)
-SIMT_DRAWN(curandGenerateNormal, float, mean + sd * simt::normal(s), , float mean, float sd) SIMT_DRAWN(curandGenerateNormalDouble, double, mean + sd * simt::normal(s), , double mean, double sd)
+SIMT_DRAWN(curandGenerateNormal, float, mean + sd * simt::normal(s), , float mean, float sd) SIMT_DRAWN(curandGenerateNormalDouble, double,
+    mean + sd * simt::normal(s), , double mean, double sd)
 #undef SIMT_DRAWN

@@ -1,4 +1,5 @@
-// CUB: of a warp and of a block by shuffles and shared memory, with CUB's own order of sums; of a device on the CPU. Its temporary storage is smaller than CUB's.
+// CUB: of a warp and of a block by shuffles and shared memory, with CUB's own order of sums; of a device on the CPU. Its temporary storage
+// is smaller than CUB's.
 #pragma once
 #include "../library_types.h"
 #include <algorithm>
@@ -9,8 +10,10 @@ struct Sum { template <class A, class B> SIMT_MEMBER auto operator()(const A& a,
 struct Max { template <class T> SIMT_MEMBER T operator()(const T& a, const T& b) const { return a < b ? b : a; } };
 struct Min { template <class T> SIMT_MEMBER T operator()(const T& a, const T& b) const { return b < a ? b : a; } };
 template <class K, class V> struct KeyValuePair { K key; V value; };
-struct ArgMax { template <class P> SIMT_MEMBER P operator()(const P& a, const P& b) const { return b.value > a.value || (b.value == a.value && b.key < a.key) ? b : a; } };
-struct ArgMin { template <class P> SIMT_MEMBER P operator()(const P& a, const P& b) const { return b.value < a.value || (b.value == a.value && b.key < a.key) ? b : a; } };
+struct ArgMax { template <class P> SIMT_MEMBER P operator()(const P& a, const P& b) const { return b.value > a.value
+    || (b.value == a.value && b.key < a.key) ? b : a; } };
+struct ArgMin { template <class P> SIMT_MEMBER P operator()(const P& a, const P& b) const { return b.value < a.value
+    || (b.value == a.value && b.key < a.key) ? b : a; } };
 enum BlockReduceAlgorithm { BLOCK_REDUCE_RAKING_COMMUTATIVE_ONLY, BLOCK_REDUCE_RAKING, BLOCK_REDUCE_WARP_REDUCTIONS };
 enum BlockScanAlgorithm { BLOCK_SCAN_RAKING, BLOCK_SCAN_RAKING_MEMOIZE, BLOCK_SCAN_WARP_SCANS };
 
@@ -53,7 +56,8 @@ class WarpReduce {
 public:
     struct TempStorage { char none; };
     SIMT_MEMBER WarpReduce(TempStorage&) {}
-    template <class F> SIMT_MEMBER T Reduce(T v, F op, int valid = WIDTH) { return details::reduced(v, op, WIDTH, min(valid, __popc(details::lanes(WIDTH)))); }
+    template <class F> SIMT_MEMBER T Reduce(T v, F op, int valid = WIDTH) {
+        return details::reduced(v, op, WIDTH, min(valid, __popc(details::lanes(WIDTH)))); }
     SIMT_MEMBER T Sum(T v, int valid = WIDTH) { return Reduce(v, cub::Sum(), valid); }
 };
 template <class T, int WIDTH = 32>
@@ -168,9 +172,12 @@ struct DeviceReduce {
         *out = v, here.range(out, 1);
         return cudaSuccess;
     }
-    template <class I, class O> static cudaError_t Sum(void* t, size_t& b, I in, O out, int n, cudaStream_t = nullptr) { return Reduce(t, b, in, out, n, cub::Sum(), details::Value<I>{}); }
-    template <class I, class O> static cudaError_t Max(void* t, size_t& b, I in, O out, int n, cudaStream_t = nullptr) { return Reduce(t, b, in, out, n, cub::Max(), std::numeric_limits<details::Value<I>>::lowest()); }
-    template <class I, class O> static cudaError_t Min(void* t, size_t& b, I in, O out, int n, cudaStream_t = nullptr) { return Reduce(t, b, in, out, n, cub::Min(), std::numeric_limits<details::Value<I>>::max()); }
+    template <class I, class O> static cudaError_t Sum(void* t, size_t& b, I in, O out, int n, cudaStream_t = nullptr) {
+        return Reduce(t, b, in, out, n, cub::Sum(), details::Value<I>{}); }
+    template <class I, class O> static cudaError_t Max(void* t, size_t& b, I in, O out, int n, cudaStream_t = nullptr) {
+        return Reduce(t, b, in, out, n, cub::Max(), std::numeric_limits<details::Value<I>>::lowest()); }
+    template <class I, class O> static cudaError_t Min(void* t, size_t& b, I in, O out, int n, cudaStream_t = nullptr) {
+        return Reduce(t, b, in, out, n, cub::Min(), std::numeric_limits<details::Value<I>>::max()); }
     template <class I, class O> static cudaError_t ArgMax(void* temporary, size_t& bytes, I in, O out, int n, cudaStream_t = nullptr) {
         SIMT_CUB(bytes);
         const int at = static_cast<int>(std::max_element(in, in + n) - in);
@@ -200,23 +207,25 @@ struct DeviceScan {
         here.range(out, static_cast<size_t>(n));
         return cudaSuccess;
     }
-    template <class I, class O> static cudaError_t ExclusiveSum(void* t, size_t& b, I in, O out, int n, cudaStream_t = nullptr) { return ExclusiveScan(t, b, in, out, cub::Sum(), details::Value<I>{}, n); }
-    template <class I, class O> static cudaError_t InclusiveSum(void* t, size_t& b, I in, O out, int n, cudaStream_t = nullptr) { return InclusiveScan(t, b, in, out, cub::Sum(), n); }
+    template <class I, class O> static cudaError_t ExclusiveSum(void* t, size_t& b, I in, O out, int n, cudaStream_t = nullptr) {
+        return ExclusiveScan(t, b, in, out, cub::Sum(), details::Value<I>{}, n); }
+    template <class I, class O> static cudaError_t InclusiveSum(void* t, size_t& b, I in, O out, int n, cudaStream_t = nullptr) {
+        return InclusiveScan(t, b, in, out, cub::Sum(), n); }
 };
 struct DeviceRadixSort {                                     // of whole keys: a range of their bits is refused
-#define SIMT_SORT(name, order)                                                                                                                   \
-    template <class K, class V>                                                                                                                  \
+#define SIMT_SORT(name, order) \
+    template <class K, class V> \
     static cudaError_t SortPairs##name(void* temporary, size_t& bytes, const K* from, K* to, const V* values, V* moved, int n, int low = 0, int high = 8 * sizeof(K), cudaStream_t = nullptr) { \
-        SIMT_CUB(bytes);                                                                                                                         \
-        if (low || high < int(8 * sizeof(K))) simt::not_on_the_host("cub::DeviceRadixSort by some bits of the keys");                              \
-        details::sorted(from, to, values, moved, static_cast<size_t>(n), [](const K& a, const K& b) { return a order b; });                       \
-        here.range(to, static_cast<size_t>(n));                                                                                                  \
-        if (moved) here.range(moved, static_cast<size_t>(n));                                                                                    \
-        return cudaSuccess;                                                                                                                      \
-    }                                                                                                                                            \
-    template <class K>                                                                                                                           \
-    static cudaError_t SortKeys##name(void* t, size_t& b, const K* from, K* to, int n, int low = 0, int high = 8 * sizeof(K), cudaStream_t = nullptr) {     \
-        return SortPairs##name(t, b, from, to, static_cast<const char*>(nullptr), static_cast<char*>(nullptr), n, low, high);                     \
+        SIMT_CUB(bytes); \
+        if (low || high < int(8 * sizeof(K))) simt::not_on_the_host("cub::DeviceRadixSort by some bits of the keys"); \
+        details::sorted(from, to, values, moved, static_cast<size_t>(n), [](const K& a, const K& b) { return a order b; }); \
+        here.range(to, static_cast<size_t>(n)); \
+        if (moved) here.range(moved, static_cast<size_t>(n)); \
+        return cudaSuccess; \
+    } \
+    template <class K> \
+    static cudaError_t SortKeys##name(void* t, size_t& b, const K* from, K* to, int n, int low = 0, int high = 8 * sizeof(K), cudaStream_t = nullptr) { \
+        return SortPairs##name(t, b, from, to, static_cast<const char*>(nullptr), static_cast<char*>(nullptr), n, low, high); \
     }
     SIMT_SORT(, <) SIMT_SORT(Descending, >)
 #undef SIMT_SORT

@@ -37,7 +37,8 @@ inline AssertionResult AssertionFailure() { return AssertionResult(false); }
 struct Case { const char *suite, *name; std::function<Test*()> make; void (*begin)(); void (*end)(); };
 inline std::vector<Case>& cases() { static std::vector<Case> v; return v; }
 inline bool& failing() { static bool v = false; return v; }
-template <class F> int registered(const char* suite, const char* name, std::function<Test*()> make) { cases().push_back({suite, name, make, F::SetUpTestSuite, F::TearDownTestSuite}); return 0; }
+template <class F> int registered(const char* suite, const char* name, std::function<Test*()> make) {
+    cases().push_back({suite, name, make, F::SetUpTestSuite, F::TearDownTestSuite}); return 0; }
 struct Failure {                                                 // `return Failure(...) = Message() << ...`: of no value
     const char *file, *what;
     int line;
@@ -48,7 +49,8 @@ struct Failure {                                                 // `return Fail
     }
 };
 template <class T> bool alike(T a, T b) {                        // within four units in the last place
-    return a == b || std::abs(a - b) <= 4 * std::max(std::nextafter(std::abs(a), T(INFINITY)) - std::abs(a), std::nextafter(std::abs(b), T(INFINITY)) - std::abs(b));
+    return a == b || std::abs(a - b) <= 4 * std::max(std::nextafter(std::abs(a), T(INFINITY)) - std::abs(a),
+        std::nextafter(std::abs(b), T(INFINITY)) - std::abs(b));
 }
 template <class F> bool throws(F&& f) { try { f(); } catch (...) { return true; } return false; }
 inline void InitGoogleTest(int* = nullptr, char** = nullptr) {}
@@ -78,10 +80,10 @@ inline int run_all() {
 #else
 #define SIMT_REGISTER(fixture, s, n) static const int simt_registered_##s##_##n = ::testing::registered<fixture>(#s, #n, [] { return new s##_##n##_Test; });
 #endif
-#define SIMT_TEST(fixture, s, n)                                                                                                               \
-    void simt_test_##s##_##n();                                                                                                                \
-    class s##_##n##_Test : public fixture { public: void TestBody() override; };                                                               \
-    SIMT_REGISTER(fixture, s, n)                                                                                                               \
+#define SIMT_TEST(fixture, s, n) \
+    void simt_test_##s##_##n(); \
+    class s##_##n##_Test : public fixture { public: void TestBody() override; }; \
+    SIMT_REGISTER(fixture, s, n) \
     inline void s##_##n##_Test::TestBody()
 #define TEST(s, n) SIMT_TEST(::testing::Test, s, n)
 #define TEST_F(s, n) SIMT_TEST(s, s, n)

@@ -58,7 +58,8 @@ struct transform_iterator : Walk<transform_iterator<F, I, V>, V> {
     std::ptrdiff_t from(const transform_iterator& o) const { return i - o.i; }
 };
 template <class V, class N>
-struct permutation_iterator : Walk<permutation_iterator<V, N>, typename std::iterator_traits<V>::value_type, typename std::iterator_traits<V>::reference> {
+struct permutation_iterator : Walk<permutation_iterator<V, N>, typename std::iterator_traits<V>::value_type,
+    typename std::iterator_traits<V>::reference> {
     V v;
     N n;
     permutation_iterator(V values, N at) : v(values), n(at) {}
@@ -68,11 +69,13 @@ struct permutation_iterator : Walk<permutation_iterator<V, N>, typename std::ite
 };
 template <class T> struct zip_iterator;
 template <class... I>
-struct zip_iterator<std::tuple<I...>> : Walk<zip_iterator<std::tuple<I...>>, std::tuple<typename std::iterator_traits<I>::value_type...>, std::tuple<typename std::iterator_traits<I>::reference...>> {
+struct zip_iterator<std::tuple<I...>> : Walk<zip_iterator<std::tuple<I...>>, std::tuple<typename std::iterator_traits<I>::value_type...>,
+    std::tuple<typename std::iterator_traits<I>::reference...>> {
     std::tuple<I...> all;
     explicit zip_iterator(std::tuple<I...> of) : all(of) {}
     const std::tuple<I...>& get_iterator_tuple() const { return all; }
-    std::tuple<typename std::iterator_traits<I>::reference...> at() const { return std::apply([](const auto&... i) { return std::tuple<typename std::iterator_traits<I>::reference...>(*i...); }, all); }
+    std::tuple<typename std::iterator_traits<I>::reference...> at() const {
+        return std::apply([](const auto&... i) { return std::tuple<typename std::iterator_traits<I>::reference...>(*i...); }, all); }
     void move(std::ptrdiff_t n) { std::apply([n](auto&... i) { ((i += n), ...); }, all); }
     std::ptrdiff_t from(const zip_iterator& o) const { return std::get<0>(all) - std::get<0>(o.all); }
 };
@@ -80,8 +83,10 @@ template <class T> counting_iterator<T> make_counting_iterator(T v) { return cou
 template <class T> constant_iterator<T> make_constant_iterator(T v) { return constant_iterator<T>(v); }
 template <class I, class F> transform_iterator<F, I> make_transform_iterator(I i, F f) { return {i, f}; }
 template <class V, class N> permutation_iterator<V, N> make_permutation_iterator(V v, N n) { return {v, n}; }
-template <class... I> zip_iterator<std::tuple<I...>> make_zip_iterator(const std::tuple<I...>& t) { return zip_iterator<std::tuple<I...>>(t); }
-template <class I, class... J, class = typename std::iterator_traits<I>::iterator_category> zip_iterator<std::tuple<I, J...>> make_zip_iterator(I i, J... j) { return zip_iterator<std::tuple<I, J...>>({i, j...}); }
+template <class... I> zip_iterator<std::tuple<I...>> make_zip_iterator(const std::tuple<I...>& t) {
+    return zip_iterator<std::tuple<I...>>(t); }
+template <class I, class... J, class = typename std::iterator_traits<I>::iterator_category> zip_iterator<std::tuple<I,
+    J...>> make_zip_iterator(I i, J... j) { return zip_iterator<std::tuple<I, J...>>({i, j...}); }
 
 namespace placeholders {
 template <class F> struct Expression { F f; template <class... A> auto operator()(const A&... a) const { return f(a...); } };

@@ -1,4 +1,5 @@
-// As much of torch's C++ as a file with kernels for torch needs: tensors on the device that such a file makes, looks at and hands to its kernels.
+// As much of torch's C++ as a file with kernels for torch needs: tensors on the device that such a file makes, looks at and hands to its
+// kernels.
 #pragma once
 #include <algorithm>
 #include <functional>
@@ -13,9 +14,12 @@
 #include "library_types.h"
 
 namespace c10 {
-struct BFloat16 : __nv_bfloat16 { using __nv_bfloat16::__nv_bfloat16; BFloat16() = default; BFloat16(float f) : __nv_bfloat16(f) {} BFloat16(const __nv_bfloat16& v) : __nv_bfloat16(v) {} operator float() const { return __bfloat162float(*this); } };
-struct Half : __half { using __half::__half; Half() = default; Half(float f) : __half(f) {} Half(const __half& v) : __half(v) {} operator float() const { return __half2float(*this); } };
-enum class ScalarType : signed char { Byte, Char, Short, Int, Long, Half, Float, Double, ComplexHalf, ComplexFloat, ComplexDouble, Bool, QInt8, QUInt8, QInt32, BFloat16, Float8_e5m2 = 23, Float8_e4m3fn = 24, Undefined = 44 };
+struct BFloat16 : __nv_bfloat16 { using __nv_bfloat16::__nv_bfloat16; BFloat16() = default; BFloat16(float f) : __nv_bfloat16(f) {}
+    BFloat16(const __nv_bfloat16& v) : __nv_bfloat16(v) {} operator float() const { return __bfloat162float(*this); } };
+struct Half : __half { using __half::__half; Half() = default; Half(float f) : __half(f) {} Half(const __half& v) : __half(v) {}
+    operator float() const { return __half2float(*this); } };
+enum class ScalarType : signed char { Byte, Char, Short, Int, Long, Half, Float, Double, ComplexHalf, ComplexFloat, ComplexDouble, Bool,
+    QInt8, QUInt8, QInt32, BFloat16, Float8_e5m2 = 23, Float8_e4m3fn = 24, Undefined = 44 };
 enum class DeviceType : signed char { CPU, CUDA };
 struct Device {
     DeviceType kind = DeviceType::CUDA;
@@ -37,7 +41,9 @@ inline size_t elementSize(ScalarType t) {
         default: return 1;
     }
 }
-inline const char* toString(ScalarType t) { return t == ScalarType::Float ? "Float" : t == ScalarType::Half ? "Half" : t == ScalarType::BFloat16 ? "BFloat16" : t == ScalarType::Double ? "Double" : t == ScalarType::Int ? "Int" : t == ScalarType::Long ? "Long" : "another type"; }
+inline const char* toString(ScalarType t) { return t == ScalarType::Float ? "Float" : t == ScalarType::Half ? "Half"
+    : t == ScalarType::BFloat16 ? "BFloat16" : t == ScalarType::Double ? "Double" : t == ScalarType::Int ? "Int" : t == ScalarType::Long
+    ? "Long" : "another type"; }
 inline std::ostream& operator<<(std::ostream& o, ScalarType t) { return o << toString(t); }
 inline std::ostream& operator<<(std::ostream& o, const Device& d) { return o << (d.is_cuda() ? "cuda" : "cpu"); }
 struct Error : std::runtime_error { using std::runtime_error::runtime_error; };
@@ -62,7 +68,8 @@ struct IntArrayRef {
 inline std::ostream& operator<<(std::ostream& o, const IntArrayRef& x) { for (const int64_t n : x.v) o << n << ' '; return o; }
 }  // namespace c10
 namespace at {
-using c10::BFloat16; using c10::Half; using c10::ScalarType; using c10::Device; using c10::DeviceType; using c10::IntArrayRef; using c10::nullopt;
+using c10::BFloat16; using c10::Half; using c10::ScalarType; using c10::Device; using c10::DeviceType; using c10::IntArrayRef;
+    using c10::nullopt;
 enum class MemoryFormat { Contiguous, Preserve };
 struct TensorOptions {
     ScalarType kind = ScalarType::Float;
@@ -160,7 +167,8 @@ public:
         return true;
     }
     bool is_same(const Tensor& o) const { return storage_ == o.storage_; }
-    bool is_floating_point() const { return kind_ == ScalarType::Float || kind_ == ScalarType::Double || kind_ == ScalarType::Half || kind_ == ScalarType::BFloat16; }
+    bool is_floating_point() const { return kind_ == ScalarType::Float || kind_ == ScalarType::Double || kind_ == ScalarType::Half
+        || kind_ == ScalarType::BFloat16; }
     template <class T = void> T* data_ptr() const { return reinterpret_cast<T*>(at()); }
     template <class T> T* data() const { return data_ptr<T>(); }
     template <class T> const T* const_data_ptr() const { return data_ptr<T>(); }
@@ -199,23 +207,31 @@ public:
     Tensor t() const { return transpose(0, 1); }
     Tensor permute(IntArrayRef order) const {
         Tensor t = *this;
-        for (size_t i = 0; i < order.size(); ++i) t.shape_[i] = shape_.at(static_cast<size_t>(order[i])), t.stride_[i] = stride_[static_cast<size_t>(order[i])];
+        for (size_t i = 0; i < order.size(); ++i) t.shape_[i] = shape_.at(static_cast<size_t>(order[i])),
+            t.stride_[i] = stride_[static_cast<size_t>(order[i])];
         return t;
     }
-    Tensor unsqueeze(int64_t at) const { Tensor t = *this; const auto i = at < 0 ? at + dim() + 1 : at; t.shape_.insert(t.shape_.begin() + i, 1), t.stride_.insert(t.stride_.begin() + i, 1); return t; }
-    Tensor squeeze(int64_t i) const { Tensor t = *this; i = i < 0 ? i + dim() : i; if (shape_.at(static_cast<size_t>(i)) == 1) t.shape_.erase(t.shape_.begin() + i), t.stride_.erase(t.stride_.begin() + i); return t; }
-    Tensor slice(int64_t d, int64_t from, int64_t to) const { Tensor t = *this; t.first_ += from * stride_.at(static_cast<size_t>(d)), t.shape_[static_cast<size_t>(d)] = to - from; return t; }
+    Tensor unsqueeze(int64_t at) const { Tensor t = *this; const auto i = at < 0 ? at + dim() + 1 : at;
+        t.shape_.insert(t.shape_.begin() + i, 1), t.stride_.insert(t.stride_.begin() + i, 1); return t; }
+    Tensor squeeze(int64_t i) const { Tensor t = *this; i = i < 0 ? i + dim() : i;
+        if (shape_.at(static_cast<size_t>(i)) == 1) t.shape_.erase(t.shape_.begin() + i), t.stride_.erase(t.stride_.begin() + i); return t;
+        }
+    Tensor slice(int64_t d, int64_t from, int64_t to) const { Tensor t = *this; t.first_ += from * stride_.at(static_cast<size_t>(d)),
+        t.shape_[static_cast<size_t>(d)] = to - from; return t; }
     Tensor& zero_() { cudaMemset(storage_->p, 0, storage_->bytes); return *this; }
     Tensor& fill_(double v) { for (int64_t i = 0; i < numel(); ++i) set(i, v); return *this; }
-    template <class T, int N, template <class> class P = std::add_pointer, class I = int64_t> PackedTensorAccessor<T, N, P, I> packed_accessor() const {
+    template <class T, int N, template <class> class P = std::add_pointer, class I = int64_t> PackedTensorAccessor<T, N, P,
+        I> packed_accessor() const {
         if (dim() != N) throw c10::Error("accessor of another number of dimensions");
         PackedTensorAccessor<T, N, P, I> a;
         a.p = data_ptr<T>();
         for (int i = 0; i < N; ++i) a.n[i] = static_cast<I>(shape_[i]), a.s[i] = static_cast<I>(stride_[i]);
         return a;
     }
-    template <class T, int N, template <class> class P = std::add_pointer> PackedTensorAccessor<T, N, P, int32_t> packed_accessor32() const { return packed_accessor<T, N, P, int32_t>(); }
-    template <class T, int N, template <class> class P = std::add_pointer> PackedTensorAccessor<T, N, P, int64_t> packed_accessor64() const { return packed_accessor<T, N, P, int64_t>(); }
+    template <class T, int N, template <class> class P = std::add_pointer> PackedTensorAccessor<T, N, P,
+        int32_t> packed_accessor32() const { return packed_accessor<T, N, P, int32_t>(); }
+    template <class T, int N, template <class> class P = std::add_pointer> PackedTensorAccessor<T, N, P,
+        int64_t> packed_accessor64() const { return packed_accessor<T, N, P, int64_t>(); }
     template <class T> T item() const { return static_cast<T>(get(0)); }
     Scalar item() const { return {get(0)}; }
     Tensor max() const;
@@ -280,9 +296,12 @@ private:
     int64_t first_ = 0;
 };
 #define SIMT_TYPE(name, T) inline constexpr ScalarType k##name = ScalarType::T;
-SIMT_TYPE(Float, Float) SIMT_TYPE(Float32, Float) SIMT_TYPE(Double, Double) SIMT_TYPE(Float64, Double) SIMT_TYPE(Half, Half) SIMT_TYPE(Float16, Half) SIMT_TYPE(BFloat16, BFloat16)
-SIMT_TYPE(Int, Int) SIMT_TYPE(Int32, Int) SIMT_TYPE(Long, Long) SIMT_TYPE(Int64, Long) SIMT_TYPE(Short, Short) SIMT_TYPE(Int16, Short) SIMT_TYPE(Char, Char) SIMT_TYPE(Int8, Char)
-SIMT_TYPE(Byte, Byte) SIMT_TYPE(UInt8, Byte) SIMT_TYPE(Bool, Bool) SIMT_TYPE(Float8_e4m3fn, Float8_e4m3fn) SIMT_TYPE(Float8_e5m2, Float8_e5m2)
+SIMT_TYPE(Float, Float) SIMT_TYPE(Float32, Float) SIMT_TYPE(Double, Double) SIMT_TYPE(Float64, Double) SIMT_TYPE(Half,
+    Half) SIMT_TYPE(Float16, Half) SIMT_TYPE(BFloat16, BFloat16)
+SIMT_TYPE(Int, Int) SIMT_TYPE(Int32, Int) SIMT_TYPE(Long, Long) SIMT_TYPE(Int64, Long) SIMT_TYPE(Short, Short) SIMT_TYPE(Int16,
+    Short) SIMT_TYPE(Char, Char) SIMT_TYPE(Int8, Char)
+SIMT_TYPE(Byte, Byte) SIMT_TYPE(UInt8, Byte) SIMT_TYPE(Bool, Bool) SIMT_TYPE(Float8_e4m3fn, Float8_e4m3fn) SIMT_TYPE(Float8_e5m2,
+    Float8_e5m2)
 #undef SIMT_TYPE
 inline constexpr DeviceType kCUDA = DeviceType::CUDA, kCPU = DeviceType::CPU;
 inline TensorOptions dtype(ScalarType t) { return t; }
@@ -324,7 +343,8 @@ template <class F> Tensor reduced(const Tensor& x, int64_t d, bool keep, ScalarT
 SIMT_EXTREME(max) SIMT_EXTREME(min)
 #undef SIMT_EXTREME
 inline Tensor Tensor::sum(int64_t d, bool keep) const {
-    return reduced(*this, d, keep, is_floating_point() ? kind_ : ScalarType::Long, [](auto& v) { return std::accumulate(v.begin(), v.end(), 0.0); });
+    return reduced(*this, d, keep, is_floating_point() ? kind_ : ScalarType::Long,
+        [](auto& v) { return std::accumulate(v.begin(), v.end(), 0.0); });
 }
 inline Tensor Tensor::mean(int64_t d, bool keep) const {
     return reduced(*this, d, keep, kind_, [](auto& v) { return std::accumulate(v.begin(), v.end(), 0.0) / static_cast<double>(v.size()); });
@@ -353,10 +373,12 @@ namespace torch {
 using namespace at;
 using c10::optional; using c10::elementSize;
 using c10::DeviceType;
-namespace cuda { inline void synchronize() { cudaDeviceSynchronize(); } inline bool is_available() { return true; } using namespace at::cuda; }
+namespace cuda { inline void synchronize() { cudaDeviceSynchronize(); } inline bool is_available() { return true; }
+    using namespace at::cuda; }
 }  // namespace torch
 namespace simt {
-// Functions that a file offers are called with the first tensors that they take: a type and a shape that throw, or that launch nothing, are passed over.
+// Functions that a file offers are called with the first tensors that they take: a type and a shape that throw, or that launch nothing, are
+// passed over.
 inline const char* shown_by = nullptr;             // whoever compares wants to see what goes in and comes out (rooftop/lab/check/like.py)
 inline void shown(const char* when, int number, const at::Tensor& t) {
     if (!shown_by || !t.defined()) return;
@@ -364,7 +386,8 @@ inline void shown(const char* when, int number, const at::Tensor& t) {
     static const char* const kinds[] = {"u8", "i8", "i16", "i32", "i64", "half", "float", "double"};
     std::vector<unsigned char> bytes(whole.nbytes());
     cudaMemcpy(bytes.data(), whole.data_ptr(), bytes.size(), cudaMemcpyDeviceToHost);
-    std::string text = std::string(shown_by) + " " + when + " tensor" + std::to_string(number) + " " + (t.scalar_type() == at::kBFloat16 ? "bf16" : static_cast<int>(t.scalar_type()) < 8 ? kinds[static_cast<int>(t.scalar_type())] : "u8") + " ";
+    std::string text = std::string(shown_by) + " " + when + " tensor" + std::to_string(number) + " " + (t.scalar_type() == at::kBFloat16
+        ? "bf16" : static_cast<int>(t.scalar_type()) < 8 ? kinds[static_cast<int>(t.scalar_type())] : "u8") + " ";
     for (int64_t i = 0; i < t.dim(); ++i) text += (i ? "x" : "") + std::to_string(t.size(i));
     text += t.dim() ? " " : "1 ";
     for (const unsigned char b : bytes) text += "0123456789abcdef"[b >> 4], text += "0123456789abcdef"[b & 15];
@@ -372,7 +395,8 @@ inline void shown(const char* when, int number, const at::Tensor& t) {
 }
 template <class T> void shown_result(const T& v) {
     if constexpr (std::is_same_v<T, at::Tensor>) shown("out", 0, v);
-    else if constexpr (std::is_same_v<T, std::vector<at::Tensor>>) for (size_t i = 0; i < v.size(); ++i) shown("out", static_cast<int>(i), v[i]);
+    else if constexpr (std::is_same_v<T, std::vector<at::Tensor>>) for (size_t i = 0; i < v.size(); ++i) shown("out", static_cast<int>(i),
+        v[i]);
 }
 inline at::Tensor made_tensor(at::ScalarType kind, std::vector<int64_t> shape, int seed) {
     at::Tensor t(shape, kind);
@@ -392,7 +416,8 @@ struct Made {
             shown("before", seed - 1, given.back());
             return given.back();
         }
-        else if constexpr (std::is_same_v<T, std::vector<at::Tensor>>) return {made_tensor(kind, shape, seed++), made_tensor(kind, shape, seed++)};
+        else if constexpr (std::is_same_v<T, std::vector<at::Tensor>>) return {made_tensor(kind, shape, seed++),
+            made_tensor(kind, shape, seed++)};
         else if constexpr (std::is_same_v<T, bool>) return true;
         else if constexpr (std::is_integral_v<T>) return static_cast<T>(shape.back());
         else if constexpr (std::is_floating_point_v<T>) return T(1);
@@ -404,7 +429,8 @@ inline bool larger = false;         // tensors of shapes that tiles divide
 template <class F> void attempt(const char* name, F call) {
     std::string why;
     const int64_t side = larger ? 256 : 128;
-    for (const std::vector<int64_t>& shape : std::vector<std::vector<int64_t>>{{side, side}, {32 * side}, {2, larger ? side : 64, 64}, {1, 2, side, 64}})
+    for (const std::vector<int64_t>& shape : std::vector<std::vector<int64_t>>{{side, side}, {32 * side}, {2, larger ? side : 64, 64},
+        {1, 2, side, 64}})
         for (const at::ScalarType kind : {at::kFloat, at::kHalf, at::kBFloat16, at::kInt, at::kDouble, at::kChar, at::kLong, at::kByte}) {
             simt_fresh();
             const unsigned long long before = simt_launches();
@@ -429,7 +455,8 @@ template <class F> void attempt(const char* name, F call) {
 }  // namespace simt
 struct SimtModule {
     template <class R, class... P, class... A> SimtModule& def(const char* name, R (*f)(P...), A&&...) {
-        simt::attempt(name, [f](simt::Made& made) { std::tuple<std::decay_t<P>...> all{made.of<std::decay_t<P>>()...}; if constexpr (std::is_void_v<R>) std::apply(f, all); else simt::shown_result(std::apply(f, all)); });
+        simt::attempt(name, [f](simt::Made& made) { std::tuple<std::decay_t<P>...> all{made.of<std::decay_t<P>>()...};
+            if constexpr (std::is_void_v<R>) std::apply(f, all); else simt::shown_result(std::apply(f, all)); });
         return *this;
     }
     template <class R, class... P> SimtModule& impl(const char* name, R (*f)(P...)) { return def(name, f); }
@@ -437,7 +464,8 @@ struct SimtModule {
     template <class... A> SimtModule& impl(A&&...) { return *this; }
     SimtModule& doc(...) { return *this; }
 };
-namespace py { struct arg { arg(const char*) {} template <class T> arg& operator=(T&&) { return *this; } arg& none(bool = true) { return *this; } arg& noconvert(bool = true) { return *this; } }; }
+namespace py { struct arg { arg(const char*) {} template <class T> arg& operator=(T&&) { return *this; }
+    arg& none(bool = true) { return *this; } arg& noconvert(bool = true) { return *this; } }; }
 namespace pybind11 { using py::arg; typedef SimtModule module_; typedef SimtModule module; }
 #define TORCH_EXTENSION_NAME simt_extension
 #define SIMT_JOINED(a, b) a##b
@@ -461,7 +489,8 @@ namespace simt {
 template <class... A> std::string joined(const A&... a) { std::ostringstream o; (o << ... << a); return o.str(); }
 template <c10::ScalarType> struct TypeOf;
 #define SIMT_TYPE(kind, T) template <> struct TypeOf<c10::ScalarType::kind> { typedef T type; };
-SIMT_TYPE(Byte, uint8_t) SIMT_TYPE(Char, int8_t) SIMT_TYPE(Short, int16_t) SIMT_TYPE(Int, int) SIMT_TYPE(Long, int64_t) SIMT_TYPE(Bool, bool)
+SIMT_TYPE(Byte, uint8_t) SIMT_TYPE(Char, int8_t) SIMT_TYPE(Short, int16_t) SIMT_TYPE(Int, int) SIMT_TYPE(Long, int64_t) SIMT_TYPE(Bool,
+    bool)
 SIMT_TYPE(Half, at::Half) SIMT_TYPE(BFloat16, at::BFloat16) SIMT_TYPE(Float, float) SIMT_TYPE(Double, double)
 inline void torch_check(bool holds, const std::string& text) { if (!holds) throw c10::Error(text); }
 }
