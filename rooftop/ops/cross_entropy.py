@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 REDUCTIONS = ("mean", "sum", "none")
+LONG = 32768  # columns from which torch's own sums on the CPU may err more than is allowed
 
 
 def cross_entropy(
@@ -143,16 +144,36 @@ def cpu(
     input: Tensor, target: Tensor, ignore_index: int, reduction: str, label_smoothing: float, lse_square_scale: float, softcap: float,
     inplace: bool
 ) -> Any:
-    """The losses are torch's, their sum the reference's: torch adds them one after another."""
-    if lse_square_scale:
+    """The losses are torch's, their sum the reference's: torch adds them one after another. Those of LONG rows are made of
+    `torch.logsumexp`: of the sums within cross_entropy the error grows with the row, the more the fewer elements a CPU's vectors have. So the
+    gradients of smoothed losses are the contract's."""
+    import torch
+
+    if lse_square_scale or (label_smoothing and input.requires_grad and torch.is_grad_enabled()):
         return NotImplemented
     try:
-        loss = _plain(widen(input), target, ignore_index, "none", label_smoothing, lse_square_scale, softcap)
+        of = _by_logsumexp if input.shape[-1] > LONG else _plain
+        loss = of(widen(input), target, ignore_index, "none", label_smoothing, lse_square_scale, softcap)
         if reduction == "none":
             return loss, None, None
         return loss.sum() / (target != ignore_index).sum() if reduction == "mean" else loss.sum(), None, None
     except IndexError:  # a target out of range, of which the checks of the reference say more
         return NotImplemented
+
+
+def _by_logsumexp(
+    input: Tensor, target: Tensor, ignore_index: int, reduction: str, label_smoothing: float, lse_square_scale: float, softcap: float
+) -> Tensor:
+    """lse - (1 - s) z[target] - s mean(z), 0 where it is ignored. Raises IndexError for a target out of range."""
+    import torch
+
+    z = softcap * (input / softcap).tanh() if softcap else input
+    kept = target != ignore_index
+    if bool((kept & ((target < 0) | (target >= z.shape[-1]))).any()):
+        raise IndexError
+    own = z.gather(-1, target.where(kept, 0)[:, None].long())[:, 0]
+    aim = own if not label_smoothing else (1 - label_smoothing) * own + label_smoothing * z.mean(-1)
+    return (torch.logsumexp(z, -1) - aim).where(kept, 0.0)
 
 
 def backward(

@@ -7,6 +7,7 @@ Source: the integer tensor cores of NVIDIA (Turing and later); `torch._int_mm`."
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from rooftop.core.op import Calls, Op, Sizes, Tolerance, Values
@@ -60,7 +61,17 @@ def reference(a: Tensor, b: Tensor) -> Tensor:
 def cpu(a: Tensor, b: Tensor) -> Any:
     import torch
 
-    return torch._int_mm(_laid_out(a), _laid_out(b)) if a.shape[0] and a.shape[1] > 1 and b.shape[1] else NotImplemented
+    taken = a.shape[0] and a.shape[1] > 1 and b.shape[1] and _onednn_is_exact()
+    return torch._int_mm(_laid_out(a), _laid_out(b)) if taken else NotImplemented
+
+
+@cache
+def _onednn_is_exact() -> bool:
+    """Not on every CPU: without VNNI instructions it adds pairs of products in 16 bits, which saturate."""
+    import torch
+
+    a, b = (torch.full(shape, value, dtype=torch.int8) for shape, value in (((8, 64), 127), ((64, 8), -128)))
+    return all(bool((torch._int_mm(x, y) == 64 * int(x[0, 0]) * int(y[0, 0])).all()) for x, y in ((a, b), (-a, b), (a, -b), (b.t(), b)))
 
 
 def _laid_out(t: Tensor) -> Tensor:
