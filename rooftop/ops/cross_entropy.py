@@ -144,12 +144,9 @@ def cpu(
     input: Tensor, target: Tensor, ignore_index: int, reduction: str, label_smoothing: float, lse_square_scale: float, softcap: float,
     inplace: bool
 ) -> Any:
-    """The losses are torch's, their sum the reference's: torch adds them one after another. Those of LONG rows are made of
-    `torch.logsumexp`: of the sums within cross_entropy the error grows with the row, the more the fewer elements a CPU's vectors have. So the
-    gradients of smoothed losses are the contract's."""
-    import torch
-
-    if lse_square_scale or (label_smoothing and input.requires_grad and torch.is_grad_enabled()):
+    """The losses are torch's, their sum the reference's: torch adds them one after another. On a CPU of short vectors its sums in LONG rows
+    err too much, so these are `torch.logsumexp`'s, and gradients of smoothed losses do."""
+    if lse_square_scale or (label_smoothing and input.requires_grad):
         return NotImplemented
     try:
         of = _by_logsumexp if input.shape[-1] > LONG else _plain
@@ -161,19 +158,12 @@ def cpu(
         return NotImplemented
 
 
-def _by_logsumexp(
-    input: Tensor, target: Tensor, ignore_index: int, reduction: str, label_smoothing: float, lse_square_scale: float, softcap: float
-) -> Tensor:
-    """lse - (1 - s) z[target] - s mean(z), 0 where it is ignored. Raises IndexError for a target out of range."""
-    import torch
+def _by_logsumexp(input: Tensor, target: Tensor, ignore_index: int, _reduction: str, smoothing: float, _scale: float, softcap: float) -> Tensor:
+    from torch.nn.functional import nll_loss
 
     z = softcap * (input / softcap).tanh() if softcap else input
-    kept = target != ignore_index
-    if bool((kept & ((target < 0) | (target >= z.shape[-1]))).any()):
-        raise IndexError
-    own = z.gather(-1, target.where(kept, 0)[:, None].long())[:, 0]
-    aim = own if not label_smoothing else (1 - label_smoothing) * own + label_smoothing * z.mean(-1)
-    return (torch.logsumexp(z, -1) - aim).where(kept, 0.0)
+    rest = z.logsumexp(-1) - (smoothing * z.mean(-1) if smoothing else 0.0)
+    return rest.where(target != ignore_index, 0.0) + (1 - smoothing) * nll_loss(z, target, ignore_index=ignore_index, reduction="none")
 
 
 def backward(

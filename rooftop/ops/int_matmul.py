@@ -61,13 +61,12 @@ def reference(a: Tensor, b: Tensor) -> Tensor:
 def cpu(a: Tensor, b: Tensor) -> Any:
     import torch
 
-    taken = a.shape[0] and a.shape[1] > 1 and b.shape[1] and _onednn_is_exact()
-    return torch._int_mm(_laid_out(a), _laid_out(b)) if taken else NotImplemented
+    return torch._int_mm(_laid_out(a), _laid_out(b)) if a.shape[0] and a.shape[1] > 1 and b.shape[1] and _is_exact() else NotImplemented
 
 
 @cache
-def _onednn_is_exact() -> bool:
-    """Not on every CPU: without VNNI instructions it adds pairs of products in 16 bits, which saturate."""
+def _is_exact() -> bool:
+    """Without VNNI instructions oneDNN adds pairs of products in 16 bits, which saturate."""
     import torch
 
     a, b = (torch.full(shape, value, dtype=torch.int8) for shape, value in (((8, 64), 127), ((64, 8), -128)))
