@@ -41,7 +41,8 @@ def test_the_reference_is_what_torch_has(name: str) -> None:
     op, taken = registry.op(name), 0
     theirs = op.peers["torch"]()
     for call in calls(name):
-        args = call.arguments({n: double(t) for n, t in call.make().items()})
+        # bytes of half the range: oneDNN's sums of larger ones saturate on a CPU without VNNI
+        args = call.arguments({n: t.clamp(-64, 63) if t.dtype == torch.int8 else double(t) for n, t in call.make().items()})
         try:
             found = results(theirs(*args))
         except (RuntimeError, ValueError, TypeError):
