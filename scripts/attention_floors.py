@@ -9,7 +9,6 @@ a point in turn; the inputs rotate through more than L2. Kernels are compiled fi
 time for are named."""
 
 import argparse
-import json
 import math
 import multiprocessing
 import os
@@ -336,10 +335,8 @@ def main() -> int:
         ended += row is None
         if row is not None:
             rows.append(row)
-            record = {"op": "attention", "seed": given.seed, "versions": store.versions(), "device": torch.cuda.get_device_name(), "rows": rows}
             if given.out:
-                given.out.parent.mkdir(parents=True, exist_ok=True)
-                given.out.write_text(json.dumps(record, indent=0) + "\n")
+                store.write_rows(given.out, "attention", given.seed, torch.cuda.get_device_name(), rows)
     print(table(rows))
     return 0
 

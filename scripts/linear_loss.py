@@ -7,7 +7,6 @@ A call is that of a user: the loss of bfloat16 tokens and the gradients of x and
 Times by CUDA events, all of a point in turn; memory is what a call allocates at most. Sizes that --seconds leaves no time for are left out."""
 
 import argparse
-import json
 import math
 import random
 import time
@@ -165,10 +164,8 @@ def main() -> int:
             continue
         rows.append(row(timer, size, calls))
         print(table(rows[-1:]).splitlines()[0], flush=True)
-        record = {"op": "linear_cross_entropy", "seed": given.seed, "versions": store.versions(), "device": torch.cuda.get_device_name(), "rows": rows}
         if given.out:
-            given.out.parent.mkdir(parents=True, exist_ok=True)
-            given.out.write_text(json.dumps(record, indent=0) + "\n")
+            store.write_rows(given.out, "linear_cross_entropy", given.seed, torch.cuda.get_device_name(), rows)
     print(table(rows))
     return 0
 

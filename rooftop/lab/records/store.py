@@ -389,3 +389,9 @@ def _without_collections() -> Iterator[None]:
     finally:
         if was:
             gc.enable()
+
+
+def write_rows(path: Path, op: str, seed: int, device: str, rows: Sequence[Mapping[str, Any]]) -> None:
+    """One JSON file of rows that a script has timed so far, a field a line, with what they were timed on."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps({"op": op, "seed": seed, "versions": versions(), "device": device, "rows": rows}, indent=0) + "\n")
