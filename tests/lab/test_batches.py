@@ -29,6 +29,7 @@ def promised() -> list[Contract]:
 
 ROWS = [("rms_norm", 301, "f32"), ("rms_norm", 512, "bf16"), ("cross_entropy", 129, "f32"), ("swiglu", 40, "bf16")]
 PRODUCTS = [("grouped_matmul", {"N": 9, "K": 17, "groups": 3}, "bf16"), ("scaled_matmul", {"N": 9, "K": 33}, "f8e4m3")]
+INTERPRETED = 89  # the card that the kernel is chosen for: Hopper's Gluon kernels run on a GPU alone
 
 
 @pytest.mark.sampled("slow")
@@ -43,7 +44,7 @@ def test_rows_have_the_same_bits_alone_and_among_others(name: str, columns: int,
 @pytest.mark.sampled("slow")
 @pytest.mark.parametrize(("name", "sizes", "dtype"), PRODUCTS)
 def test_rows_of_a_product_have_the_same_bits(name: str, sizes: dict[str, int], dtype: str) -> None:
-    found = batches(registry.op(name), sizes, dtype, backend="cpu", seed=5)
+    found = batches(registry.op(name), sizes, dtype, backend="cpu", arch=INTERPRETED, seed=5)
     assert not found.wrong and not found.skipped and found.calls > 6
 
 
