@@ -17,6 +17,7 @@ from rooftop.core.op import Calls, Op
 from rooftop.core.spec import Input, Work, case
 from rooftop.lab.check import checker, judgement
 from rooftop.ops import _ordering
+from rooftop.ops._rotary import rotated
 
 
 def op(name: str, **changes: Any) -> Op:
@@ -147,6 +148,16 @@ def test_second_derivatives_are_torchs() -> None:
     (second,) = torch.autograd.grad(first.sum(), x)
     (want,) = torch.autograd.grad(torch.autograd.grad(torch.nn.functional.silu(x).sum(), x, create_graph=True)[0].sum(), x)
     torch.testing.assert_close(second, want)
+
+
+def test_second_derivatives_of_a_rotation_are_those_of_the_reference() -> None:
+    q, cos, sin = torch.randn(1, 5, 2, 8), torch.randn(1, 5, 3), torch.randn(1, 5, 3)
+    found = []
+    for run in (lambda t: rooftop.rope(t, None, cos, sin, rotary_dim=6), lambda t: rotated(t, cos[:, :, None], sin[:, :, None], "half", 6)):
+        x = q.clone().requires_grad_()
+        (first,) = torch.autograd.grad(run(x).pow(3).sum(), x, create_graph=True)
+        found.append((first, *torch.autograd.grad(first.sum(), x)))
+    torch.testing.assert_close(found[0], found[1])
 
 
 def test_second_derivatives_of_what_has_none_are_refused_in_a_line() -> None:
