@@ -9,11 +9,13 @@ from typing import Any
 from unittest import mock
 
 from rooftop.core import registry
+from rooftop.core.call import select
+from rooftop.core.contract import metas_of
 from rooftop.core.implementation import Implementation
 from rooftop.core.spec import TARGETS, Case
 from rooftop.lab import inputs
 from rooftop.lab.candidates import Subject
-from rooftop.lab.check import checker
+from rooftop.lab.check import checker, judgement
 from rooftop.lab.check.checker import Result
 
 WHERE = {"cuda": "simt", "triton": "interpreter", "gluon": "interpreter"}  # the last: where a test stands in for the GPU
@@ -59,3 +61,19 @@ def right(kernel: str | Implementation, case: Case, config: Any = None, *, op: s
         found = checker.check(Subject(kernel.name, registry.op(op or kernel.op), kernel), case, backend=WHERE[kernel.backend], seed=seed)
     assert found.status == "ok", f"{kernel.name} at {case.id}, {config or 'as chosen'}: {found.message}"
     return found
+
+
+def by_the_portable_kernel(op: Any, tensors: dict[str, Any], options: dict[str, Any], card: Any = 90) -> tuple[dict[str, Any], dict[str, Any]] | None:
+    """What the chosen kernel computes of these tensors in the interpreter, and what is exact; None where no kernel takes them. Fails where it is not right.
+    A portable kernel stands in for one of Gluon, which only a GPU runs."""
+    problem = op.problem_of(metas_of(tensors), options, TARGETS[card])
+    call = select(op, problem).call
+    if call is not None and call.implementation.backend == "gluon":
+        call = select(op, problem, "triton").call
+    if call is None:
+        return None
+    expected = judgement.expect_given(op, problem, tensors, options)
+    got, _ = checker.Trial(call, "cpu", checker.RUNNERS["interpreter"], 64).run(tensors, options, 0xFF)
+    verdicts = judgement.judge_given(op, problem, expected, {**dict.fromkeys(op.output_names), **got})
+    assert {n: v.message for n, v in verdicts.items() if not v.ok} == {}
+    return got, dict(expected.exact)

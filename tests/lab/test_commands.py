@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import torch
 import typer
-from _support import command, flat
+from _support import KERNEL, command, flat
 
 import rooftop
 from rooftop.core import registry, settings
@@ -47,19 +47,6 @@ def test_the_command_line_prints_json(monkeypatch: pytest.MonkeyPatch, capsys: p
 
 
 without_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="asks what happens without a GPU")
-KERNEL = """/* rooftop
-op      = "softmax"
-dtypes  = ["f32"]
-args    = ["C: i32", "x: T[R, C, 1]", "y: T[R, C, 1]"]
-[[launch]]
-kernel  = "k<{T}>"
-grid    = ["R"]
-block   = [256]
-*/
-template <typename T> __global__ void k(int C, const T* x, T* y) {
-    if (threadIdx.x == 0) y[0] = x[0];
-}
-"""
 
 
 @pytest.mark.parametrize("words", [("inspect", "add", "--arch", "75"), ("explain", "add", "--arch", "75")])
