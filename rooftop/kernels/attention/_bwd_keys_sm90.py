@@ -34,20 +34,12 @@ def _clear(q_ring, g_ring, q_full, g_full, stage, phase, there, BM: gl.constexpr
 
 
 @gluon.jit
-def _keys_of(plan, tiles, all_heads, section, lengths, H, GROUP, TQ, TK, BM: gl.constexpr, BLOCK: gl.constexpr, LEFT: gl.constexpr,
-             RIGHT: gl.constexpr):
-    """The keys of this block: batch, key head, first key of the sequence and how many are stored; the first query, queries and keys, with lengths
-    no query where no key is; the key within the sequence from which it has BLOCK; and the tiles of queries as `queries_of` says."""
-    bh, first_key, stored, token, SQ, column = block_of(plan, tiles, all_heads, section, TK, TQ, BLOCK, False)
-    key_heads = H // GROUP
-    batch = bh // key_heads
-    key_head = bh % key_heads
-    SK = stored
+def _seen_of(lengths, batch, column, SQ, SK):
+    """(queries, keys) for the keys from `column` on; with lengths no query where no key is."""
     if lengths is not None:
-        SK = length_of(lengths + batch, stored)
+        SK = length_of(lengths + batch, SK)
         SQ = SQ if column < SK else 0
-    begin, end, whole, edge = queries_of(column, SQ, SK, BM, BLOCK, LEFT, RIGHT)
-    return batch, key_head, first_key, stored, token, SQ, SK, column, begin, end, whole, edge
+    return SQ, SK
 
 
 @gluon.jit
@@ -153,10 +145,14 @@ def to_keys(INDEX: gl.constexpr, k_tiles, v_tiles, q_ring, g_ring, z_tiles, kv_f
     TO_K: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, MAIN, 16])
     TO_V: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, MAIN_V, 16])
     LINE: gl.constexpr = gl.BlockedLayout([1], [32], [4], [0])
-    batch, key_head, first_key, stored, token, SQ, SK, column, begin, end, whole, edge = _keys_of(
-        plan, tiles, all_heads, section, lengths, H, GROUP, TQ, TK, BM, 128, LEFT, RIGHT
-    )
+    bh, first_key, SK, token, SQ, column = block_of(plan, tiles, all_heads, section, TK, TQ, 128, False)
+    key_heads = H // GROUP
+    batch = bh // key_heads
+    key_head = bh % key_heads
+    stored = SK
+    SQ, SK = _seen_of(lengths, batch, column, SQ, SK)
     position = SK - SQ
+    begin, end, whole, edge = queries_of(column, SQ, SK, BM, 128, LEFT, RIGHT)
     columns = column + INDEX * 64 + gl.arange(0, 64, gl.SliceLayout(1, SCORES))
     to_k = gl.zeros((64, MAIN), gl.float32, TO_K)
     to_v = gl.zeros((64, MAIN_V), gl.float32, TO_V)
@@ -227,9 +223,12 @@ def load_queries(q_desc, k_desc, v_desc, g_desc, z_desc, k_tiles, v_tiles, q_rin
                  z_empty, tiles, all_heads, section, plan, lengths, H, GROUP, TQ, TK, STAGES: gl.constexpr, BM: gl.constexpr,
                  LEFT: gl.constexpr, RIGHT: gl.constexpr, TILES: gl.constexpr, PARTS: gl.constexpr, BIAS: gl.constexpr):
     """The producer warp of the second launch, of TILES times 64 keys."""
-    batch, key_head, first_key, _, token, _, _, column, begin, end, _, _ = _keys_of(
-        plan, tiles, all_heads, section, lengths, H, GROUP, TQ, TK, BM, 64 * TILES, LEFT, RIGHT
-    )
+    bh, first_key, SK, token, SQ, column = block_of(plan, tiles, all_heads, section, TK, TQ, 64 * TILES, False)
+    key_heads = H // GROUP
+    batch = bh // key_heads
+    key_head = bh % key_heads
+    SQ, SK = _seen_of(lengths, batch, column, SQ, SK)
+    begin, end, _, _ = queries_of(column, SQ, SK, BM, 64 * TILES, LEFT, RIGHT)
     if end > begin:
         mbarrier.expect(kv_full.index(0), TILES * (k_desc.block_type.nbytes + v_desc.block_type.nbytes))
         for g in gl.static_range(TILES):
@@ -319,10 +318,14 @@ def to_half(INDEX: gl.constexpr, k_tiles, v_tiles, q_ring, g_ring, z_tiles, kv_f
     SCORES: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, BM, 16])
     TO: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, SIZE, 16])
     LINE: gl.constexpr = gl.BlockedLayout([1], [32], [4], [0])
-    batch, key_head, first_key, stored, token, SQ, SK, column, begin, end, whole, edge = _keys_of(
-        plan, tiles, all_heads, section, lengths, H, GROUP, TQ, TK, BM, 64, LEFT, RIGHT
-    )
+    bh, first_key, SK, token, SQ, column = block_of(plan, tiles, all_heads, section, TK, TQ, 64, False)
+    key_heads = H // GROUP
+    batch = bh // key_heads
+    key_head = bh % key_heads
+    stored = SK
+    SQ, SK = _seen_of(lengths, batch, column, SQ, SK)
     position = SK - SQ
+    begin, end, whole, edge = queries_of(column, SQ, SK, BM, 64, LEFT, RIGHT)
     columns = column + gl.arange(0, 64, gl.SliceLayout(1, SCORES))
     to = gl.zeros((64, SIZE), gl.float32, TO)
     factor = scale * LOG2E
