@@ -57,11 +57,14 @@ def cpu(x: Tensor, approximate: str) -> Any:
 
     if approximate == "tanh" or not x.is_contiguous():
         return _eager(x, approximate)
+    followed = x.requires_grad and torch.is_grad_enabled()
+    if x.element_size() == 4 and not followed and x.numel() and x.detach().amax().item() < 1e37:
+        return _eager(x, approximate)
     if x.dim() > 1 and x.shape[-1] > 1 and x.shape[-2] > 1:
         return _eager(x.mT, approximate).mT
-    if (x.requires_grad and torch.is_grad_enabled()) or (x.numel() and not x.detach().amax().item() < 1e37):
+    if followed or (x.numel() and not x.detach().amax().item() < 1e37):
         return NotImplemented
-    return _eager(x.float(), approximate).to(x.dtype) if x.element_size() == 2 else _eager(x, approximate)
+    return _eager(x.float(), approximate).to(x.dtype)
 
 
 def backward(dy: Tensor, x: Tensor, approximate: str) -> Tensor:
