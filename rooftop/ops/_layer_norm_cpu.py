@@ -61,8 +61,8 @@ def _keeping() -> Callable[..., Tensor]:
     def backward(ctx: Any, dy: Tensor) -> tuple[Any, ...]:
         if torch.is_grad_enabled():
             refuse_second_derivative("layer_norm")(ctx)
-        s, weight, bias, w, *statistics = ctx.saved_tensors
-        found = _by_torch(dy, s, w, *statistics, ctx.options[1], ctx.needs_input_grad[:3])
+        s, weight, bias, w, mean, scale = ctx.saved_tensors
+        found = _by_torch(dy, s, w, mean, scale, ctx.options[1], ctx.needs_input_grad[:3])
         return *_alike(found or _in_parts(dy, None, s, w, *ctx.options), s, weight, bias), None, None
 
     made = type("layer_norm", (torch.autograd.Function,), {"forward": staticmethod(forward), "backward": staticmethod(backward)})

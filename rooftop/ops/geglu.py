@@ -110,7 +110,7 @@ OP = Op(
     tolerance=Tolerance(multiple=4.0),
     grad=Grad(
         wrt=("a", "b"),
-        rows=each_element, saves=("a", "b"),
+        judging=Judging(rows=each_element), saves=("a", "b"),
         backward=backward,
         outputs=outputs_bwd,
         work=work_of(25.0),

@@ -87,10 +87,6 @@ def work_bwd(p: Problem) -> Work:
     return Work(p["dy"].nbytes + p["x"].nbytes, p["dx"].nbytes, {"fma32": 24.0 * n, "exp": 1.0 * n})
 
 
-def _torch() -> Callable[..., Any]:
-    return _eager
-
-
 def _torch_backward() -> Callable[..., Any]:
     import torch
 
@@ -118,7 +114,7 @@ OP = Op(
     tolerance=Tolerance(multiple=4.0),
     grad=Grad(
         wrt=("x",),
-        rows=each_element, saves=("x",),
+        judging=Judging(rows=each_element), saves=("x",),
         backward=backward,
         outputs=lambda dy, x, approximate: {"dx": together(x) if dy.strides == x.strides else Meta(x.shape, x.dtype)},
         work=work_bwd,
@@ -128,7 +124,7 @@ OP = Op(
             "x times the density left out": lambda dy, x, approximate: dy * (1 + (x * sqrt(0.5)).erf()) / 2,
         },
     ),
-    peers={"torch": _torch, "torch.compile": compiled(reference)},
+    peers={"torch": lambda: _eager, "torch.compile": compiled(reference)},
     wrong={
         "the other approximation": lambda x, approximate: reference(x, "tanh" if approximate == "none" else "none"),
         "by sigmoid": lambda x, approximate: x * (1.702 * x).sigmoid(),
