@@ -155,8 +155,10 @@ def edited(names: Sequence[str]) -> bool:
 
 def edited_family(names: Sequence[str]) -> bool:
     """Whether the working tree or the last commit touches few kernels, and among them one of these ops, the choice of its family or what its kernels share."""
+    if not names:
+        return False
     files = [Path(f) for f in touched() if f.startswith("rooftop/kernels/")]
-    if not names or not 0 < len(files) <= FEW:
+    if not 0 < len(files) <= FEW:
         return False
     of = [file.path for file in registry.kernel_files() if file.op.removesuffix("_bwd") in {n.removesuffix("_bwd") for n in names}]
     rooms, stems = {p.parent.name for p in of}, {p.stem for p in of}
