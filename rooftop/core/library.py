@@ -157,8 +157,9 @@ def _laid_out(op: Contract, given: Sequence[Any], found: Any) -> Any:
         return found
     made = []
     for r, at in zip(results, layouts, strict=True):
-        same = r is None or at is None or r.stride() == at[1] or r.numel() < 2
-        made.append(r if same else torch.empty_strided(*at, dtype=r.dtype, device=r.device).copy_(r))
+        if r is not None and at is not None and r.stride() != at[1] and r.numel() > 1:
+            r = torch.empty_strided(at[0], at[1], dtype=r.dtype, device=r.device).copy_(r)
+        made.append(r)
     return tuple(made) if isinstance(found, tuple) else made[0]
 
 
@@ -167,7 +168,7 @@ _LAYOUTS: dict[Any, Any] = {}  # the last kinds of calls: their shape functions 
 
 def _layouts(op: Contract, given: Sequence[Any]) -> list[tuple[Sequence[int], Sequence[int]] | None]:
     """Shape and strides of each output; None for an absent one."""
-    key = op, *[(t.shape, t.stride(), t.dtype) if hasattr(t, "stride") else tuple(t) if isinstance(t, list) else t for t in given]
+    key = op, tuple([(t.shape, t.stride(), t.dtype) if hasattr(t, "stride") else t for t in given])
     if key not in _LAYOUTS:
         if len(_LAYOUTS) >= 1024:
             _LAYOUTS.clear()

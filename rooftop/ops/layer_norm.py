@@ -7,6 +7,7 @@ Source: Ba, Kiros & Hinton 2016, "Layer Normalization" (arXiv 1607.06450)."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -212,7 +213,7 @@ OP = Op(
         backward=backward,
         outputs=outputs_bwd,
         work=work_bwd,
-        cpu=cpu_backward,
+        cpu=partial(cpu_backward, backward),
         peers={"torch": _torch_backward, "torch.compile": _compiled_backward, "liger": _liger_backward},
         wrong={
             "mean of g forgotten": lambda dy, ds, s, weight, bias, dims, eps: (
