@@ -303,10 +303,7 @@ OP = Op(
     cases=_cases(),
     swept=Sizes(_swept, **HEADS),
     work=work,
-    judging=Judging(
-        invariant={"batch": "its products are cuBLAS's, which chooses the order of sums by the number of tokens"},
-        same=same,
-    ),
+    judging=Judging(invariant={"batch": "its products are cuBLAS's, which chooses the order of sums by the number of tokens"}, same=same),
     tolerance=Tolerance(multiple=4.0),  # where probabilities are alike what counts is a difference, and luck has its part in either error
     grad=Grad(
         wrt=("x", "weight"),

@@ -177,10 +177,7 @@ OP = Op(
     cases=_cases(),
     work=work,
     tolerance=Tolerance(2.0),
-    judging=Judging(
-        invariant={"batch": "its tiles are those of the rows that each rank has"},
-        same=same,
-    ),
+    judging=Judging(invariant={"batch": "its tiles are those of the rows that each rank has"}, same=same),
     peers={"torch": lambda: _plain},
     calls=Calls(public=lambda tensors, options: ([tensors["a"], tensors["b"]], _public(options)), ranks=_on_a_group, ranks_peers={
         "product then NCCL": _by_nccl,
