@@ -62,8 +62,7 @@ def linear_jsd(
         rows, weight, teacher, teacher_weight.detach(), flat, float(beta), float(temperature), reduction, *flags,
         implementation=implementation
     )
-    loss: Tensor = found[0]
-    return loss
+    return found[0]
 
 
 def _validate(x: Any, weight: Any, teacher_x: Any, teacher_weight: Any, mask: Any, beta: Any, temperature: Any, reduction: Any) -> None:

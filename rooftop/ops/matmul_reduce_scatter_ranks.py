@@ -46,8 +46,7 @@ def matmul_reduce_scatter_ranks(
     if a.shape[1] % a.shape[0]:
         raise ValueError(f"{what}: a has {a.shape[1]} rows; they must be a multiple of {a.shape[0]}, the number of ranks")
     wires.wire_of(what, "bf16" if wire is None else wire, group_size, False, False)
-    found: Tensor = OP(a.detach(), b.detach(), PLAIN if wire is None else wire, group_size, implementation=implementation)
-    return found
+    return OP(a.detach(), b.detach(), PLAIN if wire is None else wire, group_size, implementation=implementation)
 
 
 def reference(a: Tensor, b: Tensor, wire: str, group: int) -> Tensor:
