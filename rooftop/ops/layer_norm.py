@@ -212,7 +212,7 @@ OP = Op(
         backward=backward,
         outputs=outputs_bwd,
         work=work_bwd,
-        cpu=cpu_backward,
+        cpu=cpu_backward(backward),
         peers={"torch": _torch_backward, "torch.compile": _compiled_backward, "liger": _liger_backward},
         wrong={
             "mean of g forgotten": lambda dy, ds, s, weight, bias, dims, eps: (

@@ -325,9 +325,7 @@ def place(
         if not on:
             raise ValueError(f"{what} computes {subject.op.name}, of which there is no ladder")
         records = kept_records()
-        found = placing.on_each(
-            on, lambda n: placing.place(subject, n, records, case=case, dtype=dtype, count=count, measured=measured)
-        )
+        found = placing.on_each(on, lambda n: placing.place(subject, n, records, case=case, dtype=dtype, count=count, measured=measured))
     noted.placing(what, found[0])
     if as_json:
         made = [p.to_json() for p in found]

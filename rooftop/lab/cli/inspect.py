@@ -9,20 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rooftop.lab.cli.app import (
-    ENVIRONMENT,
-    JUDGE,
-    OK,
-    WRONG,
-    AsJson,
-    CaseName,
-    Include,
-    KernelName,
-    What,
-    app,
-    echo,
-    table,
-)
+from rooftop.lab.cli.app import ENVIRONMENT, JUDGE, OK, WRONG, AsJson, CaseName, Include, KernelName, What, app, echo, table
 
 if TYPE_CHECKING:
     pass

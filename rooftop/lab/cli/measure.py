@@ -168,9 +168,7 @@ def _bench_own(
     at = torch.device("cuda", index)
     device = device_of(index)
     count = own_program.sets(plan, device.l2_bytes)
-    rows = own_program.measure(
-        source, plan, Timer(CudaBackend(index)), at, device.target, own_program.on(peers, at, count), budget, count
-    )
+    rows = own_program.measure(source, plan, Timer(CudaBackend(index)), at, device.target, own_program.on(peers, at, count), budget, count)
     shown = [{**r, "time": f"{r['seconds'] * 1e6:,.1f} us", "of": f"{r['ratio']:.2f}x" if r["ratio"] else ""} for r in rows]
     table(
         rows if as_json else shown, {"what": "launch", "time": f"time on {torch.cuda.get_device_name(index)}", "of": "of the launches'"},

@@ -52,9 +52,7 @@ def warm(
     if kernel is not None:
         op_name = registry.implementation(kernel).op.removesuffix("_bwd")
         found = [op for op in found if op.name == op_name]
-    rows = [
-        warms.warm(op, c, device, dtype, kernel=kernel) for op in found for c in (columns or [4096] if warms.kinds(op, dtype) else [0])
-    ]
+    rows = [warms.warm(op, c, device, dtype, kernel=kernel) for op in found for c in (columns or [4096] if warms.kinds(op, dtype) else [0])]
     shown = [{**r.__dict__, "columns": r.columns or "", "failed": "; ".join(r.failed)} for r in rows]
     table(shown, {"op": "op", "columns": "columns", "variants": "binaries", "failed": "failed"}, as_json)
     if any(r.failed for r in rows):
