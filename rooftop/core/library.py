@@ -154,14 +154,28 @@ def _laid_out(op: Contract, given: Sequence[Any], found: Any) -> Any:
 
     if found is NotImplemented or not op.output_names or all(not isinstance(t, torch.Tensor) or t.is_contiguous() for t in given):
         return found
-    results, metas = found if isinstance(found, tuple) else (found,), _fake_metas(op, given)
-    if not metas:  # it writes into its arguments
+    results, layouts = found if isinstance(found, tuple) else (found,), _layouts(op, given)
+    if not layouts:  # it writes into its arguments
         return found
     made = []
-    for r, m in zip(results, metas, strict=True):
-        same = r is None or m is None or r.stride() == tuple(m.strides) or r.numel() < 2
-        made.append(r if same else torch.empty_strided(m.shape, m.strides, dtype=r.dtype, device=r.device).copy_(r))
+    for r, at in zip(results, layouts, strict=True):
+        same = r is None or at is None or r.stride() == at[1] or r.numel() < 2
+        made.append(r if same else torch.empty_strided(*at, dtype=r.dtype, device=r.device).copy_(r))
     return tuple(made) if isinstance(found, tuple) else made[0]
+
+
+_LAYOUTS: dict[Any, Any] = {}  # the last kinds of calls: their shape functions take longer than small products
+
+
+def _layouts(op: Contract, given: Sequence[Any]) -> list[tuple[Sequence[int], Sequence[int]] | None]:
+    """Shape and strides of each output; None for an absent one."""
+    key = op, *[(t.shape, t.stride(), t.dtype) if hasattr(t, "stride") else tuple(t) if isinstance(t, list) else t for t in given]
+    if key not in _LAYOUTS:
+        if len(_LAYOUTS) >= 1024:
+            _LAYOUTS.clear()
+        _LAYOUTS[key] = [None if m is None else (m.shape, tuple(m.strides)) for m in _fake_metas(op, given)]
+    found: list[tuple[Sequence[int], Sequence[int]] | None] = _LAYOUTS[key]
+    return found
 
 
 def leaves_out(op: Contract, given: Sequence[Any], found: Any) -> bool:

@@ -5,9 +5,10 @@ Source: Su et al. 2021, "RoFormer" (arXiv 2104.09864)."""
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from decimal import Context, Decimal
-from functools import lru_cache
-from typing import TYPE_CHECKING
+from functools import cache, lru_cache
+from typing import TYPE_CHECKING, Any
 
 from rooftop.core.argument_checks import among, number
 
@@ -68,6 +69,51 @@ def rotated(x: Tensor, cos: Tensor, sin: Tensor, layout: str, rotary_dim: int) -
         return torch.cat((a * cos - b * sin, b * cos + a * sin, rest), -1)
     a, b = turned[..., ::2], turned[..., 1::2]
     return torch.cat((torch.stack((a * cos - b * sin, b * cos + a * sin), -1).flatten(-2), rest), -1)
+
+
+def turned(x: Tensor, cos: Tensor, sin: Tensor, layout: str, rotary_dim: int) -> Tensor:
+    """`rotated` on the CPU, in float32 and rounded once, with each part written into its place. Its gradient is the rotation back, any number of times."""
+    import torch
+
+    if torch.is_grad_enabled() and x.requires_grad:
+        found: Tensor = _recorded()(x, cos, sin, layout, rotary_dim)
+        return found
+    with torch.no_grad():
+        return _written(x, cos, sin, layout, rotary_dim)
+
+
+def _written(x: Tensor, cos: Tensor, sin: Tensor, layout: str, rotary_dim: int) -> Tensor:
+    """Heads that lie before tokens in memory do so in the result."""
+    import torch
+
+    if x.stride(1) < x.stride(2):
+        return _written(x.transpose(1, 2), cos.transpose(1, 2), sin.transpose(1, 2), layout, rotary_dim).transpose(1, 2)
+    wide = x.float()
+    out = torch.empty(x.shape)
+    (a, b), (first, second) = (
+        t[..., :rotary_dim].chunk(2, -1) if layout == "half" else (t[..., :rotary_dim:2], t[..., 1:rotary_dim:2]) for t in (wide, out)
+    )
+    torch.mul(a, cos, out=first).addcmul_(b, sin, value=-1)
+    torch.mul(b, cos, out=second).addcmul_(a, sin)
+    if rotary_dim < x.shape[-1]:
+        out[..., rotary_dim:] = wide[..., rotary_dim:]
+    return out.to(x.dtype)
+
+
+@cache
+def _recorded() -> Callable[..., Any]:
+    import torch
+
+    def forward(ctx: Any, x: Tensor, cos: Tensor, sin: Tensor, layout: str, rotary_dim: int) -> Tensor:
+        ctx.save_for_backward(cos, sin)
+        ctx.options = layout, rotary_dim
+        return _written(x, cos, sin, layout, rotary_dim)
+
+    def backward(ctx: Any, dy: Tensor) -> tuple[Any, ...]:
+        cos, sin = ctx.saved_tensors
+        return turned(dy, cos, -sin, *ctx.options), None, None, None, None
+
+    return type("rope", (torch.autograd.Function,), {"forward": staticmethod(forward), "backward": staticmethod(backward)}).apply  # type: ignore[attr-defined]
 
 
 def rotary_size(op: str, rotary_dim: int | None, columns: int, layout: str) -> int:

@@ -188,8 +188,8 @@ def _geometry(
         return (rank - 2, rank - 1), down, across, (*shape[:-2], -(-shape[-2] // down), -(-wide // across))
     number("quantize", "group", group, "a whole number of at least 1", whole=True)
     number("quantize", "dim", dim, "a whole number", whole=True)
-    if group < 1:
-        raise ValueError(f"quantize: group is {group}; it must be at least 1")
+    if isinstance(group, bool) or group < 1:
+        raise ValueError(f"quantize: group is {group}; it must be a whole number of at least 1")
     if not -rank <= dim < rank:
         raise IndexError(f"quantize: dim is {dim}; x has {rank} dimensions, so it must be {-rank} to {rank - 1}")
     d = dim % rank

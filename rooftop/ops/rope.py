@@ -14,7 +14,7 @@ from rooftop.core.argument_checks import number
 from rooftop.core.op import Calls, Grad, Judging, Op, Sizes, Tolerance, Values, like
 from rooftop.core.spec import Case, Input, Meta, Problem, Work, case
 from rooftop.ops._peers import Kept, compiled
-from rooftop.ops._rotary import angles, integers, rotary_size, rotated, tables
+from rooftop.ops._rotary import angles, integers, rotary_size, rotated, tables, turned
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -163,26 +163,9 @@ def cpu(
     count = q.shape[1]
     if positions is not None or cos is None or sin is None or offset < 0 or offset + count > cos.shape[1] or not q.shape[-1]:
         return NotImplemented
-    wide = q.float() if q.element_size() == 2 else q
-    c, s = (t[:, offset : offset + count, None].to(wide.dtype) for t in (cos, sin))
+    c, s = (t[:, offset : offset + count, None].float() for t in (cos, sin))
     s = -s if inverse else s
-    return tuple(None if x is None else _turned(x.to(wide.dtype), c, s, layout, rotary_dim).to(q.dtype) for x in (q, k))
-
-
-def _turned(x: Tensor, cos: Tensor, sin: Tensor, layout: str, rotary_dim: int) -> Tensor:
-    """As `rotated`, with fewer passes. Heads that lie before tokens in memory do so in the result; torch.cat would change that."""
-    import torch
-
-    if x.stride(1) < x.stride(2):
-        return _turned(x.transpose(1, 2), cos.transpose(1, 2), sin.transpose(1, 2), layout, rotary_dim).transpose(1, 2)
-    turned, rest = x[..., :rotary_dim], x[..., rotary_dim:]
-    half = layout == "half"
-    a, b = turned.chunk(2, -1) if half else (turned[..., ::2], turned[..., 1::2])
-    pair = torch.addcmul(a * cos, b, sin, value=-1), torch.addcmul(b * cos, a, sin)
-    if half:
-        return torch.cat((*pair, rest) if rest.shape[-1] else pair, -1)
-    joined = torch.stack(pair, -1).flatten(-2)
-    return torch.cat((joined, rest), -1) if rest.shape[-1] else joined
+    return tuple(None if x is None else turned(x, c, s, layout, rotary_dim) for x in (q, k))
 
 
 def backward(

@@ -12,7 +12,19 @@ from rooftop.core import registry, settings, whole_file
 from rooftop.core.texts import markdown
 from rooftop.lab.records import store, trials
 from rooftop.lab.records.record import Record, newest, of_kind
-from rooftop.lab.report import codec_peers, language_page, loss_curves, low_bits, models_page, precision, profiling_page, public_files, sweep_page, tables
+from rooftop.lab.report import (
+    codec_peers,
+    cpu_calls,
+    language_page,
+    loss_curves,
+    low_bits,
+    models_page,
+    precision,
+    profiling_page,
+    public_files,
+    sweep_page,
+    tables,
+)
 from rooftop.lab.report.data import Digests, SiteData, gather
 from rooftop.lab.report.markup import table
 from rooftop.lab.report.picture import picture
@@ -208,6 +220,7 @@ TABLES: Mapping[tuple[str, str], Callable[[list[Record], SiteData], str]] = {  #
     ("README.md", "ops"): ops,
     ("docs/scores.md", "scores"): scores,
     ("docs/timing.md", "timing"): timing,
+    ("docs/timing.md", "calls on a CPU"): cpu_calls.table,
     ("docs/dependencies.md", "build"): build,
     ("docs/gpu.md", "first calls"): first,
     ("docs/gpu.md", "fuzz"): fuzzed,
