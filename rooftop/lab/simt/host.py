@@ -128,8 +128,11 @@ def _outside(words: Sequence[str]) -> list[str]:
                 if angle <= 0:
                     break
         elif words[i] in _ALIGNING and words[i + 1 : i + 2] == ["("]:
-            while i < len(words) and words[i] != ")":
+            i += 1
+            nested = 1
+            while nested and i + 1 < len(words):
                 i += 1
+                nested += (words[i] == "(") - (words[i] == ")")
         else:
             depth -= words[i] in (")", "]", "}")
             if depth == 0:
