@@ -208,10 +208,12 @@ class Code:
     def as_nvcc(self, errors: Sequence[tuple[str, int, str]]) -> bool:
         """Takes out what nvcc ignores and NVRTC refuses: `__restrict__` of a type that is no pointer. Whether there was any."""
         lines = {(shown, line) for shown, line, said in errors if said == '"restrict" is not allowed'}
-        found = [(p, t) for p in self.parts for t in p.tokens if (p.shown, t.line) in lines and t.text in ("__restrict__", "__restrict")]
-        for _, token in found:
-            token.text = ""
-        return bool(found)
+        before = sum(len(t.text) for p in self.parts for t in p.tokens)
+        for part in self.parts:
+            part.tokens = [
+                t._replace(text="") if (part.shown, t.line) in lines and t.text in ("__restrict__", "__restrict") else t for t in part.tokens
+            ]
+        return sum(len(t.text) for p in self.parts for t in p.tokens) < before
 
     def leave_out(self, errors: Sequence[tuple[str, int, str]]) -> bool:
         """Marks the declarations with errors; whether there are any more than before."""
