@@ -84,6 +84,7 @@ Given = Annotated[
 ]
 ProgramWords = Annotated[str | None, typer.Option("--args", help="Of a program: its arguments, as in --args '512 3'.")]
 Include = Annotated[list[Path] | None, typer.Option("-I", help="Of a .cu without a head: a folder with headers that it includes.")]
+RecordsFolder = Annotated[Path | None, typer.Option("--records", help="Folder of the records.", show_default="results/")]
 DTypeName = Annotated[str | None, typer.Option("--dtype", help="Only cases of this dtype (f32, f16, bf16).")]
 
 
@@ -129,6 +130,12 @@ def table(rows: list[dict[str, Any]], columns: dict[str, str], as_json: bool, ti
         console.print(shown)
     else:
         echo("\n".join(_narrow(rows, columns, title, console.width)))
+
+
+def listed(title: str, lines: Sequence[str]) -> None:
+    """Lines beneath their title, if there are any."""
+    if lines:
+        echo(f"{title}:\n" + "\n".join(f"    {line}" for line in lines))
 
 
 LONG = 28  # characters: what is longer leaves the row of a narrow table
