@@ -84,7 +84,10 @@ def test_a_kernel_alone_takes_a_type_that_a_macro_decides() -> None:
 
 
 def test_whole_numbers_of_namespace_std_are_sizes_and_elements() -> None:
-    text = "__global__ void k(std::int32_t* x, const std::size_t n) { x[threadIdx.x] = n; }\nvoid f(const std::int32_t n, std::int32_t* x) { k<<<1, 1>>>(x, n); }\n"
+    text = (
+        "__global__ void k(std::int32_t* x, const std::size_t n) { x[threadIdx.x] = n; }\n"
+        "void f(const std::int32_t n, std::int32_t* x) { k<<<1, 1>>>(x, n); }\n"
+    )
     assert kernel_caller.call_of_kernels(text, [(k, k.name) for k in ordinary.kernels(text)], {})[1] == "k<<<1, 1>>>(x=i32:4096, n=1024)"
     assert program_caller.call_of_arrays(list(program_caller.functions(text)), {})[1] == "f(n = 1000, x: 1,000 elements)"
 
