@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from rooftop.lab.check import triton_like
 from rooftop.lab.cli import commands
 from rooftop.lab.cli.app import app
 from rooftop.lab.inspect import triton_file
@@ -169,6 +170,12 @@ def test_a_test_that_wants_sizes_leaves_the_function_it_tests_to_be_called(tmp_p
     code, said = simulated(tmp_path, f"{SOLVE.replace('(x: torch.Tensor, y: torch.Tensor, rows: int, columns: int)', '(x, y, rows: int, columns: int)')}\n"
                            "def test_op(SHAPE, STEPS):\n    x = torch.ones(*SHAPE, STEPS)\n    solve(x, x, 1, STEPS)\n")
     assert code == 0 and "turn[" in said, said
+
+
+def test_a_comparison_tells_what_refused_the_call_that_came_furthest(tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text(f"{HEAD}def cube(x):\n    assert x.dim() == 3\n    return x >= None\n", encoding="utf-8")
+    with pytest.raises(ValueError, match=r"cube and torch.relu were not called together: .*own.py:6: return x >= None: TypeError"):
+        triton_like.compared(tmp_path / "own.py", "cube", "torch.relu", {}, 0)
 
 
 def test_an_error_of_a_module_that_is_imported_is_no_fault(tmp_path: Path) -> None:
