@@ -1,9 +1,10 @@
-"""The commands that README.md and docs/ print: each is one that the command line takes; those that cost little run."""
+"""The commands that README.md, docs/ and the help texts print: each is one that the command line takes; those that cost little run."""
 
 from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -38,9 +39,6 @@ def printed() -> list[tuple[str, str]]:
     return list(dict.fromkeys(found))
 
 
-COMMANDS = printed()
-
-
 @cache
 def commands() -> Any:
     """All that the command line has, made once."""
@@ -48,8 +46,28 @@ def commands() -> Any:
     return typer.main.get_command(cli.app)
 
 
+def described(group: Any, name: str = "") -> Iterator[tuple[str, str]]:
+    """Each command and its help text, subcommands included."""
+    for word, one in group.commands.items():
+        yield f"{name}{word}", one.help
+        if isinstance(one, typer.core.TyperGroup):
+            yield from described(one, f"{name}{word} ")
+
+
+HELP = dict(described(commands()))
+EXAMPLES = [("help", words) for text in HELP.values() for words in re.findall(r"\[bold\]rooftop ([^|\[]+)\[/bold\]", text)]
+COMMANDS = list(dict.fromkeys([*printed(), *EXAMPLES]))
+
+
+@pytest.mark.parametrize("name", HELP)
+def test_a_command_says_in_a_line_of_80_columns_what_it_does(name: str) -> None:
+    first = HELP[name].partition("\n\n")[0]
+    assert 10 < len(first) <= 63 and first.endswith("."), first
+    assert first.split()[0] not in ("A", "An", "The", "For", "Of") and "\n" not in first, first
+
+
 def test_there_are_commands_in_the_documents() -> None:
-    assert len(COMMANDS) > 60
+    assert len(COMMANDS) > 60 and len(EXAMPLES) > 60
     assert {name for name, _ in COMMANDS} >= {"README.md", "adding.md", "gpu.md", "simulator.md", "profiling.md"}
 
 
