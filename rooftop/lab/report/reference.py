@@ -51,8 +51,8 @@ class Entry:
 def sentence(text: str) -> str:
     """The first sentence of a text, its white space single."""
     first = re.sub(r"\s+", " ", text.strip().partition("\n\n")[0])
-    end = re.search(r"(?<!e\.g)(?<!i\.e)[.:](?= [A-Z`(]|$)", first)
-    return first[: end.start() + 1].rstrip(":") if end else first
+    end = re.search(r"(?<!e\.g)(?<!i\.e)[.:](?= [A-Z`(]| rooftop/|$)", first)
+    return f"{(first[: end.start()] if end else first).rstrip(':.')}." if first else ""
 
 
 @cache

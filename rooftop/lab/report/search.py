@@ -43,7 +43,7 @@ def script(site: SiteData, spaces: Iterable[tuple[str, str, tuple[Entry, ...]]])
 
 
 def _short(line: str) -> str:
-    line = re.sub(r"\s+", " ", line)
+    line = re.sub(r"\s+", " ", line).replace("`", "")
     return line if len(line) <= LONGEST else line[: LONGEST - 3].rpartition(" ")[0] + "..."
 
 
