@@ -165,7 +165,8 @@
         const shown = plain(row[0] + " " + row[1] + " " + row[2]);
         const all = shown + " " + row[4];
         function begin(text) { return parts.every(function (part) { return text.includes(" " + part); }); }
-        if (!parts.every(function (part) { return all.includes(part); })) { return null; }
+        const joined = title.replace(/ /g, "").includes(parts.join(""));  // layernorm is layer_norm
+        if (!joined && !parts.every(function (part) { return all.includes(part); })) { return null; }
         const rank = title === whole ? 0 : title.startsWith(whole) ? 1 : begin(title) ? 2 : begin(shown) ? 3 : begin(all) ? 4 : 5;
         return { row: row, rank: rank };
       }).filter(Boolean).sort(function (a, b) { return a.rank - b.rank || a.row[1].length - b.row[1].length; });
