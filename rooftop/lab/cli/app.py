@@ -91,7 +91,8 @@ SharedBytes = Annotated[int, typer.Option("--shared", help="With --kernel: bytes
 Given = Annotated[
     list[str] | None,
     typer.Option(
-        "--arg", help="For a .cu without a head: an argument, as n=1000, x=data.npy, p={x, 1000} or x=f32:64x64:range (or random, zeros, ones, empty, a number, a .npy file). Repeatable."
+        "--arg", help="For a .cu without a head: an argument, as n=1000, x=data.npy, p={x, 1000} or x=f32:64x64:range (or random, zeros, ones, "
+        "empty, a number, a .npy file). Repeatable."
     ),
 ]
 ProgramWords = Annotated[str | None, typer.Option("--args", help="For a program: its arguments, as in --args '512 3'.")]

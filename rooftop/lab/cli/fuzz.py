@@ -21,7 +21,9 @@ def fuzz(
     seed: Annotated[int | None, typer.Option(help="0 to 2**31 - 1. Default: a new one each time.")] = None,
     jobs: Annotated[int | None, typer.Option(help="Number of processes on a GPU.", show_default="a quarter of the CPUs, 8 at most")] = None,
     cpu: Annotated[bool, typer.Option("--cpu", help="Use the CPU even if there is a GPU.")] = False,
-    invariant: Annotated[bool, typer.Option("--invariant", help="Compare the bits of rows and sequences alone and among others, under rooftop.invariant().")] = False,
+    invariant: Annotated[
+        bool, typer.Option("--invariant", help="Compare the bits of rows and sequences alone and among others, under rooftop.invariant().")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Check random calls of the public functions.

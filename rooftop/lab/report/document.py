@@ -57,7 +57,7 @@ def _blocks(text: str) -> Iterator[str]:
 
 def inline(text: str, shown: Callable[[str], str] = escape) -> Markup:
     """A line whose code stands between backticks; `shown`: the words between, as HTML."""
-    parts = re.split(r"`([^`]+)`", " ".join(text.split()))
+    parts = re.split(r"``?([^`]+)``?", " ".join(text.split()))
     return Markup("".join(f"<code>{escape(p)}</code>" if i % 2 else shown(p) for i, p in enumerate(parts)))
 
 
