@@ -45,6 +45,15 @@ def kernels(item: pytest.Item) -> Iterator[str]:
     yield from (str(name).format(**given) for name in (mark.args[1:] if mark else ()))
 
 
+def ops(item: pytest.Item) -> list[str]:
+    """The ops that the parameters of a test name whose mark names no kernel: it takes those that are chosen."""
+    from contracts import plan
+
+    mark = item.get_closest_marker("sampled")
+    named = mark is not None and len(mark.args) > 1
+    return plan.ops_of(item.callspec.params.values()) if not named and isinstance(item, pytest.Function) and hasattr(item, "callspec") else []
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Of each group of marked tests those stay that this commit can run: the rest is counted and left out before it costs a setup and a report each."""
     groups: dict[str, list[pytest.Item]] = {}
@@ -60,7 +69,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         members.sort(key=lambda item: sha256(f"{plan.seed()} {item.nodeid}".encode()).digest())
         for rank, item in enumerate(members):
             item.stash[RANK] = rank
-        out.update(item for item in members if not plan.may_run(group, item.stash[RANK], list(kernels(item))))
+        out.update(item for item in members if not plan.may_run(group, item.stash[RANK], list(kernels(item)), ops(item)))
     config.hook.pytest_deselected(items=[item for item in items if item in out])
     items[:] = [item for item in items if item not in out]
 
@@ -78,7 +87,8 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         return
     from contracts import plan
 
-    if not plan.runs(str(mark.args[0]), item.stash[RANK], item.path.relative_to(item.config.rootpath).as_posix(), list(kernels(item))):
+    path, test = item.path.relative_to(item.config.rootpath).as_posix(), item.name.partition("[")[0]
+    if not plan.runs(str(mark.args[0]), item.stash[RANK], path, list(kernels(item)), ops(item), test):
         pytest.skip("not in the sample of this commit; in that of others, and with --all")
 
 

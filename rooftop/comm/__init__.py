@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from rooftop.core.lazy_names import lazily
 
 if TYPE_CHECKING:
     from rooftop.comm.hooks import ErrorFeedback, ddp_hook, fsdp_hook
@@ -16,27 +17,14 @@ if TYPE_CHECKING:
     from rooftop.ranks.norm import all_reduce_norm
     from rooftop.ranks.ways import Plan, plan
 
-_FROM = {
-    **dict.fromkeys(("Statistics", "all_gather", "all_reduce", "all_to_all", "reduce_scatter", "sent", "synchronize"), "ranks.collectives"),
-    **dict.fromkeys(("Routes", "combine_rows", "dispatch_rows"), "ranks.experts"),
-    **dict.fromkeys(("all_gather_matmul", "matmul_all_reduce", "matmul_reduce_scatter"), "ranks.fused"),
-    **dict.fromkeys(("CommError", "Disagreement"), "ranks.groups"),
-    "set_hosts": "ranks.hierarchy", "all_reduce_norm": "ranks.norm", "Plan": "ranks.ways", "plan": "ranks.ways",
-    **dict.fromkeys(("ErrorFeedback", "ddp_hook", "fsdp_hook"), "comm.hooks"),
-    **dict.fromkeys(("ColumnParallelLinear", "RowParallelLinear"), "comm.linear"),
-}
 __all__ = [
     "ColumnParallelLinear", "CommError", "Disagreement", "ErrorFeedback", "Plan", "Routes", "RowParallelLinear", "Statistics",
     "all_gather", "all_gather_matmul", "all_reduce", "all_reduce_norm", "all_to_all", "combine_rows", "ddp_hook", "dispatch_rows",
     "fsdp_hook", "matmul_all_reduce", "matmul_reduce_scatter", "plan", "reduce_scatter", "sent", "set_hosts", "synchronize",
 ]
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _FROM:
-        raise AttributeError(f"module 'rooftop.comm' has no attribute {name!r}; it has {', '.join(__all__)}")
-    return getattr(import_module(f"rooftop.{_FROM[name]}"), name)
-
-
-def __dir__() -> list[str]:
-    return __all__
+__getattr__, __dir__ = lazily("comm", __all__, {
+    "ranks.collectives": ("Statistics", "all_gather", "all_reduce", "all_to_all", "reduce_scatter", "sent", "synchronize"),
+    "ranks.experts": ("Routes", "combine_rows", "dispatch_rows"), "ranks.fused": ("all_gather_matmul", "matmul_all_reduce", "matmul_reduce_scatter"),
+    "ranks.groups": ("CommError", "Disagreement"), "ranks.hierarchy": "set_hosts", "ranks.norm": "all_reduce_norm", "ranks.ways": ("Plan", "plan"),
+    "comm.hooks": ("ErrorFeedback", "ddp_hook", "fsdp_hook"), "comm.linear": ("ColumnParallelLinear", "RowParallelLinear"),
+})

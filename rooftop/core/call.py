@@ -71,14 +71,8 @@ class Call:
 
     @classmethod
     def made(
-        cls,
-        op: Contract,
-        implementation: Implementation,
-        called: Problem,
-        kernel_problem: Problem,
-        copies: tuple[str, ...],
-        config: Mapping[str, Any] | None = None,
-        chosen: Chosen | None = None,
+        cls, op: Contract, implementation: Implementation, called: Problem, kernel_problem: Problem, copies: tuple[str, ...],
+        config: Mapping[str, Any] | None = None, chosen: Chosen | None = None,
     ) -> Call:
         """The same for a problem that is known to be supported. `chosen`: what the family's function chose. Raises ChoiceError for a config
         that the kernel refuses."""

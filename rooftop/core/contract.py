@@ -303,9 +303,7 @@ class Contract:
             tolerance=grad.tolerance or (self._tolerance if isinstance(self._tolerance, Tolerance) else None),
             peers=grad.peers, wrong=grad.wrong, name=f"{self.name}_bwd", swept=self.swept,
             values=Values(runtime_options=[n for n in self.runtime_options if n in inspect.signature(grad.backward).parameters]),
-            judging=Judging(
-                same=grad.narrow, undefined=grad.undefined, deterministic=self.deterministic, rows=grad.rows, invariant=grad.invariant,
-            ),
+            judging=replace(grad.judging, deterministic=self.deterministic),
             calls=Calls(cpu=grad.cpu),
         )
         made.forward, made.into = self, dict(grad.into)

@@ -6,12 +6,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 from rooftop.core.spec import Meta, Option, Problem, Work
-
-if TYPE_CHECKING:
-    pass
 
 Rows: TypeAlias = Callable[[Problem], "Mapping[str, int | tuple[int, ...] | Mapping[int, int]] | str"]  # of `Judging.rows`
 
@@ -37,66 +34,6 @@ class Tolerance:
 
 
 @dataclass(frozen=True)
-class Grad:
-    """How gradients are computed. `backward(*d_outputs, *saved, *options)` is plain torch and returns one gradient for each of `wrt`.
-
-    With `outputs` (a shape function, as the op's) the backward is an op of its own, `<op>_bwd`, with kernels; its reference is `backward`.
-    Without it, `backward` is composed of ops and runs as written.
-
-    wrt     the inputs that have gradients; if two share one (`"x=residual"`), it is computed once
-    saves   names of inputs or outputs; `"s|x"` is the first of them that is present, and the backward calls it `s`
-    same    input -> the output whose gradient is also the input's, unchanged
-    non_differentiable  outputs made only for the backward: they have no gradient, and `backward` gets none for them
-    into    output of the backward -> the saved tensor whose memory it may reuse if the option `inplace` is true
-    tolerance  of the backward's outputs; by default the forward's, if that is one for all outputs
-    narrow     the gradients at the same precision, if that is not `backward` in float32, rounded once; parameters as `backward`'s
-    cpu        as the contract's: torch's own function for the gradients on the CPU, where torch does not differentiate the forward's
-    undefined  the gradients as plain arithmetic has them, parameters as `backward`'s: where one of them is NaN or infinite, a kernel's may
-               be too. So a kernel may multiply the NaN of a hidden pair by 0, or skip it
-    rows       as `Judging.rows`, of the backward's tensors: the gradients of rows; those that sum over rows (a weight's) are left out
-    invariant  as `Judging.invariant`
-
-    The gradient of an output may be absent (the output was not used, or is absent itself) if `backward` annotates it `Tensor | None`."""
-
-    wrt: tuple[str, ...]
-    saves: tuple[str, ...]
-    backward: Callable[..., Any]
-    outputs: Callable[..., Mapping[str, Meta | None]] | None = None
-    work: Callable[..., Work] | None = None
-    canonical: Callable[[Problem], Problem | None] | None = None
-    peers: Mapping[str, Callable[[], Callable[..., Any]]] = field(default_factory=dict)
-    wrong: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
-    into: Mapping[str, str] = field(default_factory=dict)
-    non_differentiable: tuple[str, ...] = ()
-    same: Mapping[str, str] = field(default_factory=dict)
-    tolerance: Tolerance | Mapping[str, Tolerance] | None = None
-    narrow: Callable[..., Any] | None = None
-    cpu: Callable[..., Any] | None = None
-    undefined: Callable[..., Any] | None = None
-    rows: Rows | None = None
-    invariant: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def saved_names(self) -> tuple[str, ...]:
-        """The names by which the backward calls the saved tensors."""
-        return tuple(entry.partition("|")[0] for entry in self.saves)
-
-    @cached_property
-    def _entries(self) -> tuple[list[str], ...]:
-        return tuple(entry.split("|") for entry in self.saves)
-
-    def saved(self, values: Mapping[str, Any]) -> tuple[Any, ...]:
-        """The saved tensors (or their Metas) among inputs and outputs; None for an absent one."""
-        get = values.get
-        return tuple([get(one[0]) if len(one) == 1 else next((get(n) for n in one if get(n) is not None), None) for one in self._entries])
-
-    def spread(self, gradients: Any) -> dict[str, Any]:
-        """The results of `backward`, by the names of the inputs."""
-        found = gradients if isinstance(gradients, tuple) else (gradients,)
-        return {name: g for entry, g in zip(self.wrt, found, strict=True) for name in entry.split("=")}
-
-
-@dataclass(frozen=True)
 class Judged:
     """The arguments of a contract's own comparison (`compare`): tensors by name. `got`: outputs and mutated inputs as the kernel wrote
     them; `exact` and
@@ -107,19 +44,6 @@ class Judged:
     same: Mapping[str, Any]
     tensors: Mapping[str, Any]
     options: Mapping[str, Option]
-
-
-@dataclass(frozen=True)
-class Values:
-    """What a contract says of the values of its inputs.
-
-    fixup            (tensors, options, generator) -> {name: tensor}: replaces inputs of a case that depend on each other (offsets, page
-                     tables, codes) by consistent ones of the same shape and dtype
-    runtime_options  options that influence only values, such as a seed or a scale: kernels get them at each call by name, as signed 32-bit
-                     integers or float32"""
-
-    fixup: Callable[..., Mapping[str, Any]] | None = None
-    runtime_options: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
@@ -147,6 +71,73 @@ class Judging:
     rows: Rows | None = None
     invariant: Mapping[str, str] = field(default_factory=dict)
     alone: Callable[..., Any] | None = None
+
+
+@dataclass(frozen=True)
+class Grad:
+    """How gradients are computed. `backward(*d_outputs, *saved, *options)` is plain torch and returns one gradient for each of `wrt`.
+
+    With `outputs` (a shape function, as the op's) the backward is an op of its own, `<op>_bwd`, with kernels; its reference is `backward`.
+    Without it, `backward` is composed of ops and runs as written.
+
+    wrt     the inputs that have gradients; if two share one (`"x=residual"`), it is computed once
+    saves   names of inputs or outputs; `"s|x"` is the first of them that is present, and the backward calls it `s`
+    same    input -> the output whose gradient is also the input's, unchanged
+    non_differentiable  outputs made only for the backward: they have no gradient, and `backward` gets none for them
+    into    output of the backward -> the saved tensor whose memory it may reuse if the option `inplace` is true
+    tolerance  of the backward's outputs; by default the forward's, if that is one for all outputs
+    cpu        as the contract's: torch's own function for the gradients on the CPU, where torch does not differentiate the forward's
+    judging    of the backward: `same` and `undefined`, with the parameters of `backward` (a kernel may multiply the NaN of a hidden pair by 0, or
+               skip it); `rows`, without the gradients that sum over rows (a weight's); `invariant`
+
+    The gradient of an output may be absent (the output was not used, or is absent itself) if `backward` annotates it `Tensor | None`."""
+
+    wrt: tuple[str, ...]
+    saves: tuple[str, ...]
+    backward: Callable[..., Any]
+    outputs: Callable[..., Mapping[str, Meta | None]] | None = None
+    work: Callable[..., Work] | None = None
+    canonical: Callable[[Problem], Problem | None] | None = None
+    peers: Mapping[str, Callable[[], Callable[..., Any]]] = field(default_factory=dict)
+    wrong: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
+    into: Mapping[str, str] = field(default_factory=dict)
+    non_differentiable: tuple[str, ...] = ()
+    same: Mapping[str, str] = field(default_factory=dict)
+    tolerance: Tolerance | Mapping[str, Tolerance] | None = None
+    cpu: Callable[..., Any] | None = None
+    judging: Judging = Judging()
+
+    @property
+    def saved_names(self) -> tuple[str, ...]:
+        """The names by which the backward calls the saved tensors."""
+        return tuple(entry.partition("|")[0] for entry in self.saves)
+
+    @cached_property
+    def _entries(self) -> tuple[list[str], ...]:
+        return tuple(entry.split("|") for entry in self.saves)
+
+    def saved(self, values: Mapping[str, Any]) -> tuple[Any, ...]:
+        """The saved tensors (or their Metas) among inputs and outputs; None for an absent one."""
+        get = values.get
+        return tuple([get(one[0]) if len(one) == 1 else next((get(n) for n in one if get(n) is not None), None) for one in self._entries])
+
+    def spread(self, gradients: Any) -> dict[str, Any]:
+        """The results of `backward`, by the names of the inputs."""
+        found = gradients if isinstance(gradients, tuple) else (gradients,)
+        return {name: g for entry, g in zip(self.wrt, found, strict=True) for name in entry.split("=")}
+
+
+@dataclass(frozen=True)
+class Values:
+    """What a contract says of the values of its inputs.
+
+    fixup            (tensors, options, generator) -> {name: tensor}: replaces inputs of a case that depend on each other (offsets, page
+                     tables, codes) by consistent ones of the same shape and dtype
+    runtime_options  options that influence only values, such as a seed or a scale: kernels get them at each call by name, as signed 32-bit
+                     integers or float32"""
+
+    fixup: Callable[..., Mapping[str, Any]] | None = None
+    runtime_options: Sequence[str] = ()
 
 
 @dataclass(frozen=True)

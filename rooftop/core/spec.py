@@ -452,6 +452,11 @@ def case(name: str, *, tags: str = "", why: str = "", part: float = 1.0, **input
     return Case(name, MappingProxyType(dict(inputs)), frozenset(tags.split()), why, part)
 
 
+def pow2(n: int) -> int:
+    """The smallest power of two that is at least n, and at least 1."""
+    return 1 << max(n - 1, 0).bit_length()
+
+
 def instance(name: str, *arguments: Any) -> str:
     """A kernel's name with its template arguments, as C++ writes them."""
     text = ", ".join(map(str, arguments)).replace("True", "true")

@@ -73,3 +73,9 @@ def save_array(path: str | Path, x: Any) -> None:
 
     with open_whole(path) as file:
         np.save(file, x)
+
+
+def free(path: Path) -> Path:
+    """A name beside a damaged file that is not taken."""
+    names = (path.with_name(f"{path.name}.damaged{f'-{n}' if n else ''}") for n in range(10_000))
+    return next(p for p in names if not p.exists())

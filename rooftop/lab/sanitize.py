@@ -27,7 +27,7 @@ from rooftop.lab import candidates
 from rooftop.lab.aot import word_of
 from rooftop.lab.candidates import Subject
 from rooftop.lab.check import checker
-from rooftop.lab.exit_codes import NoGpuError
+from rooftop.lab.exit_codes import gpu_for
 from rooftop.lab.records import identity, store
 
 PLANTED = settings.PACKAGE / "kernels" / "_planted"
@@ -98,8 +98,7 @@ def run(
     for tool in tools:
         if tool not in TOOLS:
             raise ValueError(f"tool {tool!r} is not one of {', '.join(TOOLS)}")
-    if not torch.cuda.is_available():
-        raise NoGpuError("sanitize needs an NVIDIA GPU: torch.cuda.is_available() is False (rooftop doctor says what is missing)")
+    gpu_for("sanitize")
     program = sanitizer()
     device = device_of(torch.cuda.current_device())
     faults = [(candidates.find([str(PLANTED / file)])[0], tool) for tool in tools for file in TOOLS[tool]]

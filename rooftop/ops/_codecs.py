@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from math import prod
 from typing import TYPE_CHECKING, Any
 
-from rooftop.core.spec import Problem
+from rooftop.core.spec import Problem, Work
 from rooftop.formats.container import SYMBOLS, TILES, Header
 from rooftop.formats.elements import ELEMENTS
 
@@ -102,6 +102,32 @@ __all__ = ["BITS", "SYMBOLS", "as_array", "chunks_of", "filled", "header", "room
 
 def canonical(p: Problem) -> Problem | None:
     return p if all(m is None or m.contiguous for _, m in p.tensors) else None
+
+
+def work(p: Problem) -> Work:
+    """The values read once; what is written is data: at least a word a chunk and the table."""
+    return Work(p["x"].nbytes, 12 * p["table"].shape[0] + 8)
+
+
+def measured_work(p: Problem, tensors: Any) -> Work:
+    return Work(p["x"].nbytes, 4 * int(tensors["total"]) + p["table"].nbytes + 8)
+
+
+def work_back(p: Problem) -> Work:
+    """The values written once; at least a word a chunk read."""
+    return Work(4 * p["damaged"].numel + p["starts"].nbytes + p["checks"].nbytes, p["y"].nbytes + p["damaged"].nbytes)
+
+
+def measured_work_back(p: Problem, tensors: Any) -> Work:
+    return Work(4 * int(tensors["starts"][-1]) + p["starts"].nbytes + p["checks"].nbytes, p["y"].nbytes + p["damaged"].nbytes)
+
+
+def decoded(values: Any, damaged: Any, device: Any) -> tuple[Tensor, Tensor]:
+    """NumPy's arrays of bits and of what is wrong with each chunk as tensors."""
+    import torch
+
+    size = values.itemsize
+    return torch.from_numpy(values.view(f"i{size}" if size > 1 else "u1")).to(device), torch.from_numpy(damaged).to(device)
 
 
 def wrong_decoder(reference: Callable[..., Any], change: str) -> Callable[..., Any]:

@@ -32,24 +32,27 @@ def halves(a: Tensor, b: Tensor | None, interleaved: bool = False) -> tuple[Tens
     return a[..., :n], a[..., n:]
 
 
-def by_float32(unit: Callable[[Tensor, Tensor], Any], a: Tensor, b: Tensor | None, interleaved: bool = False) -> Any:
-    """A unit of 16 bits on the CPU by `unit`, which computes it in float32 copies that it may write over, or is NotImplemented: so the gate is not rounded
-    before the product, and gradients do not overflow. Without gradients PIECE elements at a time: what one step leaves in a core's cache the next one finds."""
+def by_float32(factors: Callable[[Tensor, Tensor], Any], a: Tensor, b: Tensor | None, interleaved: bool = False) -> Any:
+    """A unit of 16 bits on the CPU, in float32: the gate is not rounded before the product, and gradients do not overflow. `factors` gets the gate in float32,
+    a copy that it may write over, and the values as they are; it returns the two that are multiplied, or NotImplemented. Without gradients PIECE elements at a
+    time: what one step leaves in a core's cache the next one finds."""
     import torch
 
     followed = torch.is_grad_enabled() and (a.requires_grad or (b is not None and b.requires_grad))
     if followed or not a.numel() or not a.is_contiguous() or (b is not None and not b.is_contiguous()):
-        found = unit(*(x.float() for x in halves(a, b, interleaved)))
-        return found if found is NotImplemented else found.to(a.dtype)
+        gate, value = halves(a, b, interleaved)
+        found = factors(gate.float(), value.float())
+        return found if found is NotImplemented else (found[0] * found[1]).to(a.dtype)
     out = torch.empty(a.shape if b is not None else (*a.shape[:-1], a.shape[-1] // 2), dtype=a.dtype)
     rows = 1 if b is not None else a.shape[-1]  # of a packed one whole rows
     step = max(1, PIECE // rows)
     given = [(t.view(-1) if b is not None else t.view(-1, t.shape[-1])).split(step) for t in (out, a, *(() if b is None else (b,)))]
     for o, x, *y in zip(*given, strict=True):
-        found = unit(*(t.float() for t in halves(x, y[0] if y else None, interleaved)))
+        gate, value = halves(x, y[0] if y else None, interleaved)
+        found = factors(gate.float(), value)
         if found is NotImplemented:
             return found
-        o.copy_(found)
+        torch.mul(*found, out=o)  # rounded once
     return out
 
 

@@ -31,8 +31,19 @@ def one_dtype(x: Tensor) -> None:
         raise ValueError(f"compiled for bfloat16 alone, not {x.dtype}")
 
 
-def compiled(function: Callable[..., Any]) -> Callable[[], Callable[..., Any]]:
-    """A factory of torch.compile's version of a plain function, as a peer."""
+def of_torch(name: str) -> Callable[[], Callable[..., Any]]:
+    """A factory of a function of torch."""
+
+    def factory() -> Callable[..., Any]:
+        import torch
+
+        return getattr(torch, name)
+
+    return factory
+
+
+def compiled(function: Callable[..., Any], every: bool = False) -> Callable[[], Callable[..., Any]]:
+    """A factory of torch.compile's version of a plain function, as a peer in bfloat16 or, `every`, in all dtypes."""
 
     def factory() -> Callable[..., Any]:
         import torch
@@ -43,6 +54,6 @@ def compiled(function: Callable[..., Any]) -> Callable[[], Callable[..., Any]]:
             one_dtype(x)
             return made(x, *rest)
 
-        return run
+        return made if every else run
 
     return factory

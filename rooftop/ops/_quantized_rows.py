@@ -9,6 +9,7 @@ border, that is equality."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -82,7 +83,7 @@ def quantized(y: Tensor, over: Tensor | None, group: int, format: str, scales: s
     return codes[0], scale[0]
 
 
-def row_outputs(x: Meta, group: int, format: str, scales: str) -> dict[str, Meta | None]:
+def row_outputs(x: Meta, group: int, format: str, scales: str, **_: Any) -> dict[str, Meta | None]:
     n, wide = x.shape
     shared = (n, groups(wide, group)) if group else (n, 1 if wide else 0)
     return {"codes": Meta((n, ELEMENTS[format].bytes(wide)), "u8"), "scale": Meta(shared, SCALE_META[scales])}
@@ -248,6 +249,11 @@ def arranged(tensors: Mapping[str, Any], options: Mapping[str, Any], generator: 
 
     over = tensors.get("over")
     return {} if over is None else {"over": torch.full_like(over, 4.0 / (448 * 6))}
+
+
+def wrong(function: Callable[..., Any], *changes: str) -> dict[str, Callable[..., Any]]:
+    """Known-wrong versions by `function(change, *arguments)`, those of CHANGES among them."""
+    return {what: partial(function, what) for what in (*CHANGES, *changes)}
 
 
 CHANGES = ("last code wrong", "scale a little larger", "another rounding", "another seed")

@@ -4,12 +4,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from rooftop.core.argument_checks import number
 from rooftop.core.op import Calls, Grad, Judging, Op, Sizes, Tolerance, each_element, like
 from rooftop.core.spec import Case, Input, Meta, Problem, Work, case
+from rooftop.ops._peers import of_torch
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -90,12 +90,6 @@ def work(p: Problem) -> Work:
     return Work(p["x"].nbytes + p["y"].nbytes, p["out"].nbytes, {"fma32": float(p["out"].numel)})
 
 
-def _torch() -> Callable[..., Tensor]:
-    import torch
-
-    return torch.add
-
-
 def _cases() -> list[Case]:
     def both(d: str, shape: tuple[int, ...], fill: str = "normal", layout: str = "contiguous") -> dict[str, Any]:
         return {"x": Input(shape, d, fill, layout), "y": Input(shape, d, fill if fill != "inf" else "-inf", layout)}
@@ -153,6 +147,6 @@ OP = Op(
     work=work,
     tolerance=Tolerance(multiple=1.0),
     grad=Grad(wrt=("x", "y"), saves=(), backward=lambda dout: (dout.clone(), dout.clone())),
-    peers={"torch": _torch},
+    peers={"torch": of_torch("add")},
     wrong={"low bits lost": _low_bits_lost, "tail not added": _tail_not_added},
 )

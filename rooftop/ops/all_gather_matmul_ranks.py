@@ -31,9 +31,15 @@ def all_gather_matmul_ranks(a: Tensor, b: Tensor, *, implementation: str | None 
         implementation: name of a kernel, which runs or raises. None selects the best one that supports the input.
 
     No gradient. Raises TypeError for other dtypes and types, ValueError for shapes that do not fit and tensors on different devices."""
+    validate("all_gather_matmul_ranks", a, b)
+    found: Tensor = OP(a.detach(), b.detach(), implementation=implementation)
+    return found
+
+
+def validate(what: str, a: Tensor, b: Tensor) -> None:
+    """Raises for operands [W, M, K] and [W, K, N] of the ranks' products that do not fit."""
     import torch
 
-    what = "all_gather_matmul_ranks"
     for name, t in (("a", a), ("b", b)):
         if not isinstance(t, torch.Tensor):
             raise TypeError(f"{what}: {name} is a {type(t).__name__}; it must be a tensor")
@@ -47,8 +53,6 @@ def all_gather_matmul_ranks(a: Tensor, b: Tensor, *, implementation: str | None 
         )
     if a.device != b.device:
         raise ValueError(f"{what}: a lies on {a.device}, b on {b.device}; they must be on one device")
-    found: Tensor = OP(a.detach(), b.detach(), implementation=implementation)
-    return found
 
 
 def reference(a: Tensor, b: Tensor) -> Tensor:

@@ -180,28 +180,10 @@ def _options(
 
 
 def reference(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    bias: Tensor | None,
-    mask: Tensor | None,
-    cu_seqlens_q: Tensor | None,
-    cu_seqlens_k: Tensor | None,
-    page_table: Tensor | None,
-    cache_lengths: Tensor | None,
-    alibi_slopes: Tensor | None,
-    q_scale: Tensor | None,
-    k_scale: Tensor | None,
-    v_scale: Tensor | None,
-    sinks: Tensor | None,
-    left: int,
-    right: int,
-    scale: float,
-    softcap: float,
-    dropout_p: float,
-    seed: int,
-    key_begin: Tensor | None = None,
-    key_end: Tensor | None = None,
+    q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, mask: Tensor | None, cu_seqlens_q: Tensor | None,
+    cu_seqlens_k: Tensor | None, page_table: Tensor | None, cache_lengths: Tensor | None, alibi_slopes: Tensor | None,
+    q_scale: Tensor | None, k_scale: Tensor | None, v_scale: Tensor | None, sinks: Tensor | None, left: int, right: int, scale: float,
+    softcap: float, dropout_p: float, seed: int, key_begin: Tensor | None = None, key_end: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """(out [B, Sq, H, Dv], lse [B, H, Sq]). Packed sequences have B = 1. With key_begin, query i sees keys key_begin[b, i] to key_end[b, i]
     - 1 alone."""
@@ -225,32 +207,11 @@ def same(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
 
 
 def backward(
-    dout: Tensor,
-    dlse: Tensor | None,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    out: Tensor,
-    lse: Tensor,
-    bias: Tensor | None,
-    mask: Tensor | None,
-    cu_seqlens_q: Tensor | None,
-    cu_seqlens_k: Tensor | None,
-    page_table: Tensor | None,
-    cache_lengths: Tensor | None,
-    alibi_slopes: Tensor | None,
-    q_scale: Tensor | None,
-    k_scale: Tensor | None,
-    v_scale: Tensor | None,
-    sinks: Tensor | None,
-    key_begin: Tensor | None,
-    key_end: Tensor | None,
-    left: int,
-    right: int,
-    scale: float,
-    softcap: float,
-    dropout_p: float,
-    seed: int,
+    dout: Tensor, dlse: Tensor | None, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, bias: Tensor | None,
+    mask: Tensor | None, cu_seqlens_q: Tensor | None, cu_seqlens_k: Tensor | None, page_table: Tensor | None,
+    cache_lengths: Tensor | None, alibi_slopes: Tensor | None, q_scale: Tensor | None, k_scale: Tensor | None, v_scale: Tensor | None,
+    sinks: Tensor | None, key_begin: Tensor | None, key_end: Tensor | None, left: int, right: int, scale: float, softcap: float,
+    dropout_p: float, seed: int,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None]:
     """(dq, dk, dv, dbias, dsinks): rooftop/ops/_attention.py has the formulas."""
     return _gradients(
@@ -433,10 +394,12 @@ OP = Op(
         ),
         backward=backward,
         outputs=outputs_bwd,
-        invariant={"batch": "the gradient of a key is a sum over queries: call backward() outside of rooftop.invariant()"},
+        judging=Judging(
+            invariant={"batch": "the gradient of a key is a sum over queries: call backward() outside of rooftop.invariant()"},
+            undefined=partial(_gradients, True),
+        ),
         work=work_bwd,
         cpu=cpu_backward,
-        undefined=partial(_gradients, True),
         tolerance=Tolerance(multiple=4.0, flushed=True),
         peers={"torch cuDNN": cudnn_backward, "torch FlashAttention-2": flash_backward, "cuDNN frontend": cudnn_wheel_backward, "torch.compile": flex_backward},
         wrong={

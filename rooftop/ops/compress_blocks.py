@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from rooftop.core.op import Calls, Judging, Op, Sizes, Timed, Tolerance, Values
-from rooftop.core.spec import Case, Input, Meta, Problem, Work, case
+from rooftop.core.spec import Case, Input, Meta, case
 from rooftop.formats.container import rank_of
 from rooftop.formats.elements import ELEMENTS
 from rooftop.ops import _codecs
@@ -84,15 +84,6 @@ def outputs(x: Meta, element: str, rank: int, **_: Any) -> dict[str, Meta]:
     return {
         "table": Meta((chunks, 2), "i32"), "words": Meta((_codecs.room(x.numel, chunks, x.itemsize),), "i32"), "total": Meta((1,), "i64")
     }
-
-
-def work(p: Problem) -> Work:
-    """The values read once; what is written is data: at least a word a chunk and the table."""
-    return Work(p["x"].nbytes, 12 * p["table"].shape[0] + 8)
-
-
-def measured_work(p: Problem, tensors: Any) -> Work:
-    return Work(p["x"].nbytes, 4 * int(tensors["total"]) + p["table"].nbytes + 8)
 
 
 def fixup(tensors: dict[str, Any], options: dict[str, Any], generator: Any) -> dict[str, Any]:
@@ -183,8 +174,8 @@ OP = Op(
     canonical=_codecs.canonical,
     cases=_cases(),
     swept=Sizes(_swept, {"planes": (1, 512), "rows": (1024, 8192), "columns": (1024, 8192)}, dtypes=("f32", "f64", "bf16")),
-    work=work,
-    timed=Timed(measured_work=measured_work),
+    work=_codecs.work,
+    timed=Timed(measured_work=_codecs.measured_work),
     values=Values(fixup=fixup),
     judging=Judging(sizes={"words": "total"}),
     tolerance=Tolerance(exact=True),

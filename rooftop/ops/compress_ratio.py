@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from rooftop.core.op import Calls, Judging, Op, Sizes, Timed, Tolerance, Values
-from rooftop.core.spec import Case, Input, Meta, Problem, Work, case
+from rooftop.core.spec import Case, Input, Meta, case
 from rooftop.formats.container import Header, grid_of, rank_of
 from rooftop.formats.elements import ELEMENTS
 from rooftop.ops import _codecs
@@ -83,15 +83,6 @@ def outputs(x: Meta, element: str, rank: int, **_: Any) -> dict[str, Meta]:
     }
 
 
-def work(p: Problem) -> Work:
-    """The values read once; what is written is data: at least a word a chunk and the table."""
-    return Work(p["x"].nbytes, 12 * p["table"].shape[0] + 8)
-
-
-def measured_work(p: Problem, tensors: Any) -> Work:
-    return Work(p["x"].nbytes, 4 * int(tensors["total"]) + p["table"].nbytes + 8)
-
-
 KINDS = ("smooth", "special", "noise", "smooth", "constant")
 BOUNDS = {"f64": 1e-6, "f32": 1e-3, "f16": 0.01, "bf16": 0.05}
 
@@ -143,8 +134,8 @@ OP = Op(
         lambda dtype, planes, rows, columns: _case("", "", (1, planes, rows, columns), dtype, rank_of((1, planes, rows, columns))).inputs,
         {"planes": (1, 64), "rows": (64, 256), "columns": (64, 256)}, dtypes=("f32",)
     ),
-    work=work,
-    timed=Timed(measured_work=measured_work),
+    work=_codecs.work,
+    timed=Timed(measured_work=_codecs.measured_work),
     values=Values(fixup=fixup),
     judging=Judging(sizes={"words": "total"}),
     tolerance=Tolerance(exact=True),

@@ -112,13 +112,7 @@ def _validate(
 
 
 def reference(
-    input: Tensor,
-    target: Tensor,
-    ignore_index: int,
-    reduction: str,
-    label_smoothing: float,
-    lse_square_scale: float,
-    softcap: float,
+    input: Tensor, target: Tensor, ignore_index: int, reduction: str, label_smoothing: float, lse_square_scale: float, softcap: float,
     inplace: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """(loss, normaliser, the number that the losses are divided by). The normaliser [N, 2] is a shift m, near the row's maximum, and the
@@ -167,17 +161,8 @@ def _by_logsumexp(input: Tensor, target: Tensor, ignore_index: int, _reduction: 
 
 
 def backward(
-    dloss: Tensor,
-    input: Tensor,
-    target: Tensor,
-    normaliser: Tensor,
-    divisor: Tensor,
-    ignore_index: int,
-    reduction: str,
-    label_smoothing: float,
-    lse_square_scale: float,
-    softcap: float,
-    inplace: bool,
+    dloss: Tensor, input: Tensor, target: Tensor, normaliser: Tensor, divisor: Tensor, ignore_index: int, reduction: str,
+    label_smoothing: float, lse_square_scale: float, softcap: float, inplace: bool,
 ) -> Tensor:
     """dz = (exp(z - lse) · (1 + 2 · lse_square_scale · lse) - s / C - (1 - s) · [target]) · dloss / divisor, dx = dz · (1 - (z / softcap)²)
 
@@ -446,7 +431,7 @@ OP = Op(
     grad=Grad(
         wrt=("input",),
         saves=("input", "target", "normaliser", "divisor"),
-        rows=first_of("dloss", "input", "target", "normaliser", "dinput"),
+        judging=Judging(rows=first_of("dloss", "input", "target", "normaliser", "dinput")),
         non_differentiable=("normaliser", "divisor"),
         into={"dinput": "input"},
         backward=backward,

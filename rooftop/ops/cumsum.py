@@ -6,12 +6,12 @@ Source: Merrill & Garland 2016, "Single-pass Parallel Prefix Scan with Decoupled
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from rooftop.core import argument_checks
 from rooftop.core.op import Calls, Grad, Judging, Op, Sizes, Tolerance, first_of, like
 from rooftop.core.spec import Case, Input, Meta, Problem, Work, case, collapse
+from rooftop.ops._peers import compiled
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -83,16 +83,6 @@ def canonical(p: Problem) -> Problem | None:
 
 def work(p: Problem) -> Work:
     return Work(p["x"].nbytes, p["out"].nbytes, {"fma32": float(p["x"].numel)})
-
-
-def _torch() -> Callable[..., Tensor]:
-    return reference
-
-
-def _compiled() -> Callable[..., Tensor]:
-    import torch
-
-    return torch.compile(reference, dynamic=False)
 
 
 def _restarts(x: Tensor, dim: int, reverse: bool) -> Tensor:
@@ -193,6 +183,6 @@ OP = Op(
     work=work,
     tolerance=Tolerance(multiple=4.0),
     grad=Grad(wrt=("x",), saves=(), backward=backward),
-    peers={"torch": _torch, "torch.compile": _compiled},
+    peers={"torch": lambda: reference, "torch.compile": compiled(reference, every=True)},
     wrong={"begins anew": _restarts, "exclusive": _exclusive, "in bfloat16": _bfloat16, "always forwards": _forwards},
 )

@@ -19,6 +19,7 @@ from rooftop.core.op import Calls, Op, Tolerance, Values
 from rooftop.core.spec import Case, Input, Meta, Problem, Work, case
 from rooftop.formats import random_bits
 from rooftop.formats import wire as wires
+from rooftop.ranks.rank_launches import public
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -185,15 +186,10 @@ def _changed(change: str) -> Callable[..., Any]:
     return run
 
 
-def _public(o: Mapping[str, Any]) -> dict[str, Any]:
-    """A case's options as the public functions have them."""
-    return {"wire": o["wire"], "group_size": o["group"], "hadamard": o["hadamard"], "stochastic": o["stochastic"], "seed": o["seed"]}
-
-
 def _on_a_group(tensors: Mapping[str, Any], options: Mapping[str, Any], group: Any) -> Mapping[str, Any]:
     from rooftop.ranks import collectives
 
-    return {"out": getattr(collectives, str(options["kind"]))(tensors["x"], group, **_public(options))}
+    return {"out": getattr(collectives, str(options["kind"]))(tensors["x"], group, **public(options))}
 
 
 def _by_nccl(tensors: Mapping[str, Any], options: Mapping[str, Any], group: Any) -> Any:
@@ -220,7 +216,7 @@ OP = Op(
     values=Values(runtime_options=("seed",)),
     peers={"torch": lambda: _plain},
     calls=Calls(
-        public=lambda tensors, options: ([tensors["x"], options["kind"]], _public(options)), ranks=_on_a_group,
+        public=lambda tensors, options: ([tensors["x"], options["kind"]], public(options)), ranks=_on_a_group,
         ranks_peers={"NCCL": _by_nccl}
     ),
     wrong={

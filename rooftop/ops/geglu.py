@@ -55,11 +55,14 @@ def backward(dy: Tensor, a: Tensor, b: Tensor | None, approximate: str) -> tuple
 
 
 def cpu(a: Tensor, b: Tensor | None, approximate: str) -> Any:
-    def unit(gate: Tensor, value: Tensor) -> Any:
+    def factors(gate: Tensor, value: Tensor) -> Any:
         found = gelu.cpu(gate, approximate)
-        return found if found is NotImplemented else found * value if found.requires_grad or value.requires_grad else found.mul_(value)
+        return found if found is NotImplemented else (found, value)
 
-    return by_float32(unit, a, b) if a.element_size() == 2 else unit(*halves(a, b))
+    if a.element_size() == 2:
+        return by_float32(factors, a, b)
+    found = factors(*halves(a, b))
+    return found if found is NotImplemented else found[0] * found[1]
 
 
 def _eager(a: Tensor, b: Tensor | None, approximate: str) -> Tensor:
@@ -107,7 +110,7 @@ OP = Op(
     tolerance=Tolerance(multiple=4.0),
     grad=Grad(
         wrt=("a", "b"),
-        rows=each_element, saves=("a", "b"),
+        judging=Judging(rows=each_element), saves=("a", "b"),
         backward=backward,
         outputs=outputs_bwd,
         work=work_of(25.0),

@@ -57,11 +57,14 @@ def cpu(x: Tensor, approximate: str) -> Any:
 
     if approximate == "tanh" or not x.is_contiguous():
         return _eager(x, approximate)
+    followed = x.requires_grad and torch.is_grad_enabled()
+    if x.element_size() == 4 and not followed and x.numel() and x.detach().amax().item() < 1e37:
+        return _eager(x, approximate)
     if x.dim() > 1 and x.shape[-1] > 1 and x.shape[-2] > 1:
         return _eager(x.mT, approximate).mT
-    if (x.requires_grad and torch.is_grad_enabled()) or (x.numel() and not x.detach().amax().item() < 1e37):
+    if followed or (x.numel() and not x.detach().amax().item() < 1e37):
         return NotImplemented
-    return _eager(x.float(), approximate).to(x.dtype) if x.element_size() == 2 else _eager(x, approximate)
+    return _eager(x.float(), approximate).to(x.dtype)
 
 
 def backward(dy: Tensor, x: Tensor, approximate: str) -> Tensor:
@@ -82,10 +85,6 @@ def work(p: Problem) -> Work:
 def work_bwd(p: Problem) -> Work:
     n = p["x"].numel
     return Work(p["dy"].nbytes + p["x"].nbytes, p["dx"].nbytes, {"fma32": 24.0 * n, "exp": 1.0 * n})
-
-
-def _torch() -> Callable[..., Any]:
-    return _eager
 
 
 def _torch_backward() -> Callable[..., Any]:
@@ -115,7 +114,7 @@ OP = Op(
     tolerance=Tolerance(multiple=4.0),
     grad=Grad(
         wrt=("x",),
-        rows=each_element, saves=("x",),
+        judging=Judging(rows=each_element), saves=("x",),
         backward=backward,
         outputs=lambda dy, x, approximate: {"dx": together(x) if dy.strides == x.strides else Meta(x.shape, x.dtype)},
         work=work_bwd,
@@ -125,7 +124,7 @@ OP = Op(
             "x times the density left out": lambda dy, x, approximate: dy * (1 + (x * sqrt(0.5)).erf()) / 2,
         },
     ),
-    peers={"torch": _torch, "torch.compile": compiled(reference)},
+    peers={"torch": lambda: _eager, "torch.compile": compiled(reference)},
     wrong={
         "the other approximation": lambda x, approximate: reference(x, "tanh" if approximate == "none" else "none"),
         "by sigmoid": lambda x, approximate: x * (1.702 * x).sigmoid(),

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from rooftop.core.op import Calls, Grad, Judging, Op, Sizes, Tolerance
 from rooftop.core.spec import Case, Input, Meta, Problem, Work, case
+from rooftop.ops._peers import compiled
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -147,12 +148,6 @@ def _torch() -> Callable[..., Tensor]:
     return cublas
 
 
-def _compiled() -> Callable[..., Tensor]:
-    import torch
-
-    return torch.compile(reference, dynamic=False)
-
-
 def _tail_dropped(a: Tensor, x: Tensor) -> Tensor:
     k = a.shape[-1] // 8 * 8
     return reference(a[..., :k], x[..., :k])
@@ -255,7 +250,7 @@ OP = Op(
     work=work,
     tolerance=Tolerance(multiple=4.0),
     grad=Grad(wrt=("a", "x"), saves=("a", "x"), backward=backward),
-    peers={"torch": _torch, "torch.compile": _compiled},
+    peers={"torch": _torch, "torch.compile": compiled(reference, every=True)},
     wrong={
         "K tail dropped": _tail_dropped, "one precision lower": _low, "first vector alone": _first_vector_alone,
         "last row missing": _last_row_missing

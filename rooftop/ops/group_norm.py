@@ -300,9 +300,11 @@ OP = Op(
     grad=Grad(
         wrt=("x", "weight", "bias"),
         saves=("x", "weight", "bias"),
-        rows=lambda p: {"dy": 0, "x": 0, "dx": 0},
+        judging=Judging(
+            rows=lambda p: {"dy": 0, "x": 0, "dx": 0},
+            undefined=lambda dy, x, weight, bias, groups, eps: backward(dy, _from_first(x, groups), weight, bias, groups, eps),
+        ),
         backward=backward,
-        undefined=lambda dy, x, weight, bias, groups, eps: backward(dy, _from_first(x, groups), weight, bias, groups, eps),
         outputs=outputs_bwd,
         work=work_bwd,
         peers={"torch": _torch_backward},

@@ -10,11 +10,10 @@ Sources: Ashkboos et al. 2024, "QuaRot" (arXiv 2404.00456); Tseng et al. 2024, "
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from rooftop.core.op import Calls, Judging, Op, Tolerance, Values, first_of
-from rooftop.core.spec import Case, Input, Meta, Problem, Work, case
+from rooftop.core.spec import Case, Input, Problem, Work, case
 from rooftop.core.sweeps import Sizes
 from rooftop.formats import random_bits
 from rooftop.ops import _quantized_rows as rows
@@ -73,10 +72,6 @@ def reference(
     return rows.quantized(rotated(x.float(), size), over, group, format, scales, rounding, seed)
 
 
-def outputs(x: Meta, group: int, format: str, scales: str, **_: Any) -> dict[str, Meta | None]:
-    return rows.row_outputs(x, group, format, scales)
-
-
 def work(p: Problem) -> Work:
     """Read x once, write codes and scales."""
     n = p["x"].numel
@@ -99,10 +94,6 @@ def _wrong(change: str, x: Tensor, over: Tensor | None, size: int, group: int, f
             rotated(x.float(), size).unflatten(-1, (-1, size)).flip(-1).flatten(-2), over, group, format, scales, rounding, seed
         )
     return rows.worse(change, reference, (x, over, size, group, format, scales), rounding, seed)
-
-
-def _changed(change: str) -> Callable[..., Any]:
-    return lambda *args: _wrong(change, *args)
 
 
 def _cases() -> list[Case]:
@@ -145,7 +136,7 @@ def _cases() -> list[Case]:
 OP = Op(
     reference,
     calls=Calls(objects=True),
-    outputs=outputs,
+    outputs=rows.row_outputs,
     canonical=rows.canonical("x"),
     cases=_cases(),
     judging=Judging(rows=unless_drawn(first_of())),
@@ -160,5 +151,5 @@ OP = Op(
     tolerance={"codes": Tolerance(exact=True), "scale": Tolerance(exact=True)},
     values=Values(fixup=rows.arranged, runtime_options=("seed",)),
     peers={"torch": lambda: _eager, "torch.compile": compiled(_eager)},
-    wrong={what: _changed(what) for what in (*rows.CHANGES, "half", "order")},
+    wrong=rows.wrong(_wrong, "half", "order"),
 )

@@ -6,13 +6,14 @@ Source: the integer tensor cores of NVIDIA (Turing and later); `torch._int_mm`."
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from rooftop.core.op import Calls, Op, Sizes, Tolerance, Values
 from rooftop.core.spec import Case, Input, Meta, Option, Problem, Work, case
 from rooftop.core.sweeps import PRODUCT
+from rooftop.ops._peers import of_torch
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -98,12 +99,6 @@ def _signed(tensors: Mapping[str, Any], options: Mapping[str, Option], generator
     }
 
 
-def _torch() -> Callable[..., Tensor]:
-    import torch
-
-    return torch._int_mm
-
-
 def _cut(a: Tensor, b: Tensor) -> Tensor:
     k = a.shape[1] // 16 * 16
     return reference(a[:, :k], b[:k])
@@ -162,6 +157,6 @@ OP = Op(
     work=work,
     tolerance=Tolerance(exact=True),
     values=Values(fixup=_signed),
-    peers={"torch": _torch},
+    peers={"torch": of_torch("_int_mm")},
     wrong={"K tail dropped": _cut, "sums of 16 bits": _short, "a unsigned": _unsigned, "sums in bfloat16": _float},
 )

@@ -7,9 +7,11 @@ Source: Ba, Kiros & Hinton 2016, "Layer Normalization" (arXiv 1607.06450)."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cache
 from math import prod
 from typing import TYPE_CHECKING, Any
 
+from rooftop.core.gradients import refuse_second_derivative
 from rooftop.core.layouts import widen
 from rooftop.core.op import Calls, Grad, Judging, Op, Tolerance, first_of
 from rooftop.ops._norms import canonical, cases, far, from_first, of_rounded_sum, outputs, outputs_bwd, public, sizes, total, validate, work, work_bwd
@@ -96,22 +98,57 @@ def _eager(
 
 
 def cpu(x: Tensor, residual: Tensor | None, weight: Tensor | None, bias: Tensor | None, dims: int, eps: float) -> Any:
-    """`cpu_backward` makes the gradients that torch's own rounding spoils: of 16 bits, which it sums in 16 bits, of few columns, which are
-    little but rounding, and of many rows, which it adds one after another. Of 16 bits torch computes x · scale - mean · scale: rows far from
-    zero are widened first."""
+    """Where torch's own rounding spoils gradients, others make them: of 16 bits, which it sums in 16 bits, of few columns, which are little but
+    rounding, and of many rows, which it adds one after another. Of 16 bits torch computes x · scale - mean · scale: rows far from zero are
+    widened first."""
     import torch
 
     wanted = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in (x, residual, weight, bias))
     columns = prod(x.shape[x.dim() - dims :])
-    if columns <= 1 or (wanted and (columns <= FEW or x.numel() > MANY * columns or x.element_size() == 2)):
+    if columns <= 1 or (wanted and columns <= FEW):
         return NotImplemented
-    if x.element_size() == 4:
-        return _eager(x, residual, weight, bias, dims, eps)
+    if wanted and (x.numel() > MANY * columns or x.element_size() == 2):
+        return (_keeping()(x, weight, bias, dims, eps), None) if residual is None and x.numel() and columns >= LONG else NotImplemented
     s = x if residual is None else x + residual
+    return _normalised(s, weight, bias, dims, eps)[0], None if residual is None else s
+
+
+def _normalised(s: Tensor, weight: Tensor | None, bias: Tensor | None, dims: int, eps: float) -> Any:
+    """y, and mean and scale of each row in float32 if the weight has it."""
     y, mean, scale = _forward(s, dims, weight, bias, eps)
-    if far(mean, scale):
-        y = _eager(s.float(), None, widen(weight), widen(bias), dims, eps)[0].to(s.dtype)
-    return y, None if residual is None else s
+    if s.element_size() == 2 and far(mean, scale):
+        y = _forward(s.float(), dims, widen(weight), widen(bias), eps)[0].to(s.dtype)
+    return y, mean, scale
+
+
+@cache
+def _keeping() -> Callable[..., Tensor]:
+    """The forward that keeps means and scales for `_by_torch`."""
+    import torch
+
+    refuse = refuse_second_derivative("layer_norm")
+
+    def forward(ctx: Any, x: Tensor, weight: Tensor | None, bias: Tensor | None, dims: int, eps: float) -> Tensor:
+        w = torch.ones(x.shape[x.dim() - dims :]) if weight is None else weight.float()
+        y, mean, scale = _normalised(x, w, widen(bias), dims, eps)
+        ctx.save_for_backward(x, weight, bias, w, mean, scale)
+        ctx.options = dims, eps
+        return y
+
+    def backward(ctx: Any, dy: Tensor) -> tuple[Any, ...]:
+        if torch.is_grad_enabled():
+            refuse(ctx, dy)
+        x, weight, bias, w, *statistics = ctx.saved_tensors
+        found = _by_torch(dy, x, w, *statistics, ctx.options[1], ctx.needs_input_grad[:3])
+        if found is None:
+            found = cpu_backward(dy, None, x, weight, bias, *ctx.options)
+        else:
+            found = tuple(None if t is None else t.to(like.dtype).view(like.shape) for t, like in zip(found, (x, weight, bias), strict=True))
+        return (*found, None, None)
+
+    made = type("layer_norm", (torch.autograd.Function,), {"forward": staticmethod(forward), "backward": staticmethod(backward)})
+    apply = super(torch.autograd.Function, made).apply  # what `Function.apply` does without a transform
+    return lambda *args: apply(*args)
 
 
 def cpu_backward(dy: Tensor, ds: Tensor | None, s: Tensor, weight: Tensor | None, bias: Tensor | None, dims: int, eps: float) -> Any:
@@ -126,33 +163,31 @@ def cpu_backward(dy: Tensor, ds: Tensor | None, s: Tensor, weight: Tensor | None
         found = backward(dy.double(), ds if ds is None else ds.double(), s.double(), w, b, dims, eps)
     else:
         w = torch.ones(s.shape[s.dim() - dims :]) if weight is None else weight.float()
-        found = (_by_torch(dy, ds, s, w, eps) if w.numel() >= LONG else None) or _in_parts(dy, ds, s, w, dims, eps)
+        by_torch = None
+        if w.numel() >= LONG and (by_torch := _by_torch(dy, s, w, *_forward(s, dims, w, w, eps)[1:], eps, (True, True, True))) is not None and ds is not None:
+            by_torch = by_torch[0].float() + ds.reshape(-1, w.numel()), *by_torch[1:]
+        found = by_torch or _in_parts(dy, ds, s, w, dims, eps)
     return tuple(None if like is None else t.to(like.dtype).view(like.shape) for t, like in zip(found, (s, weight, bias), strict=True))
 
 
-def _by_torch(dy: Tensor, ds: Tensor | None, s: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor] | None:
-    """MANY rows at a time, for which torch adds up the gradients of the weights well enough, in float32; None where a row's mean is far from
-    0, or its elements are equal but for rounding."""
+def _by_torch(dy: Tensor, s: Tensor, weight: Tensor, mean: Tensor, scale: Tensor, eps: float, wanted: Sequence[bool]) -> Any:
+    """The gradients of s, the weight and the bias that are wanted. Torch adds up those of the weights well enough in float32, MANY rows at a
+    time. None where a row's mean is far from 0, or its elements are equal but for rounding."""
     import torch
 
-    columns = weight.numel()
-    w, g, x = weight.reshape(columns), dy.reshape(-1, columns), s.reshape(-1, columns)
-    own, rows = [], []
-
-    def gradients(g: Tensor, x: Tensor, mean: Tensor, scale: Tensor, wanted: list[bool]) -> Any:
-        return torch.ops.aten.native_layer_norm_backward(g, x, [columns], mean, scale, w, w, wanted)
-
-    for part, flow in zip(x.split(MANY), g.split(MANY), strict=True):
-        part, flow = part.float(), flow.float()
-        _, mean, scale = _forward(part, 1, w, w, eps)
-        rows.append((mean, scale))
-        own.append(gradients(flow, part, mean, scale, [False, True, True])[1:])
-    mean, scale = (torch.cat(parts) for parts in zip(*rows, strict=True))
     if far(mean, scale) or scale.amax().item() ** 2 * eps > NEARLY_EQUAL:
         return None
-    dx = gradients(g, x, mean, scale, [True, False, False])[0]
-    dweight, dbias = (torch.stack(parts).sum(0) for parts in zip(*own, strict=True))
-    return dx if ds is None else dx.float() + ds.reshape(-1, columns), dweight, dbias
+    columns = weight.numel()
+    w, g, x = weight.reshape(columns), dy.reshape(-1, columns), s.reshape(-1, columns)
+    rows = mean.reshape(-1, 1), scale.reshape(-1, 1)
+    gradients, dx, dweight, dbias = torch.ops.aten.native_layer_norm_backward, None, None, None
+    if wanted[0]:
+        dx = gradients(g, x, [columns], *rows, w, w, [True, False, False])[0]
+    if wanted[1] or wanted[2]:
+        parts = zip(*(t.split(MANY) for t in (g, x, *rows)), strict=True)
+        own = [gradients(g.float(), x.float(), [columns], m, r, w, w, [False, True, True])[1:] for g, x, m, r in parts]
+        dweight, dbias = (torch.stack(t).sum(0) if wanted[i] else None for i, t in enumerate(zip(*own, strict=True), 1))
+    return dx, dweight, dbias
 
 
 def _in_parts(dy: Tensor, ds: Tensor | None, s: Tensor, weight: Tensor, dims: int, eps: float) -> tuple[Tensor, Tensor, Tensor]:
@@ -176,10 +211,6 @@ def _in_parts(dy: Tensor, ds: Tensor | None, s: Tensor, weight: Tensor, dims: in
         sums.append(own if few else (off.mul_(scale).mul_(g).sum(0), g.sum(0)))
     dweight, dbias = (torch.stack(parts).sum(0) for parts in zip(*sums, strict=True))
     return dx, dweight, dbias
-
-
-def _torch() -> Callable[..., Any]:
-    return _eager
 
 
 def _liger() -> Callable[..., Any]:
@@ -296,9 +327,11 @@ OP = Op(
     grad=Grad(
         wrt=("x=residual", "weight", "bias"),
         saves=("s|x", "weight", "bias"),
-        rows=first_of("dy", "ds", "s", "dx"),
+        judging=Judging(
+            rows=first_of("dy", "ds", "s", "dx"),
+            undefined=lambda dy, ds, s, weight, bias, dims, eps: backward(dy, ds, from_first(s, dims), weight, bias, dims, eps),
+        ),
         backward=backward,
-        undefined=lambda dy, ds, s, weight, bias, dims, eps: backward(dy, ds, from_first(s, dims), weight, bias, dims, eps),
         outputs=outputs_bwd,
         work=work_bwd,
         cpu=cpu_backward,
@@ -316,7 +349,7 @@ OP = Op(
             "second gradient lost": lambda dy, ds, s, weight, bias, dims, eps: backward(dy, None, s, weight, bias, dims, eps),
         },
     ),
-    peers={"torch": _torch, "torch.compile": compiled(_eager), "liger": _liger},
+    peers={"torch": lambda: _eager, "torch.compile": compiled(_eager), "liger": _liger},
     wrong={
         "mean of squares less square of mean": _changed("squares"),
         "variance of a sample": _changed("sample"),

@@ -141,25 +141,9 @@ def linear_cross_entropy(
 
 
 def reference(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    target: Tensor,
-    ignore_index: int,
-    reduction: str,
-    label_smoothing: float,
-    lse_square_scale: float,
-    softcap: float,
-    start: int,
-    classes: int,
-    weight_to: str,
-    memory: str,
-    x_grad: bool,
-    weight_grad: bool,
-    bias_grad: bool,
-    inplace: bool,
-    with_entropy: bool = False,
-    logit_scale: float = 1.0,
+    x: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, ignore_index: int, reduction: str, label_smoothing: float,
+    lse_square_scale: float, softcap: float, start: int, classes: int, weight_to: str, memory: str, x_grad: bool, weight_grad: bool,
+    bias_grad: bool, inplace: bool, with_entropy: bool = False, logit_scale: float = 1.0,
 ) -> tuple[Tensor, ...]:
     """(loss, state, divisor, and for memory="fast" the gradients of the loss by x, weight and bias). `start`, `classes`: the weight's first
     class and all classes, where it is a slice of the vocabulary; 0 classes: it is all. With entropies, which go with no reduction, `loss`
@@ -201,31 +185,10 @@ def same(x: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, *rest: 
 
 
 def backward(
-    dloss: Tensor,
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    target: Tensor,
-    state: Tensor,
-    divisor: Tensor,
-    unit_x: Tensor | None,
-    unit_weight: Tensor | None,
-    unit_bias: Tensor | None,
-    ignore_index: int,
-    reduction: str,
-    label_smoothing: float,
-    lse_square_scale: float,
-    softcap: float,
-    start: int,
-    classes: int,
-    weight_to: str,
-    memory: str,
-    x_grad: bool,
-    weight_grad: bool,
-    bias_grad: bool,
-    inplace: bool,
-    with_entropy: bool = False,
-    logit_scale: float = 1.0,
+    dloss: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, state: Tensor, divisor: Tensor,
+    unit_x: Tensor | None, unit_weight: Tensor | None, unit_bias: Tensor | None, ignore_index: int, reduction: str,
+    label_smoothing: float, lse_square_scale: float, softcap: float, start: int, classes: int, weight_to: str, memory: str,
+    x_grad: bool, weight_grad: bool, bias_grad: bool, inplace: bool, with_entropy: bool = False, logit_scale: float = 1.0,
 ) -> tuple[Tensor, ...]:
     """dz = (exp(z - lse) · (1 + 2 · lse_square_scale · lse) - s / V - (1 - s) · [target]) · dloss / divisor, times 1 - (z / softcap)²; dx =
     dz · weight, dweight = dzᵀ · x, dbias the sum of dz over the tokens. Where the forward has made the gradients: those times dloss. With
@@ -363,7 +326,7 @@ OP = Op(
         work=work_bwd,
         canonical=canonical_bwd,
         tolerance=Tolerance(multiple=2.0),
-        narrow=same_gradients,
+        judging=Judging(same=same_gradients),
         peers={"torch.compile": compiled_backward(backward)},
         wrong={
             "ignored tokens have a gradient": changed(backward, 10, ignore_index=-1),

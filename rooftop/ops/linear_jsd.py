@@ -107,17 +107,8 @@ def _validate(x: Any, weight: Any, teacher_x: Any, teacher_weight: Any, mask: An
 
 
 def reference(
-    x: Tensor,
-    weight: Tensor,
-    teacher_x: Tensor,
-    teacher_weight: Tensor,
-    mask: Tensor | None,
-    beta: float,
-    temperature: float,
-    reduction: str,
-    x_grad: bool,
-    weight_grad: bool,
-    inplace: bool,
+    x: Tensor, weight: Tensor, teacher_x: Tensor, teacher_weight: Tensor, mask: Tensor | None, beta: float, temperature: float,
+    reduction: str, x_grad: bool, weight_grad: bool, inplace: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """(loss, and its gradients by x and weight)."""
     return _computed(x, weight, teacher_x, teacher_weight, mask, beta, temperature, reduction, narrow=False)

@@ -4,12 +4,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rooftop.core import argument_checks
 from rooftop.core.op import Calls, Grad, Judging, Op, Tolerance, like
 from rooftop.core.spec import Meta, Problem, Work, contiguous_strides
+from rooftop.ops._peers import compiled, of_torch
 from rooftop.ops.softmax import SWEPT, cases, validate
 from rooftop.ops.softmax import canonical as as_rows
 
@@ -99,24 +100,6 @@ def _public(tensors: Mapping[str, Any], options: Mapping[str, Any]) -> tuple[Seq
     return (tensors["x"], options["dim"]), {}
 
 
-def _torch() -> Callable[..., Tensor]:
-    import torch
-
-    return torch.logsumexp
-
-
-def _compiled() -> Callable[..., Tensor]:
-    import torch
-
-    return torch.compile(lambda x, dim: torch.logsumexp(x, dim), dynamic=False)
-
-
-def _compiled_backward() -> Callable[..., Tensor]:
-    import torch
-
-    return torch.compile(backward, dynamic=False)
-
-
 def _tail_dropped(x: Tensor, dim: int) -> Tensor:
     """Sums whole chunks of 4 columns alone."""
     return x.narrow(dim, 0, x.shape[dim] // 4 * 4).logsumexp(dim)
@@ -135,17 +118,17 @@ OP = Op(
     grad=Grad(
         wrt=("x",),
         saves=("x", "y"),
-        rows=_rows,
+        judging=Judging(rows=_rows),
         backward=backward,
         outputs=outputs_bwd,
         work=work_bwd,
-        peers={"torch": lambda: backward, "torch.compile": _compiled_backward},
+        peers={"torch": lambda: backward, "torch.compile": compiled(backward, every=True)},
         wrong={
             "gradient of the sum of exponentials": lambda dy, x, y, dim: dy.unsqueeze(dim) * x.exp(),
             "not multiplied": lambda dy, x, y, dim: (x - y.unsqueeze(dim)).exp() + 0 * dy.unsqueeze(dim),
         },
     ),
-    peers={"torch": _torch, "torch.compile": _compiled},
+    peers={"torch": of_torch("logsumexp"), "torch.compile": compiled(reference, every=True)},
     wrong={
         "no max subtraction": lambda x, dim: x.exp().sum(dim).log(),
         "tail dropped": _tail_dropped,

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from rooftop.core.op import Calls, Judging, Op, Tolerance
 from rooftop.core.spec import Case, Input, Meta, Problem, Work, case
 from rooftop.formats import wire as wires
+from rooftop.ops.all_gather_matmul_ranks import validate
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
 FLOATS = ("bf16", "f16", "f32")
 UNITS = {"f32": "fma32", "f16": "tensor-f16", "bf16": "tensor-bf16"}
 PLAIN = "none"  # as the option says that no wire is asked for
-MOST_RANKS = 16
 
 
 def matmul_reduce_scatter_ranks(
@@ -41,22 +41,8 @@ def matmul_reduce_scatter_ranks(
 
     No gradient. Raises TypeError for other dtypes and types, ValueError for shapes that do not fit, a number of rows that is not divisible
     by the number of ranks, and unknown wires or group sizes."""
-    import torch
-
     what = "matmul_reduce_scatter_ranks"
-    for name, t in (("a", a), ("b", b)):
-        if not isinstance(t, torch.Tensor):
-            raise TypeError(f"{what}: {name} is a {type(t).__name__}; it must be a tensor")
-    if a.dtype not in (torch.float32, torch.float16, torch.bfloat16) or b.dtype != a.dtype:
-        raise TypeError(
-            f"{what}: a is {a.dtype}, b is {b.dtype}; accepted is one of torch.float32, torch.float16, torch.bfloat16, the same for both"
-        )
-    if a.dim() != 3 or b.dim() != 3 or a.shape[0] != b.shape[0] or a.shape[2] != b.shape[1] or not 1 <= a.shape[0] <= MOST_RANKS:
-        raise ValueError(
-            f"{what}: a is {tuple(a.shape)}, b is {tuple(b.shape)}; they must be [W, M, K] and [W, K, N] with 1 to {MOST_RANKS} ranks"
-        )
-    if a.device != b.device:
-        raise ValueError(f"{what}: a lies on {a.device}, b on {b.device}; they must be on one device")
+    validate(what, a, b)
     if a.shape[1] % a.shape[0]:
         raise ValueError(f"{what}: a has {a.shape[1]} rows; they must be a multiple of {a.shape[0]}, the number of ranks")
     wires.wire_of(what, "bf16" if wire is None else wire, group_size, False, False)

@@ -7,7 +7,6 @@ What codes and scales are: rooftop/ops/quantize.py. Sources: DeepSeek-AI 2024 (a
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from rooftop.core.op import Calls, Judging, Op, Tolerance, Values, each_element
@@ -106,10 +105,6 @@ def _wrong(change: str, x: Tensor, over: Tensor | None, group: int, format: str,
     return found
 
 
-def _changed(change: str) -> Callable[..., Any]:
-    return lambda *args: _wrong(change, *args)
-
-
 def _cases() -> list[Case]:
     def one(
         name: str, tags: str, shape: tuple[int, int], d: str = "bf16", fill: str = "normal", layout: str = "contiguous", **more: Any
@@ -159,5 +154,5 @@ OP = Op(
     tolerance={n: Tolerance(exact=True) for n in ("codes", "scale", "turned", "turned_scale")},
     values=Values(fixup=rows.arranged, runtime_options=("seed",)),
     peers={"torch": lambda: _eager, "torch.compile": compiled(_eager)},
-    wrong={what: _changed(what) for what in (*rows.CHANGES, "codes of rows twice", "scales of columns a little larger")},
+    wrong=rows.wrong(_wrong, "codes of rows twice", "scales of columns a little larger"),
 )

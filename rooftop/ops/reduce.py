@@ -5,13 +5,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from math import prod
 from typing import TYPE_CHECKING, Any
 
 from rooftop.core import argument_checks
 from rooftop.core.op import Calls, Grad, Judging, Op, Sizes, Tolerance
 from rooftop.core.spec import Case, Input, Meta, Problem, Work, case
+from rooftop.ops._peers import compiled
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -183,16 +184,6 @@ def work(p: Problem) -> Work:
     return Work(x.nbytes, p["out"].nbytes, {"fma32": (3.0 if p.option("op") == "var" else 1.0) * x.numel})
 
 
-def _torch() -> Callable[..., Tensor]:
-    return reference
-
-
-def _compiled() -> Callable[..., Tensor]:
-    import torch
-
-    return torch.compile(reference, dynamic=False)
-
-
 def _tail_dropped(x: Tensor, op: str, dims: str, correction: int) -> Tensor:
     """Whole chunks of 4 along the last reduced dimension alone."""
     over = _dims(dims)
@@ -324,7 +315,7 @@ OP = Op(
     work=work,
     tolerance=Tolerance(multiple=4.0),
     grad=Grad(wrt=("x",), saves=("x", "out"), backward=backward),
-    peers={"torch": _torch, "torch.compile": _compiled},
+    peers={"torch": lambda: reference, "torch.compile": compiled(reference, every=True)},
     wrong={
         "tail dropped": _tail_dropped, "in bfloat16": _bfloat16, "NaN lost": _nan_lost, "last of equals": _last_of_equals,
         "mean of squares": _squares

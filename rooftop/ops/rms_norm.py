@@ -110,10 +110,6 @@ def cpu(x: Tensor, residual: Tensor | None, weight: Tensor | None, bias: Tensor 
     return y.to(x.dtype), None if residual is None else s
 
 
-def _torch() -> Callable[..., Any]:
-    return _eager
-
-
 def _liger() -> Callable[..., Any]:
     from liger_kernel.ops.fused_add_rms_norm import LigerFusedAddRMSNormFunction
     from liger_kernel.ops.rms_norm import LigerRMSNormFunction
@@ -258,7 +254,7 @@ OP = Op(
     grad=Grad(
         wrt=("x=residual", "weight", "bias"),
         saves=("s|x", "weight", "bias"),
-        rows=first_of("dy", "ds", "s", "dx"),
+        judging=Judging(rows=first_of("dy", "ds", "s", "dx")),
         same={"addend": "y"},
         backward=backward,
         outputs=outputs_bwd,
@@ -276,7 +272,7 @@ OP = Op(
             "second gradient lost": lambda dy, ds, s, weight, bias, dims, eps: backward(dy, None, s, weight, bias, dims, eps),
         },
     ),
-    peers={"torch": _torch, "torch.compile": compiled(_eager), "liger": _liger, "quack": _quack},
+    peers={"torch": lambda: _eager, "torch.compile": compiled(_eager), "liger": _liger, "quack": _quack},
     wrong={
         "mean subtracted": _changed("mean"),
         "tail dropped": _changed("tail"),

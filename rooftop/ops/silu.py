@@ -70,7 +70,7 @@ OP = Op(
     tolerance=Tolerance(multiple=4.0),
     grad=Grad(
         wrt=("x",),
-        rows=each_element, saves=("x",),
+        judging=Judging(rows=each_element), saves=("x",),
         backward=backward,
         outputs=lambda dy, x: {"dx": together(x) if dy.strides == x.strides else Meta(x.shape, x.dtype)},
         work=work_bwd,

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from rooftop.core import argument_checks
 from rooftop.core.op import Calls, Grad, Judging, Op, Sizes, Tolerance, like
 from rooftop.core.spec import Case, Input, Meta, Problem, Work, case, collapse, contiguous_strides
+from rooftop.ops._peers import compiled, of_torch
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -108,18 +109,6 @@ def work_bwd(p: Problem) -> Work:
     return Work(p["dy"].nbytes + p["y"].nbytes, p["dx"].nbytes, {"fma32": 3.0 * p["dx"].numel})
 
 
-def _compiled() -> Callable[..., Tensor]:
-    import torch
-
-    return torch.compile(lambda x, dim: torch.softmax(x, dim), dynamic=False)
-
-
-def _torch() -> Callable[..., Tensor]:
-    import torch
-
-    return torch.softmax
-
-
 def _liger() -> Callable[..., Tensor]:
     from liger_kernel.ops.softmax import LigerSoftmaxFunction
 
@@ -131,16 +120,10 @@ def _liger() -> Callable[..., Tensor]:
     return run
 
 
-def _torch_backward() -> Callable[..., Tensor]:
+def _eager_backward(dy: Tensor, y: Tensor, dim: int) -> Tensor:
     import torch
 
-    return lambda dy, y, dim: torch._softmax_backward_data(dy, y, dim, y.dtype)
-
-
-def _compiled_backward() -> Callable[..., Tensor]:
-    import torch
-
-    return torch.compile(lambda dy, y, dim: torch._softmax_backward_data(dy, y, dim, y.dtype), dynamic=False)
+    return torch._softmax_backward_data(dy, y, dim, y.dtype)
 
 
 def _no_max(x: Tensor, dim: int) -> Tensor:
@@ -243,17 +226,17 @@ OP = Op(
     grad=Grad(
         wrt=("x",),
         saves=("y",),
-        rows=lambda p: independent(p, "dx"),
+        judging=Judging(rows=lambda p: independent(p, "dx")),
         backward=backward,
         outputs=outputs_bwd,
         work=work_bwd,
-        peers={"torch": _torch_backward, "torch.compile": _compiled_backward},
+        peers={"torch": lambda: _eager_backward, "torch.compile": compiled(_eager_backward, every=True)},
         wrong={
             "sum forgotten": lambda dy, y, dim: y * dy,
             "tail dropped": lambda dy, y, dim: y * (dy - (dy * y).narrow(dim, 0, y.shape[dim] // 4 * 4).sum(dim, keepdim=True)),
         },
     ),
-    peers={"torch": _torch, "torch.compile": _compiled, "liger": _liger},
+    peers={"torch": of_torch("softmax"), "torch.compile": compiled(reference, every=True), "liger": _liger},
     wrong={
         "no max subtraction": _no_max,
         "tail dropped": _tail_dropped,

@@ -6,11 +6,11 @@ Sources: Milakov & Gimelshein 2018 (arXiv 1805.02867); what codes and scales are
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from rooftop.core.op import Calls, Judging, Op, Values, first_of
-from rooftop.core.spec import Input, Meta, Problem, Work
+from rooftop.core.spec import Input, Problem, Work
 from rooftop.core.sweeps import Sizes
 from rooftop.formats import random_bits
 from rooftop.ops import _quantized_rows as rows
@@ -74,10 +74,6 @@ def values(tensors: Mapping[str, Any], options: Mapping[str, Any]) -> tuple[Tens
     return y, y * (rows.ULPS + below * 2.0**-22) + 2.0**-126
 
 
-def outputs(x: Meta, group: int, format: str, scales: str, **_: Any) -> dict[str, Meta | None]:
-    return rows.row_outputs(x, group, format, scales)
-
-
 def work(p: Problem) -> Work:
     """Read x once, write codes and scales."""
     n = p["x"].numel
@@ -94,14 +90,10 @@ def _wrong(change: str, x: Tensor, over: Tensor | None, group: int, format: str,
     return rows.worse(change, reference, (x, over, group, format, scales), rounding, seed)
 
 
-def _changed(change: str) -> Callable[..., Any]:
-    return lambda *args: _wrong(change, *args)
-
-
 OP = Op(
     reference,
     calls=Calls(objects=True),
-    outputs=outputs,
+    outputs=rows.row_outputs,
     canonical=rows.canonical("x"),
     cases=rows.cases(lambda shape, d, fill, layout: {"x": Input(shape, d, fill, layout)}, fills=("wide", "-inf rows", "large")),
     swept=Sizes(
@@ -115,5 +107,5 @@ OP = Op(
     judging=Judging(rows=unless_drawn(first_of("x", "codes", "scale")), compare=rows.laws(values, ("x",))),
     values=Values(fixup=rows.arranged, runtime_options=("seed",)),
     peers={"torch": lambda: _eager, "torch.compile": compiled(_eager)},
-    wrong={what: _changed(what) for what in (*rows.CHANGES, "tail")},
+    wrong=rows.wrong(_wrong, "tail"),
 )

@@ -4,12 +4,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rooftop.core.op import Calls, Grad, Judging, Op, Tolerance, each_element
 from rooftop.core.spec import Meta, Problem, Work
-from rooftop.ops._peers import compiled
+from rooftop.ops._peers import compiled, of_torch
 from rooftop.ops._pointwise import canonical, cases, sizes, together, validate
 
 if TYPE_CHECKING:
@@ -47,12 +46,6 @@ def work_bwd(p: Problem) -> Work:
     return Work(p["dy"].nbytes + p["x"].nbytes, p["dx"].nbytes, {"fma32": 2.0 * p["x"].numel})
 
 
-def _torch() -> Callable[..., Any]:
-    import torch
-
-    return torch.square
-
-
 OP = Op(
     reference,
     # whose gradient is (2 x) dy: float16 overflows
@@ -69,13 +62,13 @@ OP = Op(
     tolerance=Tolerance(multiple=1.0),
     grad=Grad(
         wrt=("x",),
-        rows=each_element, saves=("x",),
+        judging=Judging(rows=each_element), saves=("x",),
         backward=backward,
         outputs=lambda dy, x: {"dx": together(x) if dy.strides == x.strides else Meta(x.shape, x.dtype)},
         work=work_bwd,
         peers={"torch": lambda: backward, "torch.compile": compiled(backward)},
         wrong={"not doubled": lambda dy, x: x * dy, "dy lost": lambda dy, x: 2 * x},
     ),
-    peers={"torch": _torch, "torch.compile": compiled(reference)},
+    peers={"torch": of_torch("square"), "torch.compile": compiled(reference)},
     wrong={"sign kept": lambda x: x * x.abs(), "cubed": lambda x: x * x * x},
 )

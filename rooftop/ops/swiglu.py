@@ -108,16 +108,17 @@ def cpu(
     if alpha != 1.0:
         return NotImplemented
     if a.element_size() == 2:
-        return by_float32(lambda gate, value: _unit(gate, value, limit, offset), a, b, interleaved)
+        return by_float32(lambda gate, value: _factors(gate, value, limit, offset), a, b, interleaved)
     return _eager(a, b, limit, alpha, offset, interleaved)
 
 
-def _unit(gate: Tensor, value: Tensor, limit: float, offset: float) -> Tensor:
+def _factors(gate: Tensor, value: Tensor, limit: float, offset: float) -> tuple[Tensor, Tensor]:
+    """What a float32 gate, which is written over where no gradient is wanted, and the values become before their product."""
     import torch
 
-    if limit or offset or gate.requires_grad or value.requires_grad:
-        return _eager(gate, value, limit, 1.0, offset)
-    return torch.nn.functional.silu(gate, inplace=True).mul_(value)
+    if limit:
+        gate, value = gate.clamp(max=limit), value.clamp(-limit, limit)
+    return torch.nn.functional.silu(gate, inplace=not gate.requires_grad), value.float() + offset if offset else value
 
 
 def _eager(
@@ -200,7 +201,7 @@ OP = Op(
     tolerance=Tolerance(multiple=4.0),
     grad=Grad(
         wrt=("a", "b"),
-        rows=each_element, saves=("a", "b"),
+        judging=Judging(rows=each_element), saves=("a", "b"),
         backward=backward,
         outputs=outputs_bwd,
         work=work_of(9.0),

@@ -6,7 +6,7 @@ Sources: Shazeer 2020 (arXiv 2002.05202); what codes and scales are: rooftop/ops
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from rooftop.core.op import Calls, Judging, Op, Values, first_of
@@ -103,10 +103,6 @@ def _wrong(change: str, a: Tensor, b: Tensor, over: Tensor | None, group: int, f
     return rows.worse(change, reference, (a, b, over, group, format, scales), rounding, seed)
 
 
-def _changed(change: str) -> Callable[..., Any]:
-    return lambda *args: _wrong(change, *args)
-
-
 OP = Op(
     reference,
     calls=Calls(objects=True),
@@ -124,5 +120,5 @@ OP = Op(
     judging=Judging(rows=unless_drawn(first_of("a", "b", "codes", "scale")), compare=rows.laws(values, ("a", "b"))),
     values=Values(fixup=rows.arranged, runtime_options=("seed",)),
     peers={"torch": lambda: _eager, "torch.compile": compiled(_eager)},
-    wrong={what: _changed(what) for what in (*rows.CHANGES, "sigmoid")},
+    wrong=rows.wrong(_wrong, "sigmoid"),
 )

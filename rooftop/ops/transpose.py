@@ -4,12 +4,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from rooftop.core.argument_checks import number
 from rooftop.core.op import Calls, Grad, Op, Sizes, Tolerance
 from rooftop.core.spec import DTYPES, OF_TORCH, Case, Input, Meta, Problem, Work, case
+from rooftop.ops._peers import compiled
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -118,16 +118,6 @@ def canonical(p: Problem) -> Problem | None:
 
 def work(p: Problem) -> Work:
     return Work(p["x"].nbytes, p["out"].nbytes)
-
-
-def _torch() -> Callable[..., Tensor]:
-    return reference
-
-
-def _compiled() -> Callable[..., Tensor]:
-    import torch
-
-    return torch.compile(reference, dynamic=False)
 
 
 def _last_not_written(x: Tensor, dim0: int, dim1: int) -> Tensor:
@@ -240,6 +230,6 @@ OP = Op(
     work=work,
     tolerance=Tolerance(exact=True),
     grad=Grad(wrt=("x",), saves=(), backward=backward),
-    peers={"torch": _torch, "torch.compile": _compiled},
+    peers={"torch": lambda: reference, "torch.compile": compiled(reference, every=True)},
     wrong={"last element not written": _last_not_written, "whole tiles alone": _tiles_alone, "rounded": _rounded},
 )

@@ -3,9 +3,9 @@ bits for `rooftop.quantized_matmul`, linear layers and models that use them, and
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from rooftop.core.lazy_names import lazily
 from rooftop.formats.codes import decode, encode, pack, unpack
 from rooftop.formats.number_formats import ALIASES, FORMATS, ROUNDINGS, SCALES, Format, format_of
 
@@ -27,22 +27,9 @@ __all__ = [
     "import_checkpoint", "load_quantized", "nearest", "pack", "pack_codes", "pack_weight", "quantize_model", "register_quantizer",
     "save_quantized", "unpack",
 ]
-_NEED_TORCH = {
-    "Quantized": "formats.quantized", "fake_quantize": "quant.straight_through",
-    **dict.fromkeys(("PackedWeight", "pack_codes", "pack_weight"), "formats.packed"),
-    "AdamW8bit": "quant.optimizer", "adamw_8bit_states": "quant.optimizer", "QuantLinear": "quant.linear",
-    "QuantExperts": "quant.experts", "quantize_model": "quant.model",
-    **dict.fromkeys(("nearest", "hqq", "gptq"), "quant.calibrate"),
-    "QuantConfig": "quant.pretrained", "register_quantizer": "quant.model",
-    **dict.fromkeys(("from_awq", "from_gptq", "from_hqq", "import_checkpoint", "load_quantized", "save_quantized"), "quant.checkpoints"),
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _NEED_TORCH:
-        raise AttributeError(f"module 'rooftop.quant' has no attribute {name!r}; it has {', '.join(__all__)}")
-    return getattr(import_module(f"rooftop.{_NEED_TORCH[name]}"), name)
-
-
-def __dir__() -> list[str]:
-    return __all__
+__getattr__, __dir__ = lazily("quant", __all__, {
+    "formats.quantized": "Quantized", "formats.packed": ("PackedWeight", "pack_codes", "pack_weight"), "quant.straight_through": "fake_quantize",
+    "quant.optimizer": ("AdamW8bit", "adamw_8bit_states"), "quant.linear": "QuantLinear", "quant.experts": "QuantExperts",
+    "quant.model": ("quantize_model", "register_quantizer"), "quant.calibrate": ("nearest", "hqq", "gptq"), "quant.pretrained": "QuantConfig",
+    "quant.checkpoints": ("from_awq", "from_gptq", "from_hqq", "import_checkpoint", "load_quantized", "save_quantized"),
+})

@@ -3,8 +3,9 @@ pruning."""
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from rooftop.core.lazy_names import lazily
 
 if TYPE_CHECKING:
     from rooftop.sparse.advice import advise
@@ -17,17 +18,7 @@ if TYPE_CHECKING:
 __all__ = [
     "LAYOUTS", "Pruned", "SparseLinear", "SparseTensor", "advise", "matmul", "permute_columns", "prune", "rewind", "sddmm", "sparsify_model"
 ]
-_PLACES = {
-    "LAYOUTS": "indices", "SparseTensor": "tensor", "matmul": "products", "sddmm": "products", "advise": "advice", "SparseLinear": "linear",
-    "sparsify_model": "linear", "Pruned": "pruning", "permute_columns": "pruning", "prune": "pruning", "rewind": "pruning",
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _PLACES:
-        raise AttributeError(f"module 'rooftop.sparse' has no attribute {name!r}; it has {', '.join(__all__)}")
-    return getattr(import_module(f"rooftop.sparse.{_PLACES[name]}"), name)
-
-
-def __dir__() -> list[str]:
-    return __all__
+__getattr__, __dir__ = lazily("sparse", __all__, {
+    "sparse.indices": "LAYOUTS", "sparse.tensor": "SparseTensor", "sparse.products": ("matmul", "sddmm"), "sparse.advice": "advise",
+    "sparse.linear": ("SparseLinear", "sparsify_model"), "sparse.pruning": ("Pruned", "permute_columns", "prune", "rewind"),
+})

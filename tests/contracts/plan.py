@@ -5,7 +5,8 @@ run, up to `LONGEST` elements and, of each kernel, one case beyond, while the bu
 Both budgets count elements over all kernels together and are shared out by a seed that is another in each commit. `make test-all` runs every case.
 
 Tests marked `sampled(group, kernels...)` are chosen likewise, within SAMPLES; "slow" and "simulator": those of the workbench that take seconds; "serve":
-minutes, with `--all` alone.
+minutes, with `--all` alone. One that names no kernel and has a parameter that is the name of an op runs where that op's kernels, their choice or what they
+share have changed.
 
 What runs because it has changed ends with `SECONDS` as well: then only the first test or case of a kernel runs, and the end of the run names what was left
 out. So the time of a run grows neither with the number of ops nor with what a commit touches."""
@@ -16,7 +17,7 @@ import os
 import random
 import subprocess
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache, cached_property
@@ -95,15 +96,18 @@ def label(subject: Subject) -> str:
     return subject.name if subject.op.twin_of is None else f"{subject.op.name}: {subject.name}"
 
 
-def may_run(group: str, rank: int, names: Sequence[str]) -> bool:
+def may_run(group: str, rank: int, names: Sequence[str], ops: Sequence[str] = ()) -> bool:
     """Whether a test that is the `rank`-th of its group in this commit's order is within the bounds of its group: known without a look at the records."""
-    return rank < SAMPLES[group][1] or edited(names)
+    return rank < SAMPLES[group][1] or edited(names) or edited_family(ops)
 
 
-def runs(group: str, rank: int, path: str, names: Sequence[str]) -> bool:
-    """Whether one that may run does: it is of the sample, or what it runs has changed and there is time for it."""
+def runs(group: str, rank: int, path: str, names: Sequence[str], ops: Sequence[str] = (), test: str = "") -> bool:
+    """Whether one that may run does: it is of the sample, or what it runs has changed and there is time for it. `ops`: those whose kernels it takes as they
+    are chosen; each such test (`test`: its name) has a turn, whatever time is left."""
     sample, most = SAMPLES[group]
-    return rank < sample or ((edited(names) or (rank < most and changed(group, path, names))) and CLOCK.allows(names or [f"tests of the group {group}"]))
+    if rank < sample or (edited_family(ops) and CLOCK.allows([test])):
+        return True
+    return (edited(names) or (rank < most and changed(group, path, names))) and CLOCK.allows(names or [f"tests of the group {group}"])
 
 
 @dataclass
@@ -141,7 +145,30 @@ def changed(group: str, path: str, names: Sequence[str]) -> bool:
 def edited(names: Sequence[str]) -> bool:
     """Whether the working tree or the last commit touches few kernels, and the file of one of these is among them."""
     files = {f for f in touched() if f.startswith(("rooftop/kernels/", "rooftop/ladders/"))}
-    return len(files) <= FEW and any(Path(f).stem in names or f.removeprefix("rooftop/ladders/").rpartition(".")[0] in names for f in files)
+    if not 0 < len(files) <= FEW:
+        return False
+    stems = {file.path.stem for file in registry.kernel_files() if file.name in names} | {*names}  # a file of several kernels has the name of their group
+    return any(Path(f).stem in stems or f.removeprefix("rooftop/ladders/").rpartition(".")[0] in names for f in files)
+
+
+def edited_family(names: Sequence[str]) -> bool:
+    """Whether the working tree or the last commit touches few kernels, and among them one of these ops, the choice of its family or what its kernels share."""
+    files = [Path(f) for f in touched() if f.startswith("rooftop/kernels/")]
+    if not names or not 0 < len(files) <= FEW:
+        return False
+    of = [file.path for file in registry.kernel_files() if file.op.removesuffix("_bwd") in {n.removesuffix("_bwd") for n in names}]
+    rooms, stems = {p.parent.name for p in of}, {p.stem for p in of}
+    return any(f.stem in stems or (f.parent.name in rooms and (f.stem == "choose" or f.name.startswith("_"))) for f in files)
+
+
+def ops_of(values: Iterable[object]) -> list[str]:
+    """Those of a test's parameters that are the names of ops."""
+    return [v for v in values if isinstance(v, str) and v in _names()]
+
+
+@cache
+def _names() -> frozenset[str]:
+    return frozenset(ops())
 
 
 def edited_op(name: str) -> bool:

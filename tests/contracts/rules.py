@@ -32,9 +32,9 @@ def choices_are_made(op: Contract, found: Sequence[Implementation]) -> None:
         mine = [i for i in found if i.arch <= device.arch]
         taken = 0
         for c in op.cases:
-            if op.idle(op.problem(c, device)):
+            if op.idle(problem := op.problem(c, device)):
                 continue
-            choice = select(op, op.problem(c, device))
+            choice = select(op, problem)
             if choice.call is not None:
                 assert choice.call.launches or choice.call.implementation.where().place == "torch", c.id
                 taken += 1

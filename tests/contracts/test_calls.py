@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from _support import results
+from conftest import whole
 from contracts.calls import LAYOUTS, LOOSE, Call, called, calls, differentiable, double, dtypes, every, first, gradients, small, wrt
 
 from rooftop.core import registry
@@ -136,8 +137,11 @@ def test_shapes_that_do_not_fit_are_named(call: Call, name: str) -> None:
 
 
 @pytest.mark.parametrize("call", CALLS, ids=lambda c: c.id)
-def test_every_layout_is_right(call: Call) -> None:
-    laid = {layout: made for layout in LAYOUTS if (made := call.laid(layout)) is not None}
+def test_every_layout_is_right(call: Call, pytestconfig: pytest.Config) -> None:
+    """The first kind of call in each dtype in every layout, the others in one each; with --all every kind in every layout."""
+    number = [c for c in calls(call.op.name) if c.case.dtype == call.case.dtype].index(call)
+    tried = LAYOUTS if number == 0 or whole(pytestconfig) else (LAYOUTS[(number + len(call.id)) % len(LAYOUTS)],)
+    laid = {layout: made for layout in tried if (made := call.laid(layout)) is not None}
     assert {layout: said for layout, made in laid.items() if (said := made.faults())} == {}
 
 
@@ -155,8 +159,10 @@ def error_of_the_reference(call: Call, tensors: dict[str, Any]) -> float:
 
 
 @pytest.mark.parametrize("call", [c for c in CALLS if differentiable(c)], ids=lambda c: c.id)
-def test_gradients_reach_inputs_of_any_layout(call: Call) -> None:
-    for layout in ("contiguous", "expanded", "transposed"):
+def test_gradients_reach_inputs_of_any_layout(call: Call, pytestconfig: pytest.Config) -> None:
+    """The first kind of call in each dtype in three layouts, the others where they lie; with --all every kind in all three."""
+    others = call.id == next(c.id for c in calls(call.op.name) if c.case.dtype == call.case.dtype) or whole(pytestconfig)
+    for layout in ("contiguous", "expanded", "transposed") if others else ("contiguous",):
         laid = call if layout == "contiguous" else call.laid(layout)
         if laid is not None:
             gradients_are_right(laid, layout)

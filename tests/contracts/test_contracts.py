@@ -10,7 +10,7 @@ from contracts.calls import dtypes, ops, small
 from rooftop.core import registry
 
 OPS = ops()
-PART = 4
+PART = 8
 
 
 @pytest.mark.parametrize("name", OPS)

@@ -19,6 +19,7 @@ from rooftop.core.spec import DTYPES, TARGETS, Case, Input, Meta
 from rooftop.lab.check import checker, judgement
 from rooftop.lab.inputs import by_name
 from rooftop.lab.interpret import interpreter
+from rooftop.ops import _linear_loss
 
 FAR = 2**31 + 3
 
@@ -55,7 +56,8 @@ def works_out_far_shapes(call: Call) -> bool:
 
 
 @pytest.mark.parametrize("name", [n for n in called() if calls(n)])
-def test_shapes_beyond_two_to_the_31_are_worked_out_without_memory(name: str) -> None:
+def test_shapes_beyond_two_to_the_31_are_worked_out_without_memory(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_linear_loss, "PIECE", 1 << 62)  # tensors without values need no pieces: of so many tokens they would be thousands
     if not works_out_far_shapes(first(name)):
         pytest.skip("its reference does not say what it returns without values")
 

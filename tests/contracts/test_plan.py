@@ -12,6 +12,7 @@ from types import SimpleNamespace
 import pytest
 from contracts import plan
 
+from rooftop.core import registry
 from rooftop.core.spec import TARGETS, Case
 from rooftop.lab.candidates import Subject
 from rooftop.lab.records.identity import Identity
@@ -156,6 +157,27 @@ def test_a_run_is_bounded_but_for_what_an_author_is_working_at(monkeypatch: pyte
     assert run(tuple(f"rooftop/kernels/norm/{i}same__triton.py" for i in ("", *range(plan.FEW))), "same__triton") == sample
 
 
+@pytest.mark.parametrize(("touched", "draws"), [
+    ("rooftop/kernels/gemm/grouped_matmul__triton.py", True), ("rooftop/kernels/gemm/choose.py", True), ("rooftop/kernels/gemm/_group_scheduler.py", True),
+    ("rooftop/kernels/gemm/matmul__triton.py", False), ("rooftop/kernels/norm/choose.py", False), ("docs/gemm.md", False),
+])
+def test_a_test_of_an_op_runs_where_its_kernels_or_their_choice_are_edited(touched: str, draws: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once, when time is over: each test has its turn."""
+    monkeypatch.setattr(plan, "touched", lambda: frozenset({touched}))
+    monkeypatch.setattr(plan, "CLOCK", plan.Clock(seconds=0.0))
+    ops = plan.ops_of(("grouped_matmul", "bf16", 3, None))
+    far = plan.SAMPLES["slow"][1]
+    assert ops == ["grouped_matmul"] and plan.may_run("slow", far, (), ops) == draws
+    assert [plan.runs("slow", far, "tests/lab/test_some.py", (), ops, "test_rows") for _ in range(2)] == [draws, False]
+    assert plan.runs("slow", far, "tests/lab/test_some.py", (), ops, "test_others") == draws
+
+
+def test_a_file_of_several_kernels_draws_the_tests_of_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    file = next(f for f in registry.kernel_files() if f.path.stem != f.name)
+    monkeypatch.setattr(plan, "touched", lambda: frozenset({f"rooftop/kernels/{file.path.parent.name}/{file.path.name}"}))
+    assert plan.edited([file.name]) and not plan.edited(["add__triton"])
+
+
 def test_kernels_that_only_a_gpu_runs_are_named_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     import conftest
 
@@ -180,7 +202,7 @@ def test_each_file_of_single_kernels_says_which_kernels_it_runs() -> None:
     """Those that run kernels without a GPU are marked `sampled`: else their time grows with the number of ops."""
     for path in (FOLDER / "kernels").glob("test_*.py"):
         text = path.read_text(encoding="utf-8")
-        assert "checker.check(" not in text or "pytest.mark.sampled(" in text, path.name
+        assert not ("checker.check(" in text or "from _kernels import" in text) or "pytest.mark.sampled(" in text, path.name
 
 
 def test_the_seed_is_the_commit() -> None:
@@ -220,10 +242,13 @@ class CLOCK:
 def seed():
     return "seed"
 
-def may_run(group, rank, names):
+def ops_of(values):
+    return []
+
+def may_run(group, rank, names, ops):
     return names != ["never"]
 
-def runs(group, rank, path, names):
+def runs(group, rank, path, names, ops, test):
     CLOCK.left_out["slow__triton"] = 3
     return rank < SAMPLES[group][0] or path in TOUCHED or any(name != "same__triton" for name in names)
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from _support import KERNEL
 
 from rooftop.core import compile as compiling
 from rooftop.core import helpers, registry, sandbox
@@ -40,19 +41,6 @@ def test_headers_that_are_kept_change_no_byte_and_parts_hold_every_job_once() ->
     assert all(len({(job[0], job[2]) for job in part}) == 1 for part in parts) and [len(p) for p in parts] == [5, 4, 4, 3, 2]
 
 
-KERNEL = """/* rooftop
-op      = "softmax"
-dtypes  = ["f32"]
-args    = ["C: i32", "x: T[R, C, 1]", "y: T[R, C, 1]"]
-[[launch]]
-kernel  = "k<{T}>"
-grid    = ["R"]
-block   = [256]
-*/
-template <typename T> __global__ void k(int C, const T* x, T* y) {
-    if (threadIdx.x == 0) y[0] = x[0];
-}
-"""
 INCLUDES = [
     '#include "helper.cuh"', "#include <helper.cuh>", '#include "FOLDER/helper.cuh"', "#include <FOLDER/helper.cuh>", '#  include /* x */ "helper.cuh"',
     '#include "../f/helper.cuh"', '#include \\\n"helper.cuh"', '#define H "helper.cuh"\n#include H', '%:include "helper.cuh"', '#include "words.cuh"',

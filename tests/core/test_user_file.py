@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from _support import command, flat
+from _support import KERNEL, command, flat
 
 import rooftop
 from rooftop.core import registry
@@ -18,20 +18,6 @@ from rooftop.core.spec import TARGETS, Device, Meta, Problem
 from rooftop.lab import candidates
 from rooftop.lab.check import checker, own_op, selection
 from rooftop.lab.simt import SimulatedFault
-
-KERNEL = """/* rooftop
-op      = "softmax"
-dtypes  = ["f32"]
-args    = ["C: i32", "x: T[R, C, 1]", "y: T[R, C, 1]"]
-[[launch]]
-kernel  = "k<{T}>"
-grid    = ["R"]
-block   = [256]
-*/
-template <typename T> __global__ void k(int C, const T* x, T* y) {
-    if (threadIdx.x == 0) y[0] = x[0];
-}
-"""
 
 
 def problem(rows: int = 4, columns: int = 8, device: Device = TARGETS[90]) -> Problem:

@@ -9,12 +9,9 @@ from typing import Any
 
 import pytest
 import torch
+from _kernels import by_the_portable_kernel
 
 import rooftop
-from rooftop.core.call import select
-from rooftop.core.contract import metas_of
-from rooftop.core.spec import TARGETS
-from rooftop.lab.check import checker, judgement
 from rooftop.lab.report.attention_page import given
 from rooftop.ops.attention import OP
 
@@ -65,27 +62,17 @@ CALLS: dict[str, Callable[[], Call]] = {
 }
 
 
-def _run(op: Any, tensors: Call, options: Call) -> dict[str, Any]:
-    """What the portable kernels compute in the interpreter, judged by the reference; {} where none takes it."""
-    problem = op.problem_of(metas_of(tensors), options, TARGETS[90])
-    choice = select(op, problem)
-    if choice.call is not None and choice.call.implementation.backend == "gluon":
-        choice = select(op, problem, "triton")
-    if choice.call is None:
-        return {}
-    expected = judgement.expect_given(op, problem, tensors, options)
-    got, _ = checker.Trial(choice.call, "cpu", checker.RUNNERS["interpreter"], 64).run(tensors, options, 0xFF)
-    verdicts = judgement.judge_given(op, problem, expected, {**dict.fromkeys(op.output_names), **got})
-    assert {n: v.message for n, v in verdicts.items() if not v.ok} == {}
-    return {**dict(expected.exact), "got": got}
+def judged(op: Any, tensors: Call, options: Call) -> tuple[Call, Call]:
+    found = by_the_portable_kernel(op, tensors, options)
+    assert found is not None, "no kernel takes it"
+    return found
 
 
 @pytest.mark.sampled("cells", "attention__triton", "attention_bwd__triton")
 @pytest.mark.parametrize("name", CALLS)
 def test_kernels_do_what_the_contract_says(name: str) -> None:
     tensors, options = given(CALLS[name]())
-    found = _run(OP, tensors, options)
-    got = found.pop("got")
+    got, found = judged(OP, tensors, options)
     assert bool(got["out"].isnan().any()) == name.startswith("pages")
     hidden = got["lse"] == float("-inf")  # [B, H, Sq]
     assert not got["out"].transpose(1, 2)[hidden].any()
@@ -97,7 +84,7 @@ def test_kernels_do_what_the_contract_says(name: str) -> None:
     out = found["out"].to(torch.bfloat16)
     saved = dict(zip(OP.grad.saved_names, OP.grad.saved({**tensors, "out": out, "lse": found["lse"].float()}), strict=True))
     dout = torch.randn(out.shape, generator=torch.Generator().manual_seed(5)).to(out.dtype)
-    back = _run(OP.bwd, {"dout": dout, "dlse": None, **saved}, options)["got"]
+    back, _ = judged(OP.bwd, {"dout": dout, "dlse": None, **saved}, options)
     assert not any(bool(t.isnan().any()) for t in back.values() if t is not None)
     assert not back["dq"].transpose(1, 2)[hidden].any(), "a query that sees nothing has no gradient"
 
@@ -140,14 +127,14 @@ def test_a_sink_of_minus_infinity_has_no_gradient_where_every_key_is_hidden() ->
 @pytest.mark.parametrize("queries", [40, 3])
 def test_a_score_errs_by_its_last_digits_whatever_the_cap(cap: float, queries: int) -> None:
     tensors, options = given({**_call(sq=queries), "softcap": cap})
-    found = _run(OP, tensors, options)
-    got, exact = found["got"]["lse"].double(), found["lse"]
-    assert float((got - exact).abs().max()) < 2e-6
+    got, found = judged(OP, tensors, options)
+    exact = found["lse"]
+    assert float((got["lse"].double() - exact).abs().max()) < 2e-6
     assert OP.bwd is not None and OP.grad is not None
     out = found["out"].to(torch.bfloat16)
     saved = dict(zip(OP.grad.saved_names, OP.grad.saved({**tensors, "out": out, "lse": exact.float()}), strict=True))
     dout = torch.randn(out.shape, generator=torch.Generator().manual_seed(5)).to(out.dtype)
-    back = _run(OP.bwd, {"dout": dout, "dlse": None, **saved}, options)["got"]
+    back, _ = judged(OP.bwd, {"dout": dout, "dlse": None, **saved}, options)
     assert bool(back["dq"].any() and back["dk"].any())
 
 

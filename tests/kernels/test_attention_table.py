@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import torch
+from _kernels import by_the_portable_kernel
 
 import rooftop
 from rooftop.core import settings
-from rooftop.core.call import select
-from rooftop.core.contract import metas_of
-from rooftop.core.spec import TARGETS
-from rooftop.lab.check import checker, judgement
 from rooftop.lab.report import attention_page as page
 from rooftop.lab.report import code_tables
 from rooftop.ops.attention import OP
@@ -28,21 +23,6 @@ def test_the_page_is_what_the_kernels_say() -> None:
     assert code_tables.page(file, committed.replace("| G |", "| T |", 1)) == committed
 
 
-def run(op: Any, tensors: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:
-    """What the portable kernels compute, judged. In the interpreter: the portable kernel stands in for the one for Hopper, which only a GPU runs."""
-    problem = op.problem_of(metas_of(tensors), options, TARGETS[page.CARD])
-    choice = select(op, problem)
-    if choice.call is not None and choice.call.implementation.backend == "gluon":
-        choice = select(op, problem, "triton")
-    if choice.call is None:
-        return {}
-    expected = judgement.expect_given(op, problem, tensors, options)
-    got, _ = checker.Trial(choice.call, "cpu", checker.RUNNERS["interpreter"], 64).run(tensors, options, 0xFF)
-    verdicts = judgement.judge_given(op, problem, expected, {**dict.fromkeys(op.output_names), **got})
-    assert {n: v.message for n, v in verdicts.items() if not v.ok} == {}
-    return expected.exact
-
-
 @pytest.mark.sampled("cells", "attention__triton", "attention_bwd__triton")
 @pytest.mark.parametrize("pair", PAIRS, ids=lambda p: f"{ORDER[p[0]].name}, {ORDER[p[1]].name}")
 def test_a_cell_is_true(pair: tuple[int, int]) -> None:
@@ -54,12 +34,13 @@ def test_a_cell_is_true(pair: tuple[int, int]) -> None:
             rooftop.attention(**page.arguments(features, "cpu", generator))
         return
     tensors, options = page.handed(features, "cpu", generator)
-    exact = run(OP, tensors, options)
-    assert exact, "every call that is accepted has a kernel forward"
+    ran = by_the_portable_kernel(OP, tensors, options, page.CARD)
+    assert ran is not None, "every call that is accepted has a kernel forward"
+    exact = ran[1]
     assert OP.bwd is not None and OP.grad is not None
     out = exact["out"].to(torch.bfloat16)
     known = {**tensors, "out": out, "lse": exact["lse"].float()}
     saved = dict(zip(OP.grad.saved_names, OP.grad.saved(known), strict=True))
     dout = torch.randn(out.shape, generator=generator).to(out.dtype)
-    ran = run(OP.bwd, {"dout": dout, "dlse": None, **saved}, options)
-    assert bool(ran) == (page.cell(features[0], features[1], True).kernel is not None)
+    back = by_the_portable_kernel(OP.bwd, {"dout": dout, "dlse": None, **saved}, options, page.CARD)
+    assert (back is not None) == (page.cell(features[0], features[1], True).kernel is not None)

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from _kernels import right
 from torch.nn import functional
 
 import rooftop
@@ -18,7 +19,6 @@ from rooftop.core.contract import metas_of
 from rooftop.core.spec import DTYPES, TARGETS, Case, Input
 from rooftop.core.triton_compat import compile_launch
 from rooftop.kernels.loss._logits import each
-from rooftop.lab.candidates import Subject
 from rooftop.lab.check import checker
 
 OPTIONS: list[dict[str, Any]] = [
@@ -115,31 +115,22 @@ def test_opcheck() -> None:
 @pytest.mark.parametrize("name", ["cross_entropy", "cross_entropy_bwd"])
 @pytest.mark.parametrize("case", ["everything bf16", "two blocks 3x4097 f32", "in place f32"])
 def test_every_config_is_right(name: str, case: str) -> None:
-    op = registry.op(name)
-    implementation = registry.implementation(f"{name}__triton")
+    op, kernel = registry.op(name), registry.implementation(f"{name}__triton")
     problem = op.kernel_problem(op.problem(op.case(case), TARGETS[90]))
     assert problem is not None
-    for config in implementation.configs(problem)[::5]:
-        fixed = type(implementation)(implementation.path, implementation.op, implementation.name)
-        fixed.choose = lambda p, config=config: config  # type: ignore[method-assign]
-        found = checker.check(Subject("fixed", op, fixed), op.case(case), backend="interpreter")
-        assert found.status == "ok", (config, found.message)
+    for config in kernel.configs(problem)[::5]:
+        right(kernel.name, op.case(case), config, seed=0)
 
 
 @pytest.mark.sampled("kernels", "cross_entropy__triton")
 @pytest.mark.parametrize(("parts", "stages"), [(1, 2), (2, 1), (4, 1), (8, 3)])
 @pytest.mark.parametrize("like", ["everything bf16", "sum f32", "two blocks 3x4097 f16", "ignored bf16"])
 def test_rows_that_programs_share_are_put_together(like: str, parts: int, stages: int) -> None:
-    op = registry.op("cross_entropy")
-    c = op.case(like)
+    c, name = registry.op("cross_entropy").case(like), "cross_entropy__triton"
     x, target = c.inputs["input"], c.inputs["target"]
     assert isinstance(x, Input) and isinstance(target, Input)
     c = dataclasses.replace(c, inputs={**c.inputs, "input": Input((6, 5209), x.dtype), "target": Input((6,), "i64", "below 5211")})
-    implementation = registry.implementation("cross_entropy__triton")
-    fixed = type(implementation)(implementation.path, implementation.op, implementation.name)
-    fixed.choose = lambda p: fixed.module.Config(4, 32 * 16 // DTYPES[x.dtype].bytes, 1, parts, stages)  # type: ignore[method-assign]
-    found = checker.check(Subject("fixed", op, fixed), c, backend="interpreter")
-    assert found.status == "ok", found.message
+    right(name, c, registry.implementation(name).module.Config(4, 32 * 16 // DTYPES[x.dtype].bytes, 1, parts, stages), seed=0)  # type: ignore[attr-defined]
 
 
 @pytest.mark.sampled("kernels", "{name}__triton")
@@ -151,10 +142,8 @@ def test_rows_that_start_at_any_address(name: str, columns: int) -> None:
     c = dataclasses.replace(c, inputs={**c.inputs, **{k: dataclasses.replace(v, shape=(9, *((columns,) if len(v.shape) > 1 else ())))
                                                       for k, v in c.inputs.items() if isinstance(v, Input) and v.shape}})
     problem = op.kernel_problem(op.problem(c, TARGETS[90]))
-    assert problem is not None
-    assert each(problem) == (0 if columns == 64 else 8)
-    found = checker.check(Subject("found", op, registry.implementation(f"{name}__triton")), c, backend="interpreter")
-    assert found.status == "ok", found.message
+    assert problem is not None and each(problem) == (0 if columns == 64 else 8)
+    right(f"{name}__triton", c, seed=0)
 
 
 @pytest.mark.parametrize(
@@ -189,12 +178,8 @@ CUDA = [  # pieces, ahead, threads, cluster, blocks, spare
 )
 @pytest.mark.parametrize("config", CUDA, ids=str)
 def test_configs_of_the_cuda_kernel(like: str, config: tuple[int, ...]) -> None:
-    op, implementation = registry.op("cross_entropy"), registry.implementation("cross_entropy__cuda_sm90")
-    fixed = type(implementation)(implementation.path, implementation.op, implementation.name)
     chosen = dict(zip(("pieces", "ahead", "threads", "cluster", "blocks", "spare"), config, strict=True))
-    fixed.choose = lambda p: chosen  # type: ignore[method-assign]
-    found = checker.check(Subject("fixed", op, fixed), op.case(like), backend="simt", seed=2)
-    assert found.status == "ok", (config, found.message)
+    right("cross_entropy__cuda_sm90", registry.op("cross_entropy").case(like), chosen, seed=2)
 
 
 @pytest.mark.sampled("kernels", "cross_entropy__cuda_sm90")
@@ -202,12 +187,9 @@ def test_configs_of_the_cuda_kernel(like: str, config: tuple[int, ...]) -> None:
 @pytest.mark.parametrize("reduction", ["mean", "sum"])
 def test_the_cuda_kernel_counts_the_rows_that_it_adds(rows: int, reduction: str) -> None:
     """A row that is ignored leaves -0.0, a row whose loss is 0 does not: one class, target 0 or ignored."""
-    op = registry.op("cross_entropy")
-    c = op.case("all ignored f32")
+    c = registry.op("cross_entropy").case("all ignored f32")
     given = {**c.inputs, "input": Input((rows, 3), "f32", "equal"), "target": Input((rows,), "i64", "below 3"), "ignore_index": 1, "reduction": reduction}
-    subject = Subject("cuda", op, registry.implementation("cross_entropy__cuda_sm90"))
-    found = checker.check(subject, dataclasses.replace(c, inputs=given), backend="simt", seed=3)
-    assert found.status == "ok", found.message
+    right("cross_entropy__cuda_sm90", dataclasses.replace(c, inputs=given), seed=3)
 
 
 @pytest.mark.parametrize("cap", [2.0, 30.0, 1e4])
@@ -236,6 +218,17 @@ def test_a_target_out_of_range_is_an_error_under_debug() -> None:
         rooftop.cross_entropy(x, t)
 
 
+STRETCH = "cross_entropy_bwd__stretch__cuda_sm80"
+
+
+def _like(name: str, dtype: str, rows: int, classes: int, cap: float = 0.0) -> Case:
+    c = registry.op("cross_entropy").case(f"{name} {dtype}")
+    x = c.inputs["input"]
+    assert isinstance(x, Input)
+    given: dict[str, Any] = {"input": dataclasses.replace(x, shape=(rows, classes)), "target": Input((rows,), "i64", f"below {classes + 1}"), "softcap": cap}
+    return dataclasses.replace(c, inputs={**c.inputs, **given})
+
+
 # rows, classes: rows that end within vectors, fewer rows than teams, several stretches a block, a stretch that ends within a vector
 STAGED = [(1, 1), (3, 7), (700, 66), (33, 83), (41, 129), (300, 80), (67, 288), (50, 369), (19, 528), (9, 1024), (21, 1003)]
 
@@ -244,40 +237,26 @@ STAGED = [(1, 1), (3, 7), (700, 66), (33, 83), (41, 129), (300, 80), (67, 288), 
 @pytest.mark.parametrize("like", ["each row's", "everything", "sum", "NaN", "-inf", "rows of -inf"])
 @pytest.mark.parametrize("dtype", ["f32", "f16", "bf16"])
 def test_short_rows_of_a_stretch(dtype: str, like: str) -> None:
-    op, implementation = registry.op("cross_entropy"), registry.implementation("cross_entropy__staged__cuda_sm80")
-    subject = Subject("staged", op, implementation)
-    c = op.case(f"{like} {dtype}")
-    x = c.inputs["input"]
-    assert isinstance(x, Input)
     for rows, classes in STAGED:
-        given = {**c.inputs, "input": dataclasses.replace(x, shape=(rows, classes)), "target": Input((rows,), "i64", f"below {classes + 1}"), "softcap": 0.0}
-        found = checker.check(subject, dataclasses.replace(c, inputs=given), backend="simt", seed=rows)
-        assert found.status == "ok", f"{rows}x{classes}: {found.message}"
+        right("cross_entropy__staged__cuda_sm80", _like(like, dtype, rows, classes), seed=rows)
 
 
 @pytest.mark.sampled("kernels", "cross_entropy__staged__cuda_sm80")
 def test_all_configs_of_a_stretch_and_a_block_that_takes_several() -> None:
-    op, implementation = registry.op("cross_entropy"), registry.implementation("cross_entropy__staged__cuda_sm80")
+    op, kernel = registry.op("cross_entropy"), registry.implementation("cross_entropy__staged__cuda_sm80")
     few = dataclasses.replace(TARGETS["h200"], sms=1)
     for dtype, rows, classes in (("bf16", 1500, 80), ("bf16", 700, 93), ("f32", 300, 130)):
-        c = op.case(f"everything {dtype}")
-        given = {**c.inputs, "input": Input((rows, classes), dtype), "target": Input((rows,), "i64", f"below {classes}"), "softcap": 0.0}
-        c = dataclasses.replace(c, inputs=given)
-        for chosen in implementation.configs(op.problem(c, few)):
-            fixed = type(implementation)(implementation.path, implementation.op, implementation.name)
-            fixed.choose = lambda p, chosen=chosen: chosen  # type: ignore[misc, method-assign]
-            found = checker.check(Subject("fixed", op, fixed), c, backend="simt", seed=2)
-            assert found.status == "ok", (rows, classes, chosen, found.message)
+        c = _like("everything", dtype, rows, classes)
+        for config in kernel.configs(op.problem(c, few)):
+            right(kernel.name, c, config, seed=2)
 
 
 def test_stretches_fit_a_multiprocessor_and_lanes_hold_a_row() -> None:
     op, implementation = registry.op("cross_entropy"), registry.implementation("cross_entropy__staged__cuda_sm80")
-    like = op.case("sum bf16")
     for dtype in ("bf16", "f32"):
         for classes in (*range(64, 600, 7), 600, 1000, 1024):
-            given = {**like.inputs, "input": Input((1 << 20, classes), dtype), "target": Input((1 << 20,), "i64", f"below {classes}")}
             for card in ("a800", "rtx4090", "h200"):
-                problem = op.kernel_problem(op.problem(dataclasses.replace(like, inputs=given), TARGETS[card]))
+                problem = op.kernel_problem(op.problem(_like("sum", dtype, 1 << 20, classes), TARGETS[card]))
                 assert problem is not None
                 config, size = implementation.choose(problem), classes * DTYPES[dtype].bytes
                 assert config["pieces"] <= 8
@@ -289,10 +268,8 @@ def test_stretches_fit_a_multiprocessor_and_lanes_hold_a_row() -> None:
 
 def test_many_short_rows_are_staged_and_few_are_not() -> None:
     op = registry.op("cross_entropy")
-    like = op.case("sum bf16")
     for rows, classes, cap, staged in ((1 << 20, 80, 0.0, True), (1 << 20, 80, 3.0, False), (512, 1024, 0.0, False), (1 << 20, 4096, 0.0, False)):
-        given = {**like.inputs, "input": Input((rows, classes), "bf16"), "target": Input((rows,), "i64", f"below {classes}"), "softcap": cap}
-        problem = op.kernel_problem(op.problem(dataclasses.replace(like, inputs=given), TARGETS["h200"]))
+        problem = op.kernel_problem(op.problem(_like("sum", "bf16", rows, classes, cap), TARGETS["h200"]))
         assert problem is not None
         found = registry.choose("cross_entropy", problem)
         assert isinstance(found, Chosen)
@@ -302,10 +279,8 @@ def test_many_short_rows_are_staged_and_few_are_not() -> None:
 def test_the_cuda_kernel_keeps_enough_of_many_rows_on_their_way() -> None:
     """Rows that a block holds at once: at least 80 KiB of them resident on a multiprocessor, few places idle."""
     op, implementation = registry.op("cross_entropy"), registry.implementation("cross_entropy__cuda_sm90")
-    like = op.case("sum bf16")
     for classes in (*range(2500, 28000, 501), 3024, 8192, 13888, 20000):
-        given = {**like.inputs, "input": Input((16384, classes), "bf16"), "target": Input((16384,), "i64", f"below {classes}")}
-        problem = op.kernel_problem(op.problem(dataclasses.replace(like, inputs=given), TARGETS["h200"]))
+        problem = op.kernel_problem(op.problem(_like("sum", "bf16", 16384, classes), TARGETS["h200"]))
         assert problem is not None
         c, size = implementation.choose(problem), classes * 2
         assert size <= 16 * c["pieces"] * c["threads"] <= 1.15 * size + 512
@@ -316,56 +291,35 @@ def test_the_cuda_kernel_keeps_enough_of_many_rows_on_their_way() -> None:
 @pytest.mark.sampled("kernels", "cross_entropy_bwd__cuda_sm80")
 @pytest.mark.parametrize("config", [(8, 4, 1), (16, 3, 1), (16, 4, 1), (8, 3, 1)], ids=str)
 def test_gradients_of_short_rows_by_few_lanes(config: tuple[int, ...]) -> None:
-    op, implementation = registry.op("cross_entropy_bwd"), registry.implementation("cross_entropy_bwd__cuda_sm80")
-    fixed = type(implementation)(implementation.path, implementation.op, implementation.name)
-    chosen = dict(zip(("lanes", "vectors", "rows"), config, strict=True))
-    fixed.choose = lambda p: chosen  # type: ignore[method-assign]
-    classes = config[0] * config[1] * 4
+    op, classes = registry.op("cross_entropy_bwd"), config[0] * config[1] * 4
     for like, wide in (("everything f32", classes - 4), ("each row's f32", classes - 2), ("everything bf16", 2 * classes - 8)):
         c = op.case(like)
         changed = {k: dataclasses.replace(v, shape=(13, wide) if len(v.shape) == 2 and v.shape[1] > 2 else (13, *v.shape[1:])) for k, v in c.inputs.items()
                    if isinstance(v, Input) and v.shape and v.shape != (1,)}
-        found = checker.check(Subject("fixed", op, fixed), dataclasses.replace(c, inputs={**c.inputs, **changed}), backend="simt", seed=4)
-        assert found.status == "ok", (config, like, found.message)
+        c = dataclasses.replace(c, inputs={**c.inputs, **changed})
+        right("cross_entropy_bwd__cuda_sm80", c, dict(zip(("lanes", "vectors", "rows"), config, strict=True)), seed=4)
 
 
 # rows, classes: one piece of the range, several, rows longer than a piece, pieces that end within a row, ranges that end within a vector
 STRETCHES = [(1, 8), (3, 9), (1100, 8), (700, 15), (300, 64), (127, 65), (60, 137), (121, 143), (64, 128), (15, 1248), (12, 1415), (3, 9001)]
 
 
-def _like(name: str, dtype: str, rows: int, classes: int, cap: float = 0.0) -> Case:
-    c = registry.op("cross_entropy").case(f"{name} {dtype}")
-    x = c.inputs["input"]
-    assert isinstance(x, Input)
-    given: dict[str, Any] = {"input": dataclasses.replace(x, shape=(rows, classes)), "target": Input((rows,), "i64", f"below {classes + 1}"), "softcap": cap}
-    return dataclasses.replace(c, inputs={**c.inputs, **given})
-
-
-def _backward_fixed(**config: int) -> Subject:
-    op, implementation = registry.op("cross_entropy_bwd"), registry.implementation("cross_entropy_bwd__stretch__cuda_sm80")
-    fixed = type(implementation)(implementation.path, implementation.op, implementation.name)
-    fixed.choose = lambda problem: config  # type: ignore[method-assign]
-    return Subject("fixed", op, fixed)
-
-
-@pytest.mark.sampled("kernels", "cross_entropy_bwd__stretch__cuda_sm80")
+@pytest.mark.sampled("kernels", STRETCH)
 @pytest.mark.parametrize("like", ["each row's", "everything", "in place with ignored", "NaN", "rows of -inf"])
 @pytest.mark.parametrize("dtype", ["f16", "bf16"])
 def test_gradients_of_a_range_of_rows(dtype: str, like: str) -> None:
     for rows, classes in STRETCHES:
-        found = checker.check(_backward_fixed(vectors=4), _like(like, dtype, rows, classes), backend="simt", seed=rows)
-        assert found.status == "ok", f"{rows}x{classes}: {found.message}"
+        right(STRETCH, _like(like, dtype, rows, classes), {"vectors": 4}, op="cross_entropy_bwd", seed=rows)
 
 
-@pytest.mark.sampled("kernels", "cross_entropy_bwd__stretch__cuda_sm80")
+@pytest.mark.sampled("kernels", STRETCH)
 @pytest.mark.parametrize("vectors", [2, 3, 6, 8])
 def test_pieces_of_a_range_of_rows_of_any_size(vectors: int) -> None:
     for rows, classes in ((2100, 9), (241, 71), (17, 1103)):
-        found = checker.check(_backward_fixed(vectors=vectors), _like("everything", "bf16", rows, classes), backend="simt", seed=vectors)
-        assert found.status == "ok", f"{rows}x{classes}: {found.message}"
+        right(STRETCH, _like("everything", "bf16", rows, classes), {"vectors": vectors}, op="cross_entropy_bwd", seed=vectors)
 
 
-@pytest.mark.sampled("kernels", "cross_entropy_bwd__stretch__cuda_sm80")
+@pytest.mark.sampled("kernels", STRETCH)
 def test_the_only_finite_class_of_a_row_in_a_range_has_gradient_0() -> None:
     op, rows, classes = registry.op("cross_entropy_bwd"), 40, 11
     target = torch.arange(rows) % classes
@@ -380,7 +334,7 @@ def test_the_only_finite_class_of_a_row_in_a_range_has_gradient_0() -> None:
     assert not got["dinput"].any()
 
 
-@pytest.mark.sampled("kernels", "cross_entropy_bwd__stretch__cuda_sm80")
+@pytest.mark.sampled("kernels", STRETCH)
 @pytest.mark.parametrize("ignore", [-100, 3])
 def test_gradients_of_a_range_with_an_infinite_gradient_of_a_loss(ignore: int) -> None:
     op, rows, classes = registry.op("cross_entropy_bwd"), 30, 13

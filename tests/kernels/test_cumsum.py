@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from typing import Any
-from unittest import mock
 
 import pytest
+from _kernels import right
 
 from rooftop.core import registry
 from rooftop.core.choice import Chosen
 from rooftop.core.spec import TARGETS, Case, Input, Problem, case
 from rooftop.lab.candidates import Subject
-from rooftop.lab.check import checker
 
 ROWS, COLUMNS, CHAIN = "cumsum__rows__cuda_sm80", "cumsum__columns__cuda_sm80", "cumsum__look_back__cuda_sm90"
 
@@ -20,20 +19,12 @@ def given(rows: int, columns: int, dtype: str, reverse: bool = False, fill: str 
     return case("c", x=Input((rows, columns), dtype, fill), dim=dim, reverse=reverse)
 
 
-def subject(name: str = ROWS) -> Subject:
-    return Subject(name, registry.op("cumsum"), registry.implementation(name))
+def subject() -> Subject:
+    return Subject(ROWS, registry.op("cumsum"), registry.implementation(ROWS))
 
 
 def problem(c: Case) -> Problem:
     return subject().kernel_problem(c, TARGETS[90])[1]
-
-
-def check_with(c: Case, config: Any, name: str = ROWS) -> None:
-    implementation = subject(name).implementation
-    assert implementation is not None
-    with mock.patch.object(type(implementation), "choose", lambda self, p: config):
-        found = checker.check(subject(name), c, backend="simt", seed=1)
-    assert found.status == "ok", (config, found.message)
 
 
 @pytest.mark.sampled("kernels", ROWS)
@@ -46,32 +37,29 @@ def check_with(c: Case, config: Any, name: str = ROWS) -> None:
     ],
 )
 def test_every_length_is_right(rows: int, columns: int, dtype: str, reverse: bool) -> None:
-    found = checker.check(subject(), given(rows, columns, dtype, reverse), backend="simt", seed=1)
-    assert found.status == "ok", found.message
+    right(ROWS, given(rows, columns, dtype, reverse))
 
 
 @pytest.mark.sampled("kernels", ROWS)
 @pytest.mark.parametrize(("columns", "dtype"), [(1000, "f32"), (1001, "bf16"), (9000, "f32")])
 def test_every_config_is_right(columns: int, dtype: str) -> None:
     c = given(3, columns, dtype)
-    implementation = subject().implementation
-    assert implementation is not None
-    configs = implementation.configs(problem(c))
+    configs = registry.implementation(ROWS).configs(problem(c))
     assert len(configs) > 2
     for config in configs:
-        check_with(c, config)
+        right(ROWS, c, config)
 
 
 @pytest.mark.sampled("kernels", ROWS)
 @pytest.mark.parametrize(("rows", "columns", "reverse"), [(1, 300001, False), (1, 300000, True), (2, 140001, False)])
 def test_tiles_of_several_groups(rows: int, columns: int, reverse: bool) -> None:
-    check_with(given(rows, columns, "f32", reverse), {"packs": 1, "team": 256, "whole": 0})
+    right(ROWS, given(rows, columns, "f32", reverse), {"packs": 1, "team": 256, "whole": 0})
 
 
 @pytest.mark.sampled("kernels", ROWS)
 @pytest.mark.parametrize("fill", ["nan", "inf", "-inf", "-0.0", "tiny"])
 def test_values_that_are_not_finite_pass_from_tile_to_tile(fill: str) -> None:
-    check_with(given(2, 9001, "f32", fill=fill), {"packs": 1, "team": 256, "whole": 0})
+    right(ROWS, given(2, 9001, "f32", fill=fill), {"packs": 1, "team": 256, "whole": 0})
 
 
 @pytest.mark.sampled("kernels", CHAIN)
@@ -86,13 +74,13 @@ def test_values_that_are_not_finite_pass_from_tile_to_tile(fill: str) -> None:
     ],
 )
 def test_few_long_rows_of_several_groups(rows: int, columns: int, dtype: str, reverse: bool, config: Any) -> None:
-    check_with(given(rows, columns, dtype, reverse), config, CHAIN)
+    right(CHAIN, given(rows, columns, dtype, reverse), config)
 
 
 @pytest.mark.sampled("kernels", CHAIN)
 @pytest.mark.parametrize("fill", ["nan", "inf", "-inf"])
 def test_values_that_are_not_finite_pass_along_a_long_row(fill: str) -> None:
-    check_with(given(2, 40001, "f32", fill=fill), {"slots": 4, "lead": 2, "group": 2}, CHAIN)
+    right(CHAIN, given(2, 40001, "f32", fill=fill), {"slots": 4, "lead": 2, "group": 2})
 
 
 @pytest.mark.parametrize(
@@ -117,4 +105,4 @@ def test_only_few_long_rows_are_divided_among_persistent_blocks(rows: int, colum
     ],
 )
 def test_tiles_of_columns_of_several_groups(rows: int, columns: int, dtype: str, config: Any, reverse: bool) -> None:
-    check_with(given(rows, columns, dtype, reverse, dim=0), config, COLUMNS)
+    right(COLUMNS, given(rows, columns, dtype, reverse, dim=0), config)

@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 import torch
+from _kernels import right
 
 from rooftop.core import registry
 from rooftop.core.backends.triton import GluonImplementation
-from rooftop.core.implementation import Where
+from rooftop.core.implementation import Implementation, Where
 from rooftop.core.spec import TARGETS, Input, Launch, Problem, Step, TorchCall
 from rooftop.core.spec import case as new_case
 from rooftop.kernels.attention import latent_attention__gluon_sm90 as kernel
@@ -75,11 +76,11 @@ class Interpreted(GluonImplementation):
         return [InThreads(print, {}, s) if isinstance(s, Launch) and s.kernel is kernel._part else s for s in found]
 
 
-def subject(**config: Any) -> Subject:
+def in_threads(**config: Any) -> Implementation:
     kept = registry.implementation(NAME)
     found = Interpreted(kept.path, kept.op, kept.name, kept.arch)
     found.choose = lambda p: dataclasses.replace(kept.choose(p), **config)  # type: ignore[method-assign]
-    return Subject("in threads", OP, found)
+    return found
 
 
 CASES = [c for c in OP.cases if "bench" not in c.tags and kernel.supports(OP.kernel_problem(OP.problem(c, TARGETS["h200"]))) is None]
@@ -88,8 +89,7 @@ CASES = [c for c in OP.cases if "bench" not in c.tags and kernel.supports(OP.ker
 @pytest.mark.sampled("kernels", NAME)
 @pytest.mark.parametrize("case", CASES, ids=lambda c: c.id)
 def test_its_warp_groups_in_threads(case: Any) -> None:
-    found = checker.check(subject(), case, backend="interpreter")
-    assert found.status == "ok", found.message
+    right(in_threads(), case, seed=0)
 
 
 def long(tokens: int) -> Any:
@@ -101,8 +101,7 @@ def long(tokens: int) -> Any:
 @pytest.mark.parametrize("parts", [1, 2])
 @pytest.mark.parametrize("tokens", [384, 400])  # 6 tiles of 64 tokens, and 7
 def test_long_sequences_in_threads(tokens: int, parts: int) -> None:
-    found = checker.check(subject(parts=parts), long(tokens), backend="interpreter")
-    assert found.status == "ok", found.message
+    right(in_threads(parts=parts), long(tokens), seed=0)
 
 
 WAIT = "        acc = warpgroup_mma_wait(num_outstanding=0, deps=(acc,))\n"
@@ -126,4 +125,4 @@ def test_a_fault_between_warp_groups_shows(before: str, after: str, tmp_path: Pa
     wrong.write_text(text.replace(before, after), encoding="utf-8")
     monkeypatch.setattr(threads, "SECONDS", 5.0)
     monkeypatch.setitem(globals(), "PART", threads.functions(wrong, **GIVEN)["_part"])
-    assert checker.check(subject(parts=1), long(400), backend="interpreter").status in ("wrong", "error")
+    assert checker.check(Subject("wrong", OP, in_threads(parts=1)), long(400), backend="interpreter").status in ("wrong", "error")

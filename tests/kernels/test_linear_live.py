@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 import torch
+from _kernels import right
 
 from rooftop.core import registry, settings
 from rooftop.core.backends.triton import GluonImplementation
 from rooftop.core.call import Call
-from rooftop.core.implementation import Where
-from rooftop.core.spec import TARGETS, Descriptor, Input, Launch, Problem, Step, TorchCall, View
+from rooftop.core.implementation import Implementation, Where
+from rooftop.core.spec import TARGETS, Case, Descriptor, Input, Launch, Problem, Step, TorchCall, View
 from rooftop.lab.candidates import Subject
-from rooftop.lab.check import checker
 from rooftop.ops._linear_cases import SHAPES
 
 MIB = 2**20
@@ -66,7 +66,7 @@ class Interpreted(GluonImplementation):
         return [by_torch(s) if isinstance(s, Launch) and s.kernel.__name__ == "product" else s for s in found]
 
 
-def fixed(name: str, like: str, sizes: tuple[int, int, int], **config: Any) -> tuple[Subject, Any]:
+def fixed(name: str, like: str, sizes: tuple[int, int, int], **config: Any) -> tuple[Implementation, Case]:
     """A case with other sizes, and the kernel with another config."""
     op = registry.op(name)
     n, h, v = sizes
@@ -81,7 +81,7 @@ def fixed(name: str, like: str, sizes: tuple[int, int, int], **config: Any) -> t
         return dataclasses.replace(kept.choose(p), **config)
 
     found.choose = choose  # type: ignore[method-assign]
-    return Subject("fixed", op, found), c
+    return found, c
 
 
 @pytest.mark.sampled("kernels", "linear_cross_entropy__gluon_sm90")
@@ -92,10 +92,9 @@ def fixed(name: str, like: str, sizes: tuple[int, int, int], **config: Any) -> t
 )
 def test_gradients_of_the_tokens_that_count(like: str, rows: int) -> None:
     """`rows` of a chunk; where some are ignored the chunk lies in the memory of dW."""
-    subject, case = fixed("linear_cross_entropy", like, (11, 64, 150), rows=rows, inside=like == "ignored bf16")
+    kernel, case = fixed("linear_cross_entropy", like, (11, 64, 150), rows=rows, inside=like == "ignored bf16")
     case = dataclasses.replace(case, inputs={**case.inputs, "memory": "small" if "loss alone" in like else "fast"})
-    found = checker.check(subject, case, backend="interpreter")
-    assert found.status == "ok", found.message
+    right(kernel, case, seed=0)
 
 
 @pytest.mark.sampled("kernels", "linear_cross_entropy__gluon_sm90")
@@ -105,9 +104,8 @@ def test_gradients_of_the_tokens_that_count(like: str, rows: int) -> None:
 )
 def test_gradients_with_a_weight_that_tma_does_not_read(like: str, rows: int) -> None:
     """61 features: the weight is copied into aligned rows; of one chunk dW takes their place."""
-    subject, case = fixed("linear_cross_entropy", like, (11, 61, 150), rows=rows, inside=like == "ignored bf16")
-    found = checker.check(subject, case, backend="interpreter")
-    assert found.status == "ok", found.message
+    kernel, case = fixed("linear_cross_entropy", like, (11, 61, 150), rows=rows, inside=like == "ignored bf16")
+    right(kernel, case, seed=0)
 
 
 @pytest.mark.sampled("kernels", "linear_cross_entropy_bwd__gluon_sm90")
@@ -117,28 +115,24 @@ def test_gradients_with_a_weight_that_tma_does_not_read(like: str, rows: int) ->
      ("linear_cross_entropy_bwd", "frozen weight, small bf16"), ("linear_cross_entropy_bwd", "entropy, everything bf16")],
 )
 def test_slices_of_a_weight_that_tma_does_not_read(name: str, like: str) -> None:
-    subject, case = fixed(name, like, (11, 61, 300), columns=128)
-    found = checker.check(subject, case, backend="interpreter")
-    assert found.status == "ok", found.message
+    kernel, case = fixed(name, like, (11, 61, 300), columns=128)
+    right(kernel, case, seed=0)
 
 
 @pytest.mark.sampled("kernels", "linear_cross_entropy__gluon_sm90")
 @pytest.mark.parametrize("width", [64, 61])
 def test_parts_of_the_classes_in_the_gradient_of_x(width: int) -> None:
-    subject, case = fixed("linear_cross_entropy", "everything bf16", (11, width, 900))
-    assert subject.implementation is not None and subject.kernel_problem(case, TARGETS["h200"])[1] is not None
-    problem = subject.kernel_problem(case, TARGETS["h200"])[1]
-    assert "dx_parts" in subject.implementation.scratch(problem, subject.implementation.resolve(problem)[0])
-    found = checker.check(subject, case, backend="interpreter")
-    assert found.status == "ok", found.message
+    kernel, case = fixed("linear_cross_entropy", "everything bf16", (11, width, 900))
+    problem = Subject("fixed", registry.op("linear_cross_entropy"), kernel).kernel_problem(case, TARGETS["h200"])[1]
+    assert "dx_parts" in kernel.scratch(problem, kernel.resolve(problem)[0])
+    right(kernel, case, seed=0)
 
 
 @pytest.mark.sampled("kernels", "linear_cross_entropy__gluon_sm90")
 @pytest.mark.parametrize("like", ["everything, small bf16", "each token's f16", "entropy, everything bf16", "entropy, -inf in the bias bf16"])
 def test_slices_of_the_classes_of_the_tokens_that_count(like: str) -> None:
-    subject, case = fixed("linear_cross_entropy", like, (7, 32, 200), columns=64, warps=1)
-    found = checker.check(subject, case, backend="interpreter")
-    assert found.status == "ok", found.message
+    kernel, case = fixed("linear_cross_entropy", like, (7, 32, 200), columns=64, warps=1)
+    right(kernel, case, seed=0)
 
 
 @pytest.mark.sampled("kernels", "linear_cross_entropy_bwd__gluon_sm90")
@@ -148,9 +142,8 @@ def test_slices_of_the_classes_of_the_tokens_that_count(like: str) -> None:
      ("entropy, everything bf16", True), ("logit scale, small bf16", False)],
 )
 def test_gradients_by_slices_of_the_tokens_that_count(like: str, inside: bool) -> None:
-    subject, case = fixed("linear_cross_entropy_bwd", like, (11, 64, 400), columns=64, inside=inside, block=128)
-    found = checker.check(subject, case, backend="interpreter")
-    assert found.status == "ok", found.message
+    kernel, case = fixed("linear_cross_entropy_bwd", like, (11, 64, 400), columns=64, inside=inside, block=128)
+    right(kernel, case, seed=0)
 
 
 def call(name: str, like: str, **sizes: int) -> Call:

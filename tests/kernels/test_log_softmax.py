@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from _kernels import fixed
 
 import rooftop
 from rooftop.core import registry
@@ -61,11 +62,9 @@ def test_infinities_in_a_kernel_are_torchs(name: str, loop: bool) -> None:
     x = torch.randn(7, 5000)
     x[0], x[1, 3], x[2, 4999], x[3, :4096] = -inf, inf, nan, -inf
     x[4, :4096], x[5, 7], x[5, 4500], x[6, 4098:] = inf, inf, nan, 3.4028234663852886e38
-    op, implementation = registry.op(name), registry.implementation(f"{name}__triton")
-    fixed = type(implementation)(implementation.path, implementation.op, implementation.name)
-    config = implementation.module.Config
-    fixed.choose = lambda p: config(2048, 1, 4, True) if loop else config(8192, 1, 4, False)  # type: ignore[method-assign]
-    call = Subject("fixed", op, fixed).call(case("given", x=Input((7, 5000)), dim=1), TARGETS[90])
+    config = registry.implementation(f"{name}__triton").module.Config  # type: ignore[attr-defined]
+    kernel = fixed(f"{name}__triton", config(2048, 1, 4, True) if loop else config(8192, 1, 4, False))
+    call = Subject("fixed", registry.op(name), kernel).call(case("given", x=Input((7, 5000)), dim=1), TARGETS[90])
     found, _ = checker.Trial(call, "cpu", checker.RUNNERS["interpreter"], 64).run({"x": x}, {"dim": 1}, 0xFF)
     want = getattr(torch, name)(x.double(), 1).float()
     torch.testing.assert_close(found["y"], want, equal_nan=True, rtol=1e-5, atol=1e-5)

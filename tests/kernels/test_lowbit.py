@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
+from _kernels import right
 
 pytest.importorskip("triton")
 import torch
@@ -12,14 +11,11 @@ import triton
 import triton.language as tl
 
 from rooftop.core import registry
-from rooftop.core.backends.cuda import CudaImplementation
-from rooftop.core.spec import TARGETS, Problem, case
+from rooftop.core.spec import TARGETS, case
 from rooftop.formats.packed import arrange, planes
 from rooftop.kernels.gemm import _unpack_wgmma
 from rooftop.kernels.gemm import quantized_matmul__gluon_sm90 as hopper
 from rooftop.kernels.gemm._lowbit_plan import FORMATS, pieces
-from rooftop.lab.candidates import Subject
-from rooftop.lab.check import checker
 from rooftop.lab.interpret import interpreter
 from rooftop.ops.quantized_matmul import _given
 
@@ -35,26 +31,13 @@ WAYS: list[tuple[dict[str, int], int, int, int, str]] = [  # config, M, N, K, fo
 ]
 
 
-class Fixed(CudaImplementation):
-    """An implementation that always takes one config."""
-
-    def __init__(self, config: dict[str, Any]) -> None:
-        found = registry.implementation(FEW_ROWS)
-        super().__init__(found.path, found.op, found.name)
-        self._fixed = {**self.head.config, **config}
-
-    def choose(self, problem: Problem) -> dict[str, Any]:
-        return self._fixed
-
-
 @pytest.mark.sampled("kernels", FEW_ROWS)
 @pytest.mark.parametrize("number", range(len(WAYS)))
 def test_every_way_is_right(number: int) -> None:
     config, m, n, k, format = WAYS[number]
-    implementation = Fixed({**config, "format": FORMATS.index(format)})
     given = _given(m, n, k, format, 0 if k % 32 else 32, zero="u8" if format == "int2" else "")
-    found = checker.check(Subject("fixed", registry.op("quantized_matmul"), implementation), case("c", **given), backend="simt", seed=number)
-    assert found.status == "ok", found.message
+    whole = {**registry.implementation(FEW_ROWS).head.config, **config, "format": FORMATS.index(format)}  # type: ignore[attr-defined]
+    found = right(FEW_ROWS, case("c", **given), whole, seed=number)
     assert found.path[0].startswith("few_rows<") and len(found.path) == 1 + (config["split"] > 1)
 
 

@@ -2,33 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
-from unittest import mock
 
 import pytest
 import torch
+from _kernels import right
 
 import rooftop
 from rooftop.core import registry
-from rooftop.core.backends.triton import TritonImplementation
 from rooftop.core.spec import TARGETS, Case, Input, case
-from rooftop.lab.candidates import Subject
-from rooftop.lab.check import checker
 
 NORMS = ("rms_norm", "layer_norm")
-
-
-class Fixed(TritonImplementation):
-    """An implementation that always takes one config."""
-
-    def __init__(self, name: str, **config: Any) -> None:
-        found = registry.implementation(name)
-        super().__init__(found.path, found.op, found.name)
-        self._fixed = self.module.Config(**config)
-
-    def choose(self, problem: Any) -> Any:
-        return self._fixed
 
 
 def given(rows: int, columns: int, dtype: str, residual: bool = True) -> Case:
@@ -54,7 +38,6 @@ WAYS = {
         ({"way": "slabs", "columns": 128, "lanes": 4, "warps": 4, "parts": 8}, 21, 300, ("_rows_bwd", "_slabs_bwd", "_columns")),
     ],
 }
-SMALL = {arch: replace(device, sms=16) for arch, device in TARGETS.items()}  # so that few rows are several to a program
 
 
 @pytest.mark.sampled("kernels", "{name}{part}__triton")
@@ -63,11 +46,9 @@ SMALL = {arch: replace(device, sms=16) for arch, device in TARGETS.items()}  # s
 @pytest.mark.parametrize("residual", [True, False])
 def test_every_way_is_right(name: str, part: str, number: int, residual: bool) -> None:
     config, rows, columns, path = WAYS[part][number]
-    op = registry.op(name + part)
-    implementation = Fixed(f"{name}{part}__triton", **config)
-    with mock.patch("rooftop.core.implementation.TARGETS", SMALL):
-        found = checker.check(Subject("fixed", op, implementation), given(rows, columns, "bf16" if number % 2 else "f32", residual), backend="interpreter")
-    assert (found.status, found.path) == ("ok", path), found.message
+    kernel = f"{name}{part}__triton"
+    c = given(rows, columns, "bf16" if number % 2 else "f32", residual)
+    assert right(kernel, c, registry.implementation(kernel).module.Config(**config), seed=0, sms=16).path == path  # type: ignore[attr-defined]
 
 
 @pytest.mark.sampled("kernels", "rms_norm__addend__triton")
@@ -83,10 +64,10 @@ def test_every_way_is_right(name: str, part: str, number: int, residual: bool) -
     ],
 )
 def test_every_way_with_an_addend_is_right(config: dict[str, Any], rows: int, columns: int, residual: bool) -> None:
-    one = given(rows, columns, "bf16" if residual else "f32", residual)
+    one, kernel = given(rows, columns, "bf16" if residual else "f32", residual), "rms_norm__addend__triton"
     added = Case(one.name, {**one.inputs, "addend": one.inputs["x"]})
-    found = checker.check(Subject("fixed", registry.op("rms_norm"), Fixed("rms_norm__addend__triton", **config)), added, backend="interpreter")
-    assert (found.status, found.path) == ("ok", (f"_{config['way']}",)), found.message
+    found = right(kernel, added, registry.implementation(kernel).module.Config(**config), seed=0)  # type: ignore[attr-defined]
+    assert found.path == (f"_{config['way']}",)
 
 
 def test_only_one_kernel_is_for_an_addend_and_only_for_that() -> None:

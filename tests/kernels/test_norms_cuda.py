@@ -9,16 +9,16 @@ from typing import Any
 from unittest import mock
 
 import pytest
+from _kernels import about_normal, fixed, right
 
 from rooftop.core import registry
-from rooftop.core.backends.cuda import CudaImplementation
-from rooftop.core.spec import TARGETS, Case, Input, Problem, case
+from rooftop.core.implementation import Implementation
+from rooftop.core.spec import TARGETS, Case, Input, case
 from rooftop.kernels.norm import _cluster_slices
 from rooftop.kernels.norm import norms__cuda_sm90 as fwd
 from rooftop.kernels.norm import norms_bwd__cuda_sm90 as bwd
 from rooftop.lab import inputs
 from rooftop.lab.candidates import Subject
-from rooftop.lab.check import checker
 
 PERSISTENT = {"path": "persistent", "blocks": 1, "pieces": 1, "stages": 3}
 STREAMING = {"path": "streaming", "blocks": 1}
@@ -82,20 +82,13 @@ GROUPED: list[tuple[dict[str, Any], int, int, str]] = [  # blocks that leave the
     ({"group": 4, "pieces": 3, "blocks": 1, "stages": 3, "sums": "registers"}, 21, 1536, "f32"),
     ({"group": 8, "pieces": 1, "blocks": 1, "stages": 3, "sums": "shared"}, 3, 512, "bf16"),  # most blocks have no row
 ]
-SMALL = {arch: replace(device, sms=16, clusters=()) for arch, device in TARGETS.items()}  # so that few rows are several to a block
 
 
-class Fixed(CudaImplementation):
-    """An implementation that always takes one config."""
-
-    def __init__(self, name: str, config: dict[str, Any]) -> None:
-        found = registry.implementation(name)
-        super().__init__(found.path, found.op, found.name)
-        self._fixed = {**self.head.config, **config}
-
-    def choose(self, problem: Problem) -> dict[str, Any]:
-        kind = bwd if "sums" in self._fixed else fwd
-        return kind._complete(kind.of(problem), self._fixed)
+def of_config(name: str, config: dict[str, Any]) -> Implementation:
+    """The kernel that always takes one config."""
+    whole = {**registry.implementation(name).head.config, **config}  # type: ignore[attr-defined]
+    kind = bwd if "sums" in whole else fwd
+    return fixed(name, lambda problem: kind._complete(kind.of(problem), whole))
 
 
 def given(rows: int, columns: int, dtype: str, full: bool) -> Case:
@@ -127,12 +120,9 @@ def test_blocks_leave_their_sums_together(name: str, number: int, wanted: str) -
     config, rows, columns, dtype = GROUPED[number]
     x, of_columns = Input((rows, columns), dtype), Input((columns,), dtype)
     given = {"x": x, "residual": x if number % 2 else None, **{n: of_columns if n in wanted else None for n in ("weight", "bias")}}
-    implementation = Fixed(f"{name}__cuda_sm90", config | {"cluster": 1})
-    subject, found = Subject("fixed", registry.op(name), implementation), case("c", dims=1, eps=1e-5, **given)
-    with mock.patch("rooftop.core.implementation.TARGETS", SMALL):
-        judged = checker.check(subject, found, backend="simt", seed=1)
-    assert judged.status == "ok", judged.message
-    problem = subject.kernel_problem(found, SMALL[90])[1]
+    implementation, found = of_config(f"{name}__cuda_sm90", config | {"cluster": 1}), case("c", dims=1, eps=1e-5, **given)
+    right(implementation, found, sms=16)
+    problem = Subject("fixed", registry.op(name), implementation).kernel_problem(found, replace(TARGETS[90], sms=16, clusters=()))[1]
     launch, *_ = implementation.launches(problem, implementation.choose(problem))
     left = implementation.scratch(problem, implementation.choose(problem))["pw"].shape[0]
     assert launch.cluster == (config["group"],) and launch.grid[0] == left * config["group"]
@@ -140,22 +130,12 @@ def test_blocks_leave_their_sums_together(name: str, number: int, wanted: str) -
 
 @pytest.mark.sampled("kernels", "layer_norm_bwd__cuda_sm90")
 def test_elements_far_from_the_others_are_right_wherever_they_lie() -> None:
-    def made(at: slice) -> Any:
-        def fill(shape: Any, d: Any, g: Any, device: Any) -> Any:
-            x = inputs._normal(shape, d, g, device)
-            x[..., at] += 3000
-            return x
-
-        return fill
-
     for at in (slice(1), slice(8), slice(256), slice(700, 701)):  # of a thread, all of it, of a warp; not where the sums are about
         for pieces, cluster, columns in ((2, 1, 1024), (1, 4, 2051)):
             config = {"pieces": pieces, "cluster": cluster, "blocks": 1, "stages": 3, "sums": "registers"}
-            subject = Subject("fixed", registry.op("layer_norm_bwd"), Fixed("layer_norm_bwd__cuda_sm90", config))
             x, weight = Input((9, columns), "f16", "far"), Input((columns,), "f16")
-            with mock.patch("rooftop.core.implementation.TARGETS", SMALL), mock.patch.dict(inputs.FILLS, {"far": made(at)}):
-                found = checker.check(subject, case("c", x=x, residual=None, weight=weight, bias=weight, dims=1, eps=1e-5), backend="simt", seed=1)
-            assert found.status == "ok", (at, columns, found.message)
+            with mock.patch.dict(inputs.FILLS, {"far": about_normal(lambda x, at=at: x[..., at].add_(3000))}):
+                right(of_config("layer_norm_bwd__cuda_sm90", config), case("c", x=x, residual=None, weight=weight, bias=weight, dims=1, eps=1e-5), sms=16)
 
 
 ODD: list[tuple[int, str]] = [(289, "bf16"), (289, "f16"), (146, "f32")]  # rows whose first pack may lie before them
@@ -166,19 +146,9 @@ ODD: list[tuple[int, str]] = [(289, "bf16"), (289, "f16"), (146, "f32")]  # rows
 @pytest.mark.parametrize(("columns", "dtype"), ODD)
 @pytest.mark.parametrize("name", ["rms_norm", "layer_norm", "rms_norm_bwd", "layer_norm_bwd"])
 def test_a_row_of_nan_spoils_no_other_and_equal_rows_are_exact(name: str, columns: int, dtype: str, fill: str) -> None:
-    def made(shape: Any, d: Any, g: Any, device: Any) -> Any:
-        x = inputs._normal(shape, d, g, device)
-        if fill == "all 1000":
-            return x * 0 + 1000
-        x[0] = float("nan")
-        return x
-
     config = {"pieces": 1, "cluster": 1, "blocks": 1, "stages": 3, "sums": "registers"} if name.endswith("bwd") else PERSISTENT | {"cluster": 1}
-    subject = Subject("fixed", registry.op(name), Fixed(f"{name}__cuda_sm90", config))
-    x = Input((90, columns), dtype, fill)
-    with mock.patch("rooftop.core.implementation.TARGETS", SMALL), mock.patch.dict(inputs.FILLS, {fill: made}):
-        found = checker.check(subject, case("c", x=x, residual=None, weight=None, bias=None, dims=1, eps=1e-5), backend="simt", seed=1)
-    assert found.status == "ok", found.message
+    c = case("c", x=Input((90, columns), dtype, fill), residual=None, weight=None, bias=None, dims=1, eps=1e-5)
+    right(of_config(f"{name}__cuda_sm90", config), c, sms=16)
 
 
 @pytest.mark.sampled("kernels", "layer_norm__cuda_sm90")
@@ -187,26 +157,13 @@ def test_a_row_of_nan_spoils_no_other_and_equal_rows_are_exact(name: str, column
     "config", [WHOLE | {"threads": 64, "pieces": 1}, WARP | {"threads": 32, "pieces": 2, "rows": 2}, STREAMING | {"cluster": 2, "pieces": 1}]
 )
 def test_one_pass_stands_outliers_and_equal_rows(config: dict[str, Any], fill: str) -> None:
-    def made(shape: Any, d: Any, g: Any, device: Any) -> Any:
-        x = inputs._normal(shape, d, g, device) * (0 if fill.startswith("all") else 1)
-        x[(slice(None), 0) if fill.startswith("first") else ...] += float(fill.split()[1])
-        return x
-
-    subject = Subject("fixed", registry.op("layer_norm"), Fixed("layer_norm__cuda_sm90", config))
-    x = Input((3, 512), "bf16", fill)
-    with mock.patch("rooftop.core.implementation.TARGETS", SMALL), mock.patch.dict(inputs.FILLS, {fill: made}):
-        found = checker.check(subject, case("c", x=x, residual=None, weight=None, bias=None, dims=1, eps=1e-5), backend="simt", seed=1)
-    assert found.status == "ok", found.message
-    if fill.startswith("all"):
-        assert found.outputs["y"].max == 0
+    c = case("c", x=Input((3, 512), "bf16", fill), residual=None, weight=None, bias=None, dims=1, eps=1e-5)
+    found = right(of_config("layer_norm__cuda_sm90", config), c, sms=16)
+    assert found.outputs["y"].max == 0 or not fill.startswith("all")
 
 
 def run(name: str, config: dict[str, Any], rows: int, columns: int, dtype: str, full: bool) -> None:
-    implementation = Fixed(f"{name}__cuda_sm90", config)
-    subject = Subject("fixed", registry.op(name), implementation)
-    with mock.patch("rooftop.core.implementation.TARGETS", SMALL):
-        found = checker.check(subject, given(rows, columns, dtype, full), backend="simt", seed=1)
-    assert found.status == "ok", found.message
+    found = right(of_config(f"{name}__cuda_sm90", config), given(rows, columns, dtype, full), sms=16)
     kernel = fwd.KERNELS[config["path"]] if "path" in config else "norm_backward"
     assert found.path[0].startswith(f"{kernel}<")
 

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
 from unittest import mock
 
 import pytest
+from _kernels import right
 
 from rooftop.core import registry
-from rooftop.core.backends.triton import TritonImplementation
 from rooftop.core.choice import Chosen
 from rooftop.core.spec import TARGETS, Case, Input, Meta, Problem, case
 from rooftop.kernels._device import contiguous_rows
 from rooftop.kernels.norm import _split_tiles, norms__staged__cuda_sm80, norms_bwd__staged__cuda_sm80
-from rooftop.lab import inputs
-from rooftop.lab.candidates import Subject
-from rooftop.lab.check import checker
 
 FORWARD = ("rms_norm", "layer_norm", "softmax")
 
@@ -51,11 +47,8 @@ def _taken(op: str, problem: Problem) -> str:
 @pytest.mark.sampled("kernels", "{name}__staged__cuda_sm80")
 @pytest.mark.parametrize("name", FORWARD)
 def test_staged_rows_of_any_length_are_right(name: str) -> None:
-    op = registry.op(name)
-    subject = Subject("staged", op, registry.implementation(f"{name}__staged__cuda_sm80"))
     for size in STAGED:
-        found = checker.check(subject, rows_of(name, *size), backend="simt")
-        assert found.status == "ok", f"{size}: {found.message}"
+        right(f"{name}__staged__cuda_sm80", rows_of(name, *size), seed=0)
 
 
 @pytest.mark.parametrize("name", ["rms_norm", "layer_norm"])
@@ -79,66 +72,48 @@ def test_staged_norms_leave_lanes_little_to_do_and_fill_whole_vectors(name: str)
 @pytest.mark.parametrize("name", ["rms_norm", "layer_norm"])
 def test_neighbouring_rows_of_a_staged_norm_stay_apart(name: str, fill: str, dtype: str) -> None:
     """Rows that share vectors, one of which may have NaN or infinity where the other's elements are masked."""
-    op = registry.op(name)
-    subject = Subject("staged", op, registry.implementation(f"{name}__staged__cuda_sm80"))
     for rows, columns in ((131, 1), (77, 9), (67, 90), (33, 138), (35, 179), (9, 511), (9, 1537)):
         w = Input((columns,), dtype)
         c = case(f"{rows}x{columns}", x=Input((rows, columns), dtype, fill), residual=None, weight=w, bias=w, dims=1, eps=1e-5)
-        found = checker.check(subject, c, backend="simt", seed=columns)
-        assert found.status == "ok", f"{rows}x{columns}: {found.message}"
+        right(f"{name}__staged__cuda_sm80", c, seed=columns)
 
 
 @pytest.mark.sampled("kernels", "{name}")
 @pytest.mark.parametrize("fill", ["all 1000", "mean 10000", "first of 3000"])
 @pytest.mark.parametrize("name", ["layer_norm__staged__cuda_sm80", "layer_norm__cuda_sm80"])
 def test_one_pass_about_a_pivot_keeps_equal_rows_large_means_and_outliers_exact(name: str, fill: str) -> None:
-    def made(shape: object, d: object, g: object, device: object) -> object:
-        x = inputs._normal(shape, d, g, device)  # type: ignore[arg-type]
-        if fill == "all 1000":
-            return x * 0 + 1000
-        if fill == "mean 10000":
-            return x + 10000
-        x[..., 0] += 3000
-        return x
-
-    subject = Subject("pivot", registry.op("layer_norm"), registry.implementation(name))
     sizes = [(9, 257), (9, 264), (5, 1001), (5, 2040)] + ([(3, 4104), (2, 20000)] if "staged" not in name else [])
-    with mock.patch.dict(inputs.FILLS, {fill: made}):
-        for dtype in ("f32", "f16", "bf16"):
-            for rows, columns in sizes:
-                if columns * (4 if dtype == "f32" else 2) > 65536:
-                    continue
-                x, w = Input((rows, columns), dtype, fill), Input((columns,), dtype)
-                c = case(f"{rows}x{columns}", x=x, residual=None, weight=w, bias=w, dims=1, eps=1e-5)
-                found = checker.check(subject, c, backend="simt", seed=1)
-                assert found.status == "ok", f"{rows}x{columns} {dtype}: {found.message}"
+    for dtype in ("f32", "f16", "bf16"):
+        for rows, columns in sizes:
+            if columns * (4 if dtype == "f32" else 2) > 65536:
+                continue
+            x, w = Input((rows, columns), dtype, fill), Input((columns,), dtype)
+            right(name, case(f"{rows}x{columns}", x=x, residual=None, weight=w, bias=w, dims=1, eps=1e-5))
 
 
 @pytest.mark.sampled("kernels", "{name}__staged__cuda_sm80")
-@pytest.mark.parametrize("name", ["rms_norm", "layer_norm"])
-def test_every_config_of_a_staged_norm_is_right(name: str) -> None:
-    op, implementation = registry.op(name), registry.implementation(f"{name}__staged__cuda_sm80")
-    for rows, columns, dtype in ((300, 45, "bf16"), (150, 80, "f16"), (100, 61, "f32"), (40, 258, "bf16")):
-        c = rows_of(name, rows, columns, dtype)
-        for chosen in implementation.configs(op.problem(c, dataclasses.replace(TARGETS["h200"], sms=1))):
-            fixed = type(implementation)(implementation.path, implementation.op, implementation.name)
-            fixed.choose = lambda p, chosen=chosen: chosen  # type: ignore[misc, method-assign]
-            found = checker.check(Subject("fixed", op, fixed), c, backend="simt")
-            assert found.status == "ok", f"{rows}x{columns} {dtype} {chosen}: {found.message}"
+@pytest.mark.parametrize("name", [*FORWARD, "rms_norm_bwd", "layer_norm_bwd"])
+def test_every_config_of_a_staged_kernel_is_right(name: str) -> None:
+    op, kernel = registry.op(name), registry.implementation(f"{name}__staged__cuda_sm80")
+    for rows, columns, dtype in ((600 if "bwd" in name else 300, 45, "bf16"), (150, 80, "f16"), (100, 61, "f32"), (40, 258, "bf16"))[: 3 + ("norm" in name)]:
+        c = rows_of(name.removesuffix("_bwd"), rows, columns, dtype)
+        problem = op.kernel_problem(op.problem(c, dataclasses.replace(TARGETS["h200"], sms=1)))
+        assert problem is not None
+        for config in kernel.configs(problem):
+            right(kernel.name, c, config, seed=0)
 
 
 @pytest.mark.sampled("kernels", "{name}__staged__cuda_sm80")
 @pytest.mark.parametrize("name", ["rms_norm_bwd", "layer_norm_bwd"])
 def test_staged_backward_rows_of_any_length_are_right(name: str) -> None:
     """On two multiprocessors, so that a block has several tiles, the last of which ends within a vector."""
-    op, implementation = registry.op(name), registry.implementation(f"{name}__staged__cuda_sm80")
+    op, kernel = registry.op(name), registry.implementation(f"{name}__staged__cuda_sm80")
     small = dataclasses.replace(TARGETS["h200"], sms=2)
     for rows, columns, dtype in [(2100, 9, "bf16"), (700, 83, "f32"), (3, 7, "f16"), (141, 129, "bf16"), (300, 80, "bf16"), (5, 1, "f32"), (61, 701, "f16")]:
         c = rows_of(name.removesuffix("_bwd"), rows, columns, dtype)
-        fixed = _fixed(implementation, implementation.choose(op.problem(c, small)))
+        config = kernel.choose(op.problem(c, small))
         with mock.patch.object(norms_bwd__staged__cuda_sm80, "blocks", lambda p, c: min(2, -(-p["s"].shape[0] // c["rows"]))):
-            found = checker.check(Subject("fixed", op, fixed), c, backend="simt")
-        assert found.status == "ok", f"{rows}x{columns} {dtype}: {found.message}"
+            right(kernel.name, c, config, seed=0)
 
 
 @pytest.mark.sampled("kernels", "{name}__staged__cuda_sm80")
@@ -147,29 +122,13 @@ def test_staged_backward_rows_of_any_length_are_right(name: str) -> None:
 @pytest.mark.parametrize("name", ["rms_norm_bwd", "layer_norm_bwd"])
 def test_neighbouring_rows_of_a_staged_backward_stay_apart(name: str, fill: str, dtype: str) -> None:
     """Rows that share vectors, one of which may have NaN or infinity where the other's elements are masked; and rows far from zero."""
-    op = registry.op(name)
-    subject = Subject("staged", op, registry.implementation(f"{name}__staged__cuda_sm80"))
-    far = {"mean 10000": lambda *how: inputs._normal(*how) + 10000}
-    with mock.patch.dict(inputs.FILLS, far):
-        for rows, columns in ((131, 1), (77, 9), (67, 90), (33, 138), (9, 511), (9, 891)):
-            if columns == 1 and fill == "mean 10000":
-                continue  # the gradient is 0 but for eps: beyond float32
-            w = Input((columns,), dtype)
-            bias = w if name == "layer_norm_bwd" else None
-            c = case(f"{rows}x{columns}", x=Input((rows, columns), dtype, fill), residual=None, weight=w, bias=bias, dims=1, eps=1e-5)
-            found = checker.check(subject, c, backend="simt", seed=columns)
-            assert found.status == "ok", f"{rows}x{columns}: {found.message}"
-
-
-@pytest.mark.sampled("kernels", "{name}__staged__cuda_sm80")
-@pytest.mark.parametrize("name", ["rms_norm_bwd", "layer_norm_bwd"])
-def test_every_config_of_a_staged_backward_is_right(name: str) -> None:
-    op, implementation = registry.op(name), registry.implementation(f"{name}__staged__cuda_sm80")
-    for rows, columns, dtype in ((600, 45, "bf16"), (150, 80, "f16"), (100, 61, "f32"), (40, 258, "bf16")):
-        c = rows_of(name.removesuffix("_bwd"), rows, columns, dtype)
-        for chosen in implementation.configs(op.problem(c, dataclasses.replace(TARGETS["h200"], sms=1))):
-            found = checker.check(Subject("fixed", op, _fixed(implementation, chosen)), c, backend="simt")
-            assert found.status == "ok", f"{rows}x{columns} {dtype} {chosen}: {found.message}"
+    for rows, columns in ((131, 1), (77, 9), (67, 90), (33, 138), (9, 511), (9, 891)):
+        if columns == 1 and fill == "mean 10000":
+            continue  # the gradient is 0 but for eps: beyond float32
+        w = Input((columns,), dtype)
+        bias = w if name == "layer_norm_bwd" else None
+        c = case(f"{rows}x{columns}", x=Input((rows, columns), dtype, fill), residual=None, weight=w, bias=bias, dims=1, eps=1e-5)
+        right(f"{name}__staged__cuda_sm80", c, seed=columns)
 
 
 @pytest.mark.parametrize("name", ["rms_norm_bwd", "layer_norm_bwd"])
@@ -191,38 +150,13 @@ def test_staged_backward_has_enough_bytes_in_flight_and_takes_many_odd_rows(name
         assert _taken(name, problem) != staged.name
 
 
-def _fixed(implementation: Any, config: Any) -> Any:
-    """The implementation with this config."""
-    fixed = type(implementation)(implementation.path, implementation.op, implementation.name)
-    fixed.choose = lambda p: config
-    return fixed
-
-
 @pytest.mark.sampled("kernels", "softmax__staged__cuda_sm80")
 @pytest.mark.parametrize("dtype", ["f32", "f16", "bf16"])
 @pytest.mark.parametrize("fill", ["normal", "wide", "nan", "inf", "-inf", "-inf rows"])
 def test_neighbouring_rows_of_a_stretch_stay_apart(fill: str, dtype: str) -> None:
     """Rows that share vectors, one of which may have NaN or infinity where the other's elements are masked."""
-    op = registry.op("softmax")
-    subject = Subject("staged", op, registry.implementation("softmax__staged__cuda_sm80"))
     for rows, columns in ((131, 1), (77, 9), (67, 90), (33, 138), (35, 179), (19, 206), (9, 511)):
-        c = case(f"{rows}x{columns}", x=Input((rows, columns), dtype, fill), dim=1)
-        found = checker.check(subject, c, backend="simt", seed=columns)
-        assert found.status == "ok", f"{rows}x{columns}: {found.message}"
-
-
-@pytest.mark.sampled("kernels", "softmax__staged__cuda_sm80")
-def test_every_config_of_staged_softmax_is_right() -> None:
-    op, implementation = registry.op("softmax"), registry.implementation("softmax__staged__cuda_sm80")
-    for rows, columns, dtype in ((300, 45, "bf16"), (150, 80, "f16"), (100, 61, "f32")):
-        c = rows_of("softmax", rows, columns, dtype)
-        problem = op.kernel_problem(op.problem(c, dataclasses.replace(TARGETS["h200"], sms=1)))
-        assert problem is not None
-        for chosen in implementation.configs(problem):
-            fixed = type(implementation)(implementation.path, implementation.op, implementation.name)
-            fixed.choose = lambda p, chosen=chosen: chosen  # type: ignore[misc, method-assign]
-            found = checker.check(Subject("fixed", op, fixed), c, backend="simt")
-            assert found.status == "ok", f"{rows}x{columns} {chosen}: {found.message}"
+        right("softmax__staged__cuda_sm80", case(f"{rows}x{columns}", x=Input((rows, columns), dtype, fill), dim=1), seed=columns)
 
 
 def test_staged_softmax_takes_many_rows_that_start_within_vectors_or_are_short() -> None:
@@ -238,27 +172,13 @@ def test_staged_softmax_takes_many_rows_that_start_within_vectors_or_are_short()
         assert (_taken("softmax", problem) == "softmax__staged__cuda_sm80") == staged, (rows, columns)
 
 
-class Fixed(TritonImplementation):
-    """An implementation that always takes one config."""
-
-    def __init__(self, name: str, **config: Any) -> None:
-        found = registry.implementation(name)
-        super().__init__(found.path, found.op, found.name)
-        self._fixed = _split_tiles.Config(**config)
-
-    def choose(self, problem: Any) -> Any:
-        return self._fixed
-
-
 @pytest.mark.sampled("kernels", "{name}{part}__split__triton")
 @pytest.mark.parametrize("part", ["", "_bwd"])
 @pytest.mark.parametrize("name", FORWARD)
 def test_rows_in_tiles_are_right(name: str, part: str) -> None:
-    op = registry.op(name + part)
     for rows, columns, dtype in ((3, 1001, "bf16"), (2, 640, "f32"), (5, 131, "f32"), (4, 7, "f16")):
-        kernel = Fixed(f"{name}{part}__split__triton", columns=128, warps=4, singles=columns * Meta((1,), dtype).itemsize % 16 != 0)
-        found = checker.check(Subject("tiles", op, kernel), rows_of(name, rows, columns, dtype), backend="interpreter")
-        assert found.status == "ok", f"{rows}x{columns} {dtype}: {found.message}"
+        config = _split_tiles.Config(columns=128, warps=4, singles=columns * Meta((1,), dtype).itemsize % 16 != 0)
+        right(f"{name}{part}__split__triton", rows_of(name, rows, columns, dtype), config, seed=0)
 
 
 def test_singles_are_there_where_a_row_starts_or_ends_within_a_vector() -> None:

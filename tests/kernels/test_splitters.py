@@ -6,12 +6,11 @@ from typing import Any
 
 import pytest
 import torch
+from _kernels import right
 
 from rooftop.core import registry
 from rooftop.core.spec import TARGETS, Input, Meta, case
 from rooftop.kernels.select import _splitter_rows, _top_k
-from rooftop.lab.candidates import Subject
-from rooftop.lab.check import checker
 
 ROWS = {"way": "rows", "sample": 512, "slots": 4, "capacity": 2048, "threads": 256, "splits": 1}
 NO_ROOM = ROWS | {"slots": 2, "capacity": 576}
@@ -20,13 +19,6 @@ PARTS = {"way": "parts", "sample": 512, "slots": 1, "capacity": 2560, "threads":
 TWICE = PARTS | {"levels": 2, "room1": 2048}
 FULL_LIST = PARTS | {"room0": 16}
 CONFIGS = {"rows": ROWS, "no room": NO_ROOM, "parts": PARTS, "twice": TWICE, "full list": FULL_LIST}
-
-
-def _fixed(name: str, config: dict[str, Any]) -> Any:
-    found = registry.implementation(name)
-    fixed = type(found)(found.path, found.op, found.name)
-    fixed.choose = lambda p: config  # type: ignore[attr-defined]
-    return fixed
 
 
 @pytest.mark.sampled("kernels", "{op}__splitters__cuda_sm80")
@@ -39,9 +31,7 @@ def test_every_way_to_the_kth(op: str, config: str, fill: str) -> None:
         given: dict[str, Any] = {"x": Input((2, 6211), dtype, "normal" if fill == "integers" else fill), "k": k, "nan": "largest"}
         if op == "topk_mask":
             given |= {"lengths": Input((2,), "i32", "integers"), "largest": k != 3000}
-        subject = Subject("fixed", registry.op(op), _fixed(f"{op}__splitters__cuda_sm80", CONFIGS[config]))
-        found = checker.check(subject, case("c", **given), backend="simt", seed=4)
-        assert found.status == "ok", (k, found.message)
+        right(f"{op}__splitters__cuda_sm80", case(f"k {k}", **given), CONFIGS[config], seed=4)
 
 
 def test_a_block_holds_what_lies_inside() -> None:

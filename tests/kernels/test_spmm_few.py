@@ -5,14 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from _kernels import fixed, right
 
 pytest.importorskip("triton")
 
 from rooftop.core import registry
-from rooftop.core.backends.cuda import CudaImplementation
-from rooftop.core.spec import TARGETS, Input, Problem, case
-from rooftop.lab.candidates import Subject
-from rooftop.lab.check import checker
+from rooftop.core.spec import TARGETS, Input, case
 
 FEW = "spmm_24__few__cuda_sm80"
 WAYS: list[tuple[int, int, int, str, int, dict[str, Any]]] = [  # M, N, K, layout of b, parts of K, more
@@ -23,18 +21,6 @@ WAYS: list[tuple[int, int, int, str, int, dict[str, Any]]] = [  # M, N, K, layou
     (16, 64, 1536, "contiguous", 1, {}),
     (130, 24, 770, "padded", 2, {"dtype": "f16"}),
 ]
-
-
-class Fixed(CudaImplementation):
-    """An implementation that divides K in a given number of parts."""
-
-    def __init__(self, split: int) -> None:
-        found = registry.implementation(FEW)
-        super().__init__(found.path, found.op, found.name)
-        self._split = split
-
-    def choose(self, problem: Problem) -> dict[str, Any]:
-        return {**registry.implementation(FEW).choose(problem), "split": self._split}
 
 
 @pytest.mark.sampled("kernels", FEW)
@@ -48,8 +34,8 @@ def test_every_way_is_right(number: int) -> None:
         "b": Input((k, n), how["dtype"], layout=layout), "bias": bias, "alpha": how["alpha"], "activation": how["activation"],
         "transposed": how["transposed"],
     }
-    found = checker.check(Subject("fixed", registry.op("spmm_24"), Fixed(split)), case("c", **given), backend="simt", seed=number)
-    assert found.status == "ok", found.message
+    few = registry.implementation(FEW)
+    found = right(fixed(FEW, lambda problem: {**few.choose(problem), "split": split}), case("c", **given), seed=number)
     assert found.path[0].startswith("few_columns<") and len(found.path) == 1 + (split > 1)
 
 

@@ -10,11 +10,12 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 import typer
-from _support import command, flat
+from _support import KERNEL, command, flat
 
 import rooftop
 from rooftop.core import registry, settings
@@ -24,46 +25,28 @@ from rooftop.lab.cli.app import _narrow
 from rooftop.lab.exit_codes import ended
 
 
-@pytest.mark.sampled("slow")
 @pytest.mark.skipif(torch.cuda.is_available(), reason="asks what happens without a GPU")
-def test_commands_that_need_a_gpu_say_so_with_exit_code_3() -> None:
-    import subprocess
-    import sys
-
-    for words in (["bench", "add"], ["calibrate"]):
-        done = subprocess.run([sys.executable, "-m", "rooftop.lab.cli", *words], capture_output=True, text=True, check=False)
-        assert (done.returncode, "needs an NVIDIA GPU" in done.stderr) == (3, True), done.stderr
+@pytest.mark.parametrize("words", [("bench", "add"), ("calibrate",), ("tune", "add"), ("sanitize", "add")], ids=" ".join)
+def test_commands_that_need_a_gpu_say_so_with_exit_code_3(
+    words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command(monkeypatch, *words) == 3
+    said = capsys.readouterr()
+    assert said.out == "" and "needs an NVIDIA GPU" in flat(said.err)
 
 
 @pytest.mark.sampled("slow")
-def test_the_command_line_prints_json_and_hints() -> None:
-    import subprocess
-    import sys
+def test_the_command_line_prints_json(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def printed(*words: str) -> Any:
+        assert command(monkeypatch, *words, "--json") == 0
+        return json.loads(capsys.readouterr().out)
 
-    def run(*words: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run([sys.executable, "-m", "rooftop.lab.cli", *words], capture_output=True, text=True, check=False)
-
-    assert {r["name"] for r in json.loads(run("ls", "--json").stdout)} >= {"softmax", "matmul", "add", "sgemm_cuda", "softmax_cuda"}
-    assert json.loads(run("check", "add", "--case", "odd f32", "--json").stdout)["results"][0]["status"] == "ok"
-    assert json.loads(run("explain", "softmax", "--json").stdout)
-    misspelt = run("check", "softmx")
-    assert (misspelt.returncode, "did you mean 'softmax'" in misspelt.stderr) == (1, True)
+    assert {r["name"] for r in printed("ls")} >= {"softmax", "matmul", "add", "sgemm_cuda", "softmax_cuda"}
+    assert printed("check", "add", "--case", "odd f32")["results"][0]["status"] == "ok"
+    assert printed("explain", "softmax")
 
 
 without_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="asks what happens without a GPU")
-KERNEL = """/* rooftop
-op      = "softmax"
-dtypes  = ["f32"]
-args    = ["C: i32", "x: T[R, C, 1]", "y: T[R, C, 1]"]
-[[launch]]
-kernel  = "k<{T}>"
-grid    = ["R"]
-block   = [256]
-*/
-template <typename T> __global__ void k(int C, const T* x, T* y) {
-    if (threadIdx.x == 0) y[0] = x[0];
-}
-"""
 
 
 @pytest.mark.parametrize("words", [("inspect", "add", "--arch", "75"), ("explain", "add", "--arch", "75")])
@@ -86,6 +69,7 @@ def test_a_target_that_is_not_compiled_for(words: tuple[str, ...], monkeypatch: 
         (("climb", "sgemm_cud"), "did you mean 'sgemm_cuda'?"),
         (("bench", "softmx"), "did you mean 'softmax'?"),
         (("sanitize", "softmx"), "did you mean 'softmax'?"),
+        (("tune", "softmx"), "did you mean 'softmax'?"),
         (("records", "merge", "nowhere-at-all"), "no nowhere-at-all"),
         (("new", "opp", "scale"), "kind is 'opp'; it is one of op, kernel, rung"),
         (("new", "kernel", "softmx__triton"), "did you mean 'softmax'?"),

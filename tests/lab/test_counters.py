@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 from rooftop.core.compile import ToolchainError
 from rooftop.core.spec import TARGETS
 from rooftop.lab.counters import collect
 from rooftop.lab.counters import jobs as jobs
 from rooftop.lab.counters import ncu_report as reports
+from rooftop.lab.exit_codes import ended
 from rooftop.lab.inspect import sass_lines
 from rooftop.lab.records import store
 
@@ -259,11 +259,8 @@ def test_ncu_report_is_looked_for_beside_the_program_and_where_a_script_points(t
     assert next(iter(reports.folders(direct))) == real
 
 
-def test_without_a_gpu_the_command_says_so(tmp_path: Path) -> None:
-    import torch
-
-    if torch.cuda.is_available():
-        pytest.skip("there is a GPU")
-    done = subprocess.run([sys.executable, "-m", "rooftop.lab.counters.collect", "--out", str(tmp_path)], capture_output=True, text=True, check=False)
-    assert done.returncode != 0
-    assert "counters need an NVIDIA GPU" in done.stderr
+@pytest.mark.skipif(torch.cuda.is_available(), reason="asks what happens without a GPU")
+def test_without_a_gpu_the_command_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stop:
+        ended(lambda: collect.main(["--out", str(tmp_path)]))
+    assert stop.value.code and "counters need an NVIDIA GPU" in capsys.readouterr().err

@@ -7,27 +7,13 @@ import re
 from pathlib import Path
 
 import pytest
-from _support import command, flat
+from _support import KERNEL, command, flat
 
 from rooftop.core import disk_cache, registry
 from rooftop.core.cubins import AbsentCompiler
 from rooftop.lab.candidates import Subject
 from rooftop.lab.cli.app import _narrow, table
 from rooftop.lab.inspect import inspector as inspecting
-
-KERNEL = """/* rooftop
-op      = "softmax"
-dtypes  = ["f32"]
-args    = ["C: i32", "x: T[R, C, 1]", "y: T[R, C, 1]"]
-[[launch]]
-kernel  = "k<{T}>"
-grid    = ["R"]
-block   = [256]
-*/
-template <typename T> __global__ void k(int C, const T* x, T* y) {
-    if (threadIdx.x == 0) y[0] = x[0];
-}
-"""
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from _support import command
+from _support import KERNEL, command
 
 import rooftop
 from rooftop.core import registry
@@ -138,21 +138,6 @@ def test_empty_is_refused_where_there_is_nothing_to_empty(norms: registry.House)
         scaffold.write("rung", "softmax_cuda/09_x", norms, empty=True)
     with pytest.raises(ValueError, match="--empty writes kernels in Triton, CUDA"):
         scaffold.write("kernel", "rms_norm__mine__gluon_sm90", norms, empty=True)
-
-
-KERNEL = """/* rooftop
-op      = "softmax"
-dtypes  = ["f32"]
-args    = ["C: i32", "x: T[R, C, 1]", "y: T[R, C, 1]"]
-[[launch]]
-kernel  = "k<{T}>"
-grid    = ["R"]
-block   = [256]
-*/
-template <typename T> __global__ void k(int C, const T* x, T* y) {
-    if (threadIdx.x == 0) y[0] = x[0];
-}
-"""
 
 
 @pytest.mark.parametrize("words", [("op", "add"), ("kernel", "add__triton"), ("kernel", "softmax__triton"), ("rung", "softmax_cuda/03_online")], ids=" ".join)

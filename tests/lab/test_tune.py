@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import random
-import subprocess
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -363,27 +361,6 @@ def test_a_users_own_kernel_has_no_table_in_the_package(lure: tuner.Job) -> None
     with pytest.raises(TuneError, match="--keep DIR"):
         tuner.require_shipped([lure])
     tuner.require_shipped(tuner.jobs(candidates.find(["add", "sgemm_cuda/03"])))
-
-
-# -- the command ---------------------------------------------------------------------------------------------------
-
-
-def rooftop(*words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-m", "rooftop.lab.cli", *words], capture_output=True, text=True, check=False)
-
-
-@pytest.mark.sampled("slow")
-@pytest.mark.skipif(torch.cuda.is_available(), reason="asks what happens without a GPU")
-def test_without_a_gpu_the_command_says_so() -> None:
-    done = rooftop("tune", "add")
-    assert (done.returncode, done.stdout) == (3, "")
-    assert "tune needs an NVIDIA GPU" in done.stderr and "Traceback" not in done.stderr
-
-
-def test_a_misspelt_name_gets_a_hint() -> None:
-    done = rooftop("tune", "softmx")
-    assert done.returncode == 1
-    assert "did you mean 'softmax'" in done.stderr
 
 
 def test_subjects_without_a_kernel_are_not_tuned() -> None:

@@ -5,14 +5,13 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from _support import command
 
 from rooftop.core import implementation, registry
 from rooftop.core.spec import TARGETS, Device, Meta
@@ -232,15 +231,11 @@ def test_on_a_gpu_each_config_is_measured_and_the_table_is_read(home: Path, tmp_
         assert source == "heuristic"
 
 
-def command(*words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-m", "rooftop.lab.cli", *words], capture_output=True, text=True, check=False)
-
-
-def test_the_command_brings_tables_home(tmp_path: Path, write: Callable[..., Path]) -> None:
+def test_the_command_brings_tables_home(
+    tmp_path: Path, write: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     write(BEST, folder=tmp_path / "away")
-    done = command("tune", "--from", str(tmp_path / "away"), "--keep", str(tmp_path / "there"), "--json")
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout) == {"taken": ["h100-80gb-hbm3/add__triton: odd f32"], "same": [], "stale": []}
+    assert command(monkeypatch, "tune", "--from", str(tmp_path / "away"), "--keep", str(tmp_path / "there"), "--json") == 0
+    assert json.loads(capsys.readouterr().out) == {"taken": ["h100-80gb-hbm3/add__triton: odd f32"], "same": [], "stale": []}
     assert tables.read_table(tables.table_path(tmp_path / "there", H100.name, "add__triton"))
-    mixed = command("tune", "add", "--from", str(tmp_path / "away"))
-    assert mixed.returncode == 1 and "--from" in mixed.stderr
+    assert command(monkeypatch, "tune", "add", "--from", str(tmp_path / "away")) == 1 and "--from" in capsys.readouterr().err

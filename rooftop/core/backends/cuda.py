@@ -36,7 +36,8 @@ class CudaImplementation(Implementation):
     last argument:
 
         supports(problem, head) -> str | None     called if the head's own args and requires are satisfied
-        choose(problem, head) -> Mapping          the constants; names of `[config]` may be omitted
+        choose(problem, head) -> Mapping | str    the constants; names of `[config]` may be omitted. Or why there are none: the problem is not
+                                                  supported
         configs(problem, head) -> Iterable        more sets of constants, for tuning
         launches(problem, config, head) -> list[Launch]
         scratch(problem, config, head) -> dict[str, Meta]
@@ -161,7 +162,9 @@ class CudaImplementation(Implementation):
             return dict(self._head.choose(problem))
         last = self._last_choice
         if last is None or last[0] is not problem:
-            last = self._last_choice = (problem, {**self._head.config, **function(problem, self._head)})
+            if isinstance(found := function(problem, self._head), str):
+                raise Unfit(found)
+            last = self._last_choice = (problem, {**self._head.config, **found})
         return dict(last[1])
 
     def own(self, config: Any) -> dict[str, Any]:

@@ -72,10 +72,6 @@ def scale_strides(p: Problem) -> dict[str, int]:
     return {f"{letter}g": 1 if m is not None and m.shape[0] > 1 else 0 for letter, m in found.items()}
 
 
-def pow2(n: int) -> int:
-    return 1 << (n - 1).bit_length()
-
-
 def split_cost(blocks: int, slots: int, tiles: int, parts: int) -> float:
     """Predicted time, in units of a block's time for a tile when all multiprocessors read: waves of blocks, each with the latency of its
     first tiles, and the second launch. `blocks`: with one part; `slots`: resident blocks of the card; `tiles`: of the keys."""
@@ -103,6 +99,17 @@ def tiles(p: Problem, block: int, name: str = "q") -> int:
 def windows(p: Problem) -> dict[str, Any]:
     left, right = option(p, "left"), option(p, "right")
     return {"LEFT": left if left != UNBOUNDED else -1, "RIGHT": right if right != UNBOUNDED else -1}
+
+
+def width(columns: int) -> int:
+    """Columns of a head on Hopper, padded to the tile."""
+    return 64 if columns <= 64 else 128 if columns <= 128 else 256
+
+
+def heads_first(p: Problem, name: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Shape and strides of a tensor [B, S, H, D] as [B, H, S, D]."""
+    (b, s, h, d), (sb, ss, sh, sd) = p[name].shape, p[name].strides
+    return (b, h, s, d), (sb, sh, ss, sd)
 
 
 def rest(columns: int, wide: int) -> int:

@@ -8,7 +8,7 @@ from typing import Any
 import triton
 import triton.language as tl
 
-from rooftop.core.spec import Launch, Meta, Problem
+from rooftop.core.spec import Launch, Meta, Problem, pow2
 from rooftop.kernels.attention import _arguments as shared
 from rooftop.kernels.attention._tiles import LOG2E, kept, numbered, scored, seen
 
@@ -166,7 +166,7 @@ def to_bias(q, k, v, dout, lse, delta, bias, mask, slopes, key_begin, key_end, l
 def widths(p: Problem) -> dict[str, int]:
     """Columns of the values, and of their tile."""
     columns = p["v"].shape[3]
-    return {"DV": columns, "SIZE_V": max(16, shared.pow2(columns))}
+    return {"DV": columns, "SIZE_V": max(16, pow2(columns))}
 
 
 def arguments(p: Problem) -> dict[str, Any]:
@@ -184,7 +184,7 @@ def arguments(p: Problem) -> dict[str, Any]:
         "seed": "seed", "share": 1.0 / (1.0 - float(p.option("dropout_p"))), "SQ": q.shape[1], "SK": k.shape[1], "H": heads,
         "GROUP": heads // k.shape[2], **shared.strides(p, "q", "q"), **shared.strides(p, "k", "k"), **shared.strides(p, "v", "v"),
         **shared.strides(p, "g", "dout"), **shared.broadcast(p.get("bias")), **shared.broadcast(p.get("mask"), "m"), **shared.dropout(p),
-        "ab": heads if slopes and len(slopes.shape) == 2 else 0, **shared.scale_strides(p), "D": size, "SIZE": max(16, shared.pow2(size)),
+        "ab": heads if slopes and len(slopes.shape) == 2 else 0, **shared.scale_strides(p), "D": size, "SIZE": max(16, pow2(size)),
         **widths(p), **shared.windows(p), "CAP": float(p.option("softcap")) != 0,
     }
 

@@ -8,7 +8,7 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_wait
 
-from rooftop.core.spec import Launch, Meta, Problem
+from rooftop.core.spec import Launch, Meta, Problem, pow2
 from rooftop.kernels.attention import _arguments as shared
 from rooftop.kernels.attention._tiles import LOG2E
 from rooftop.ops._attention import UNBOUNDED
@@ -110,7 +110,7 @@ def joined(p: Problem, parts: int) -> list[Launch]:
     if parts == 1:
         return []
     batch, queries, heads, _ = p["q"].shape
-    count, value = shared.pow2(parts), columns(p)[0]
-    wide = min(shared.pow2(value), max(32, 8192 // count))  # 64 numbers a thread
+    count, value = pow2(parts), columns(p)[0]
+    wide = min(pow2(value), max(32, 8192 // count))  # 64 numbers a thread
     more = {**_result(p, parts), "COLUMNS": wide, "COUNT": count, "PDL": p.device.pdl}
     return [Launch(_join, (queries * -(-value // wide), heads, batch), more, 4, pdl=p.device.pdl)]

@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from rooftop.core.spec import Launch, Meta, Problem
+from rooftop.core.spec import Launch, Meta, Problem, pow2
 from rooftop.kernels.attention import _arguments as shared
 from rooftop.kernels.attention._tiles import LOG2E, page_of, scored, seen
 
@@ -243,13 +243,13 @@ def _eight(p: Problem) -> bool:
 
 def _sizes(p: Problem) -> tuple[int, int]:
     least = 32 if _eight(p) else 16
-    return max(least, shared.pow2(p["q"].shape[3])), max(least, shared.pow2(p["v"].shape[3]))
+    return max(least, pow2(p["q"].shape[3])), max(least, pow2(p["v"].shape[3]))
 
 
 def _held(p: Problem, bn: int, stages: int) -> int:
     """Bytes of shared memory of a block: the queries, and the tiles in flight or in use, one fewer in Triton than there are stages."""
     size, size_v = _sizes(p)
-    return 2 * max(16, shared.pow2(_rows(p))) * (size + size_v) + max(1, stages - 1) * bn * (size + size_v) * p["k"].itemsize
+    return 2 * max(16, pow2(_rows(p))) * (size + size_v) + max(1, stages - 1) * bn * (size + size_v) * p["k"].itemsize
 
 
 def _resident(p: Problem, bn: int, stages: int) -> int:
@@ -260,7 +260,7 @@ def _resident(p: Problem, bn: int, stages: int) -> int:
 def choose(p: Problem) -> Config:
     size, size_v = _sizes(p)
     keys = shared.room(p)
-    bn = max(16, min(128, shared.pow2(TILE // ((size + size_v) * p["k"].itemsize) + 1) // 2, shared.pow2(max(keys, 16))))
+    bn = max(16, min(128, pow2(TILE // ((size + size_v) * p["k"].itemsize) + 1) // 2, pow2(max(keys, 16))))
     if p.get("page_table") is not None and p["k"].shape[1] % bn and p["k"].shape[1] % (bn // 2) == 0:
         bn //= 2  # a tile is then within one page
     stages = 3
@@ -269,7 +269,7 @@ def choose(p: Problem) -> Config:
     most = max(1, min(SPLITS, -(-keys // (2 * bn))))
     blocks, slots, tiles = p["q"].shape[0] * p["k"].shape[2], p.device.sms * _resident(p, bn, stages), -(-keys // bn)
     parts = min(range(1, most + 1), key=lambda n: (shared.split_cost(blocks, slots, tiles, n), n))
-    return Config(parts, bn, 8 if shared.pow2(_rows(p)) >= 64 else 4, stages)
+    return Config(parts, bn, 8 if pow2(_rows(p)) >= 64 else 4, stages)
 
 
 def configs(p: Problem) -> list[Config]:
@@ -320,12 +320,12 @@ def launches(p: Problem, config: Config) -> list[Launch]:
         "lengths": name("cache_lengths"), "q_scale": name("q_scale"), "k_scale": name("k_scale"), "v_scale": name("v_scale"),
         "scale": "scale", "softcap": shared.softcap(p), "SK": shared.room(p), "PAGES": k.shape[0] if pages else 0, "GROUP": heads // k.shape[2],
         **shared.strides(p, "q", "q"), **_kept(p, "k"), **_kept(p, "v"), "ab": heads if slopes and len(slopes.shape) == 2 else 0,
-        "tb": pages.strides[0] if pages else 0, **shared.scale_strides(p), **result, "D": size, "M": max(16, shared.pow2(_rows(p))),
+        "tb": pages.strides[0] if pages else 0, **shared.scale_strides(p), **result, "D": size, "M": max(16, pow2(_rows(p))),
         "BN": config.BN, "SIZE": wide, "PAGE": k.shape[1] if pages else 0, **shared.windows(p), "CAP": float(p.option("softcap")) != 0,
         "EIGHT": _eight(p),
     }
     made = [Launch(_part, (config.parts, k.shape[2], batch), args, config.warps, config.stages, pdl=early)]
     if several:
-        more = {**result, "COUNT": shared.pow2(config.parts)}
+        more = {**result, "COUNT": pow2(config.parts)}
         made.append(Launch(_merge, (queries, heads, batch), more, 4, pdl=early))
     return made

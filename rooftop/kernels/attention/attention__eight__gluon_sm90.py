@@ -383,18 +383,13 @@ GROUPS = 2  # consumer warp groups of 64 queries each
 ROWS = 128  # keys of a program of the first launch
 
 
-def _width(n: int) -> int:
-    """Columns of a head, padded to the tile."""
-    return 64 if n <= 64 else 128 if n <= 128 else 256
-
-
 def supports(p: Problem) -> str | None:
     if reason := shared.refused(p, ("bias", "mask", "cu_seqlens_q", "page_table", "cache_lengths", "sinks", "alibi_slopes"), eight=True):
         return reason
     if p["q"].dtype != shared.EIGHT_BITS:
         return f"takes queries, keys and values of {shared.EIGHT_BITS}; given {p['q'].dtype}"
     for name in ("q", "k", "out"):
-        if reason := not_copied(*_heads_first(p, name)):
+        if reason := not_copied(p[name], *shared.heads_first(p, name)):
             return f"TMA does not copy {name}: {reason}"
     return None
 
@@ -404,16 +399,9 @@ def choose(p: Problem) -> Config:
 
 
 def configs(p: Problem) -> list[Config]:
-    size, size_v = _width(p["q"].shape[3]), _width(p["v"].shape[3])
+    size, size_v = shared.width(p["q"].shape[3]), shared.width(p["v"].shape[3])
     found = [Config(bn, s, ping, exact) for bn in (64, 128) for s in (2, 3, 4) for ping in (False, True) for exact in (False, True)]
     return [c for c in found if 64 * GROUPS * (size + 2 * size_v) + c.BN * c.STAGES * (size + size_v) + 1024 <= p.device.shared_per_block]
-
-
-def _heads_first(p: Problem, name: str):  # type: ignore[no-untyped-def]
-    """The tensor, and its shape and strides as [B, H, S, D]."""
-    m = p[name]
-    (b, s, h, d), (sb, ss, sh, sd) = m.shape, m.strides
-    return m, (b, h, s, d), (sb, sh, ss, sd)
 
 
 def _padded(p: Problem) -> int:
@@ -439,13 +427,13 @@ def launches(p: Problem, config: Config) -> list[Launch]:
         return Descriptor(name, block, gl.NVMMASharedLayout.get_default_for(list(block), kind), shape=shape, strides=strides)
 
     def rows_of(name: str, rows: int) -> Descriptor:
-        _, shape, strides = _heads_first(p, name)
-        return tiled(name, (1, 1, rows, _width(shape[3])), shape, strides)
+        shape, strides = shared.heads_first(p, name)
+        return tiled(name, (1, 1, rows, shared.width(shape[3])), shape, strides)
 
     rows_of_tiles = -(-queries // (64 * GROUPS))
     section = min(max(1, p.device.l2_bytes // 2 // (keys * (size + size_v))) * (heads // key_heads), batch * heads)
     args = {
-        "q_desc": rows_of("q", 64), "k_desc": rows_of("k", config.BN), "v_desc": tiled("turned", (1, 1, _width(size_v), config.BN)),
+        "q_desc": rows_of("q", 64), "k_desc": rows_of("k", config.BN), "v_desc": tiled("turned", (1, 1, shared.width(size_v), config.BN)),
         "out_desc": rows_of("out", 64), "lse": "lse", **{f"{n}_scale": f"{n}_scale" if p.get(f"{n}_scale") else None for n in "qkv"},
         **shared.scale_strides(p), "rows_of_tiles": rows_of_tiles, "all_heads": batch * heads, "section": section, "H": heads,
         "GROUP": heads // key_heads, "SQ": queries, "SK": keys, "scale": "scale", "softcap": shared.softcap(p), "GROUPS": GROUPS,
@@ -453,7 +441,7 @@ def launches(p: Problem, config: Config) -> list[Launch]:
     }
     turned = {
         "v": "v", "out": "turned", "S": keys, "PADDED": padded, **shared.strides(p, "v", "v"), "H": key_heads, "DV": size_v, "ROWS": ROWS,
-        "SIZE": _width(size_v),
+        "SIZE": shared.width(size_v),
     }
     return [
         Launch(turn_values, (-(-padded // ROWS), key_heads, batch), turned, 4),

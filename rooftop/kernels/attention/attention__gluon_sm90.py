@@ -442,14 +442,9 @@ class Config:
     MAXIMA: bool = False
 
 
-def _width(n: int) -> int:
-    """Columns of a head, padded to the tile."""
-    return 64 if n <= 64 else 128 if n <= 128 else 256
-
-
 def _over(p: Problem) -> bool:
     """Whether the result is staged in the memory of the queries, because there is no room for both."""
-    return _width(p["q"].shape[3]) == _width(p["v"].shape[3]) == 256
+    return shared.width(p["q"].shape[3]) == shared.width(p["v"].shape[3]) == 256
 
 
 def supports(p: Problem) -> str | None:
@@ -463,14 +458,14 @@ def supports(p: Problem) -> str | None:
             "queries come"
         )
     if (bias := p.get("bias")) is not None:
-        if _width(max(p["q"].shape[3], p["v"].shape[3])) == 256:
+        if shared.width(max(p["q"].shape[3], p["v"].shape[3])) == 256:
             return "takes a bias with heads of at most 128 columns: on an H200 wider ones gave other results than the portable kernel"
         if bias.dtype != p["q"].dtype or bias.shape[2:] != (p["q"].shape[1], p["k"].shape[1]):
             return f"takes a bias of the dtype of q with all rows and columns; given {bias.dtype} {list(bias.shape)}"
         if reason := not_copied(bias):
             return f"TMA does not copy bias: {reason}"
     for name in ("q", "k", "v", "out"):
-        if reason := not_copied(_heads_first(p, name)[0], *_heads_first(p, name)[1]):
+        if reason := not_copied(p[name], *shared.heads_first(p, name)):
             return f"TMA does not copy {name}: {reason}"
     return None
 
@@ -487,14 +482,14 @@ SHORT = 512  # queries of a packed sequence, on average: with fewer, much of a t
 
 
 def choose(p: Problem) -> Config:
-    wide = _width(max(p["q"].shape[3], p["v"].shape[3]))
+    wide = shared.width(max(p["q"].shape[3], p["v"].shape[3]))
     if wide == 128 and shared.packed(p) and p["q"].shape[1] <= SHORT * (p["cu_seqlens_q"].shape[0] - 1):
         return Config(BN=64, STAGES=3)
     return Config(BN=64 if wide == 256 else 128, STAGES=4 if wide == 64 else 2)
 
 
 def configs(p: Problem) -> list[Config]:
-    size = max(_width(p["q"].shape[3]), _width(p["v"].shape[3]))
+    size = max(shared.width(p["q"].shape[3]), shared.width(p["v"].shape[3]))
     found = [Config(2, bn, s, ping) for bn in ((64, 128) if size < 256 else (32, 64)) for s in (2, 3, 4, 6) for ping in (False, True)]
     found += [Config(3, 64, s, False) for s in (3, 4, 6) if size == 64]  # with three groups the registers hold no more scores
     if _cap(p, Config()) == BOUNDED.value:
@@ -502,13 +497,6 @@ def configs(p: Problem) -> list[Config]:
     return [
         c for c in found if 2 * size * ((1 if _over(p) else 2) * 64 * c.GROUPS + 2 * c.BN * c.STAGES) + 1024 <= p.device.shared_per_block
     ]
-
-
-def _heads_first(p: Problem, name: str):  # type: ignore[no-untyped-def]
-    """The tensor, and its shape and strides as [B, H, S, D]."""
-    m = p[name]
-    (b, s, h, d), (sb, ss, sh, sd) = m.shape, m.strides
-    return m, ((b, h, s, d), (sb, sh, ss, sd))
 
 
 def scratch(p: Problem, config: Config) -> dict[str, Meta]:
@@ -528,10 +516,10 @@ def launches(p: Problem, config: Config) -> list[Launch]:
 
     def tiled(name: str, rows: int, columns: int) -> Descriptor:
         block = (1, 1, rows, columns)
-        shape, strides = _heads_first(p, name)[1]
+        shape, strides = shared.heads_first(p, name)
         return Descriptor(name, block, gl.NVMMASharedLayout.get_default_for(list(block), kind), shape=shape, strides=strides)
 
-    wide, wide_v = _width(size), _width(p["v"].shape[3])
+    wide, wide_v = shared.width(size), shared.width(p["v"].shape[3])
     packed, rows_of_tiles = shared.packed(p), shared.tiles(p, 64 * config.GROUPS)
     section = batch * heads if packed else max(1, p.device.l2_bytes // 2 // (keys * (size + p["v"].shape[3]) * 2)) * (heads // key_heads)
     tiles = rows_of_tiles * batch * heads

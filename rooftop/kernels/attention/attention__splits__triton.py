@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import triton
 import triton.language as tl
 
-from rooftop.core.spec import Launch, Meta, Problem
+from rooftop.core.spec import Launch, Meta, Problem, pow2
 from rooftop.kernels.attention import _arguments as shared
 from rooftop.kernels.attention._tiles import LOG2E, seen, sequence, tanh
 
@@ -292,7 +292,7 @@ def supports(p: Problem) -> str | None:
 
 
 def _size(p: Problem) -> int:
-    return max(shared.pow2(p["q"].shape[3]), shared.pow2(p["v"].shape[3]), 16)
+    return max(pow2(p["q"].shape[3]), pow2(p["v"].shape[3]), 16)
 
 
 def _heads(p: Problem) -> int:
@@ -353,7 +353,7 @@ def launches(p: Problem, config: Config) -> list[Launch]:
     result = {
         "parts": apart("parts"), "tops": apart("tops"), "totals": apart("totals"), "v_scale": name("v_scale"), "out": "out", "lse": "lse",
         "SQ": queries, "H": heads, "GROUP": group, **shared.strides(p, "o", "out"), "DV": v.shape[3],
-        "SIZE_V": max(16, shared.pow2(v.shape[3])), "PARTS": parts,
+        "SIZE_V": max(16, pow2(v.shape[3])), "PARTS": parts,
     }
     args = {
         "q": "q", "k": "k", "v": "v", "bias": name("bias"), "mask": name("mask"), "slopes": name("alibi_slopes"), "sinks": name("sinks"),
@@ -363,7 +363,7 @@ def launches(p: Problem, config: Config) -> list[Launch]:
         "PAGES": k.shape[0] if pages else 0, **shared.strides(p, "q", "q"), **shared.strides(p, "k", "k"), **shared.strides(p, "v", "v"),
         **shared.broadcast(p.get("bias")), **shared.broadcast(p.get("mask"), "m"),
         "ab": heads if slopes and len(slopes.shape) == 2 else 0, "tb": pages.strides[0] if pages else 0, **shared.scale_strides(p),
-        "D": size, "BM": config.BM, "BN": config.BN, "SIZE": max(16, shared.pow2(size)), "PAGE": k.shape[1] if pages else 0,
+        "D": size, "BM": config.BM, "BN": config.BN, "SIZE": max(16, pow2(size)), "PAGE": k.shape[1] if pages else 0,
         **shared.windows(p), "CAP": float(p.option("softcap")) != 0, "HEADS": _heads(p), "SPLIT": SPLIT,
     }
     made = [Launch(_splits, (_tiles(p, config) * parts, heads // _heads(p), batch), args, config.warps, config.stages)]

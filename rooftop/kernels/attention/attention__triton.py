@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import triton
 import triton.language as tl
 
-from rooftop.core.spec import Launch, Problem
+from rooftop.core.spec import Launch, Problem, pow2
 from rooftop.kernels.attention import _arguments as shared
 from rooftop.kernels.attention._tiles import LOG2E, kept, numbered, scored, seen, sequence
 
@@ -216,13 +216,13 @@ def supports(p: Problem) -> str | None:
 
 def choose(p: Problem) -> Config:
     """As many queries as the registers hold, so that keys are read as rarely as possible; as many stages as fit."""
-    size = max(shared.pow2(p["q"].shape[3]), shared.pow2(p["v"].shape[3]), 16)
-    most = max(16, shared.pow2(p["q"].shape[1]))
+    size = max(pow2(p["q"].shape[3]), pow2(p["v"].shape[3]), 16)
+    most = max(16, pow2(p["q"].shape[1]))
     if p.device.arch == 90:
         bm, bn, warps = (128, 64, 4) if size <= 64 else (128, 128, 8) if size <= 128 and not _tiled(p) else (128, 64, 8)
     else:
         bm, bn, warps = (128, 64, 4) if size <= 64 else (128, 32, 8) if size <= 128 else (64, 32, 8)
-    bm, bn = min(bm, most), min(bn, max(16, shared.pow2(shared.room(p))))
+    bm, bn = min(bm, most), min(bn, max(16, pow2(shared.room(p))))
     stages = min(3, max(1, -(-shared.room(p) // bn)))  # no more than there are tiles of keys
     while stages > 1 and _shared(bm, bn, size, stages) + bm * bn * stages * _tiled(p) > p.device.shared_per_block:
         stages -= 1
@@ -240,7 +240,7 @@ def _shared(bm: int, bn: int, size: int, stages: int) -> int:
 
 
 def configs(p: Problem) -> list[Config]:
-    size = max(shared.pow2(p["q"].shape[3]), shared.pow2(p["v"].shape[3]), 16)
+    size = max(pow2(p["q"].shape[3]), pow2(p["v"].shape[3]), 16)
     found = [Config(bm, bn, w, s) for bm in (64, 128) for bn in (32, 64, 128) for w in (4, 8) for s in (2, 3, 4)]
     most = p.device.shared_per_block
     return [
@@ -271,8 +271,8 @@ def launches(p: Problem, config: Config) -> list[Launch]:
         "GROUP": heads // k.shape[2], **shared.strides(p, "q", "q"), **shared.strides(p, "k", "k"), **shared.strides(p, "v", "v"),
         **shared.strides(p, "o", "out"), **shared.broadcast(p.get("bias")), **shared.broadcast(p.get("mask"), "m"),
         "ab": heads if slopes and len(slopes.shape) == 2 else 0, "tb": pages.strides[0] if pages else 0, **shared.scale_strides(p),
-        **shared.dropout(p), "D": size, "DV": v.shape[3], "BM": config.BM, "BN": config.BN, "SIZE": max(16, shared.pow2(size)),
-        "SIZE_V": max(16, shared.pow2(v.shape[3])), "PAGE": k.shape[1] if pages else 0, **shared.windows(p),
+        **shared.dropout(p), "D": size, "DV": v.shape[3], "BM": config.BM, "BN": config.BN, "SIZE": max(16, pow2(size)),
+        "SIZE_V": max(16, pow2(v.shape[3])), "PAGE": k.shape[1] if pages else 0, **shared.windows(p),
         "CAP": float(p.option("softcap")) != 0,
     }
     return [Launch(_forward, (shared.tiles(p, config.BM), heads, batch), args, config.warps, config.stages)]

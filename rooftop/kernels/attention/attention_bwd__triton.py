@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import triton
 import triton.language as tl
 
-from rooftop.core.spec import Launch, Meta, Problem
+from rooftop.core.spec import Launch, Meta, Problem, pow2
 from rooftop.kernels.attention import _arguments as shared
 from rooftop.kernels.attention._bwd_tiles import arguments, bias_launch, bias_refused, gradients, row_sums, widths
 from rooftop.kernels.attention._sinks import to_sinks
@@ -332,8 +332,8 @@ def supports(p: Problem) -> str | None:
 
 
 def choose(p: Problem) -> Config:
-    size = max(shared.pow2(p["q"].shape[3]), shared.pow2(p["v"].shape[3]), 16)
-    rows, keys = (max(16, shared.pow2(p[n].shape[1])) for n in "qk")
+    size = max(pow2(p["q"].shape[3]), pow2(p["v"].shape[3]), 16)
+    rows, keys = (max(16, pow2(p[n].shape[1])) for n in "qk")
     large, hopper = p.device.shared_per_block > 128 * 1024, p.device.arch >= 90
     if size <= 64:
         kn, km, qm, qn, warps = 128, 64 if hopper else 32, 128, 64, 8

@@ -22,7 +22,7 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma, warpgroup_mma, warpgroup_mma_wait
 
-from rooftop.core.spec import Descriptor, Launch, Meta, Problem
+from rooftop.core.spec import Descriptor, Launch, Meta, Problem, pow2
 from rooftop.core.tensor_maps import not_copied
 from rooftop.kernels.attention import _arguments as shared
 from rooftop.kernels.attention import _latent
@@ -442,12 +442,12 @@ class Config:
 
 def _half(p: Problem) -> int:
     """Columns of half of a value, padded to whole rows of 128 bytes."""
-    return max(64, shared.pow2(_latent.columns(p)[0]) // 2)
+    return max(64, pow2(_latent.columns(p)[0]) // 2)
 
 
 def _more(p: Problem) -> int:
     more = _latent.columns(p)[1]
-    return max(64, shared.pow2(more)) if more else 0
+    return max(64, pow2(more)) if more else 0
 
 
 def _held(p: Problem) -> int:

@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from rooftop.core.spec import Launch, Meta, Problem
+from rooftop.core.spec import Launch, Meta, Problem, pow2
 from rooftop.kernels.attention import _arguments as shared
 from rooftop.kernels.attention import _latent
 from rooftop.kernels.attention._tiles import LOG2E, page_of
@@ -148,7 +148,7 @@ def supports(p: Problem) -> str | None:
 def _held(p: Problem, m: int, bn: int, stages: int) -> int:
     """Bytes of shared memory: the queries, the tiles in flight and in use, in 16 bits where they are multiplied."""
     value, more = _latent.columns(p)
-    size = max(16, shared.pow2(value)) + (max(16, shared.pow2(more)) if more else 0)
+    size = max(16, pow2(value)) + (max(16, pow2(more)) if more else 0)
     coded = p["kv"].itemsize == 1
     return 2 * m * (size + bn) + bn * size * (stages * p["kv"].itemsize + 2 * coded)
 
@@ -162,7 +162,7 @@ def choose(p: Problem) -> Config:
     tile of tokens of which two fit into shared memory, and as many stages as fit."""
     wgmma = p.device.arch == 90 and (_latent.rows(p) > FEW or p["kv"].itemsize == 1)
     m, warps = (MANY, 8) if wgmma else (FEW, 4)
-    room, budget = max(16, shared.pow2(_latent.room(p))), p.device.shared_per_block - 2048
+    room, budget = max(16, pow2(_latent.room(p))), p.device.shared_per_block - 2048
     bn = next(n for n in (64, 32, 16) if (n == 16 or _held(p, m, n, 2) <= budget) and n <= max(room, 16))
     stages = max((s for s in (2, 3, 4) if _held(p, m, bn, s) <= budget), default=2)
     blocks, tiles = -(-_latent.rows(p) // m) * p["kv"].shape[2] * p["q"].shape[0], -(-_latent.room(p) // bn)
@@ -192,7 +192,7 @@ def launches(p: Problem, config: Config) -> list[Launch]:
     (value, more), early = _latent.columns(p), p.device.pdl
     args = {
         **_latent.arguments(p, config.parts), "kv": "kv", **shared.strides(p, "k", "kv"), "M": config.M, "BN": config.BN,
-        "SIZE_V": max(16, shared.pow2(value)), "SIZE_R": max(16, shared.pow2(max(more, 1))), "PDL": early,
+        "SIZE_V": max(16, pow2(value)), "SIZE_R": max(16, pow2(max(more, 1))), "PDL": early,
     }
     tiles = -(-_latent.rows(p) // config.M)
     grid = (tiles * config.parts, p["kv"].shape[2], p["q"].shape[0])

@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_wait
 
-from rooftop.core.spec import Launch, Problem
+from rooftop.core.spec import Launch, Problem, pow2
 from rooftop.kernels.attention import _arguments as shared
 from rooftop.kernels.attention._tiles import LOG2E
 
@@ -66,7 +66,7 @@ def supports(p: Problem) -> str | None:
 def choose(p: Problem) -> Config:
     """16 bytes a thread and tensor."""
     m = p["a"]
-    size = max(16, shared.pow2(m.shape[3]))
+    size = max(16, pow2(m.shape[3]))
     return Config(max(1, 128 * 16 // m.itemsize // size), 4)
 
 
@@ -82,7 +82,7 @@ def launches(p: Problem, config: Config) -> list[Launch]:
     strides = {**shared.strides(p, "a", "a"), **shared.strides(p, "b", "b"), **shared.strides(p, "o", "out")}
     args = {
         "a": "a", "lse_a": "lse_a", "b": "b", "lse_b": "lse_b", "out": "out", "lse": "lse", "S": tokens, "H": heads, "ROWS": rows,
-        **{"as_" if n == "as" else n: v for n, v in strides.items()}, "D": size, "SIZE": max(16, shared.pow2(size)), "BLOCK": config.block,
+        **{"as_" if n == "as" else n: v for n, v in strides.items()}, "D": size, "SIZE": max(16, pow2(size)), "BLOCK": config.block,
         "PDL": early,
     }
     return [Launch(_merge, (-(-rows // config.block),), args, config.warps, pdl=early)]

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rooftop.core.spec import Launch, Problem
+from rooftop.core.spec import Launch, Problem, pow2
 from rooftop.kernels._device.cutile import ct
 
 
@@ -39,10 +39,6 @@ class Config:
     tma: bool = False
 
 
-def _pow2(n: int) -> int:
-    return 1 << (n - 1).bit_length()
-
-
 def supports(p: Problem) -> str | None:
     y = p["y"]
     if p.extra:
@@ -58,15 +54,15 @@ def choose(p: Problem) -> Config:
     """16 bytes a thread and tensor: the fastest on an H200."""
     rows, columns = p["y"].shape
     size = 2048 // p["y"].itemsize
-    wide = min(size, _pow2(columns))
-    return Config(min(size // wide, _pow2(rows)), wide, 4)
+    wide = min(size, pow2(columns))
+    return Config(min(size // wide, pow2(rows)), wide, 4)
 
 
 def configs(p: Problem) -> list[Config]:
     rows, columns = p["y"].shape
     return [
-        Config(min(size // wide, _pow2(rows)), wide, warps, tma)
-        for size in (1024, 2048, 4096, 8192) for wide in (min(size, _pow2(columns)),) for warps in (4, 8) for tma in (False, True)
+        Config(min(size // wide, pow2(rows)), wide, warps, tma)
+        for size in (1024, 2048, 4096, 8192) for wide in (min(size, pow2(columns)),) for warps in (4, 8) for tma in (False, True)
     ]
 
 

@@ -7,6 +7,7 @@ formula."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from rooftop.core.spec import Launch, Meta, Problem, TorchCall, View
@@ -17,6 +18,37 @@ from rooftop.kernels.loss._logits import EXACT, FEW, SHORT
 SMALL = 60 << 20  # bytes of logits in memory at a time with memory="small"; with states, losses and rounding to tiles within 64 MiB
 SPARE = 256 << 20  # bytes of logits with memory="fast" if the weight is small
 TILE = 256  # classes or tokens: chunks are multiples of it if possible, a tile of a product
+
+
+@dataclass(frozen=True)
+class Config:
+    """`rows` tokens of a chunk (0: all), `columns` of its classes (0: all). `inside`: it is in the memory of dW. `warps` of a program that
+    processes a row for its loss only, `whole` of one that writes its gradient too; `stages` - 1 of its tiles are in flight besides the one
+    in use."""
+
+    rows: int
+    columns: int
+    inside: bool = False
+    warps: int = 8
+    whole: int = 16
+    stages: int = 3
+
+
+def wanted(p: Problem) -> bool:
+    """Whether gradients are computed here."""
+    return any(p.get(n) is not None for n in ("unit_x", "unit_weight", "unit_bias"))
+
+
+def summed_aside(p: Problem, config: Any) -> bool:
+    """Whether dW is summed over chunks, and not in its own memory."""
+    rows, weight = p["x"].shape[0], p.get("unit_weight")
+    return weight is not None and 0 < config.rows < rows and weight.dtype != "f32"
+
+
+def varied(chosen: Config, p: Problem) -> list[Config]:
+    """More configs, for tuning: other numbers of warps."""
+    pairs = [(warps, 16) for warps in (4, 16)] if not wanted(p) else [(8, whole) for whole in (8, 32)]
+    return [Config(chosen.rows, chosen.columns, chosen.inside, *pair) for pair in pairs]
 
 
 def padded(columns: int) -> int:

@@ -21,59 +21,15 @@ host, and reading the number of tokens that count from the device would synchron
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from rooftop.core.spec import Meta, Problem, Step, View
+from rooftop.kernels.loss import _linear_plan as plan
 from rooftop.kernels.loss._linear_passes import row_losses, slice_statistics, whole_rows
-from rooftop.kernels.loss._linear_plan import (
-    SMALL,
-    SPARE,
-    bias_of,
-    cap_of,
-    classes,
-    copied,
-    count,
-    dense,
-    entropy_of,
-    evenly,
-    in_one_chunk,
-    in_tiles,
-    in_waves,
-    matrix,
-    numbers,
-    padded,
-    product,
-    ragged,
-    row_shape,
-    sizes,
-    sums_of_columns,
-    taking,
-    total,
-    turned,
-)
-
-
-@dataclass(frozen=True)
-class Config:
-    """`rows` tokens of a chunk (0: all), `columns` of its classes (0: all). `inside`: it is in the memory of dW. `warps` of a program that
-    processes a row for its loss only, `whole` of one that writes its gradient too; `stages` - 1 of its tiles are in flight besides the one
-    in use."""
-
-    rows: int
-    columns: int
-    inside: bool = False
-    warps: int = 8
-    whole: int = 16
-    stages: int = 3
-
-
-def _wanted(p: Problem) -> bool:
-    """Whether gradients are computed here."""
-    return any(p.get(n) is not None for n in ("unit_x", "unit_weight", "unit_bias"))
+from rooftop.kernels.loss._linear_plan import Config
 
 
 def supports(p: Problem) -> str | None:
-    rows, width, columns = sizes(p)
+    rows, width, columns = plan.sizes(p)
     if not rows or not width:
         return "there is nothing to compute"
     if columns >= 2**31 - 2**20 or rows >= 2**31:
@@ -82,40 +38,32 @@ def supports(p: Problem) -> str | None:
 
 
 def choose(p: Problem) -> Config:
-    rows, width, columns = sizes(p)
-    size, stride = p["x"].itemsize, padded(columns)
+    rows, width, columns = plan.sizes(p)
+    size, stride = p["x"].itemsize, plan.padded(columns)
     weight = p.get("unit_weight")
-    if not _wanted(p):
+    if not plan.wanted(p):
         behind = columns * width * size if p.option("weight_grad") else 0  # the backward will take as much memory
-        most = (SPARE if p.option("memory") == "fast" else min(SPARE, SMALL + behind)) // (rows * size)
-        return Config(0, 0 if most >= columns else in_waves(columns, most, rows, p.device.sms))
+        most = (plan.SPARE if p.option("memory") == "fast" else min(plan.SPARE, plan.SMALL + behind)) // (rows * size)
+        return Config(0, 0 if most >= columns else plan.in_waves(columns, most, rows, p.device.sms))
     if weight is not None and weight.dtype == p["x"].dtype and size == 2:
-        if rows * stride * size <= in_one_chunk(columns * width * size):
+        if rows * stride * size <= plan.in_one_chunk(columns * width * size):
             return Config(0, 0)
-        inside, aside = columns * width // stride, SPARE // (stride * size)
-        return Config(evenly(rows, max(64, in_tiles(max(inside, aside)))), 0, inside >= aside)
-    most = max(columns * width, SPARE // size) // stride
-    return Config(evenly(rows, max(64, in_tiles(most))), 0)
+        inside, aside = columns * width // stride, plan.SPARE // (stride * size)
+        return Config(plan.evenly(rows, max(64, plan.in_tiles(max(inside, aside)))), 0, inside >= aside)
+    most = max(columns * width, plan.SPARE // size) // stride
+    return Config(plan.evenly(rows, max(64, plan.in_tiles(most))), 0)
 
 
 def configs(p: Problem) -> list[Config]:
-    chosen = choose(p)
-    pairs = [(warps, 16) for warps in (4, 16)] if not _wanted(p) else [(8, whole) for whole in (8, 32)]
-    return [Config(chosen.rows, chosen.columns, chosen.inside, *pair) for pair in pairs]
-
-
-def _summed_aside(p: Problem, config: Config) -> bool:
-    """Whether dW is summed over chunks, and not in its own memory."""
-    rows, weight = p["x"].shape[0], p.get("unit_weight")
-    return weight is not None and 0 < config.rows < rows and weight.dtype != "f32"
+    return plan.varied(choose(p), p)
 
 
 def scratch(p: Problem, config: Config) -> dict[str, Meta]:
-    rows, width, columns = sizes(p)
+    rows, width, columns = plan.sizes(p)
     found = {} if p.option("reduction") == "none" else {"losses": Meta((rows,), "f32")}
     if not config.inside:
-        found["chunk"] = Meta((config.rows or rows, padded(config.columns or columns)), p["x"].dtype)
-    if _summed_aside(p, config):
+        found["chunk"] = Meta((config.rows or rows, plan.padded(config.columns or columns)), p["x"].dtype)
+    if plan.summed_aside(p, config):
         found["weight_sum"] = Meta((columns, width), "f32")
     if (bias := p.get("unit_bias")) is not None and 0 < config.rows < rows and bias.dtype != "f32":
         found["bias_sum"] = Meta((columns,), "f32")
@@ -123,57 +71,59 @@ def scratch(p: Problem, config: Config) -> dict[str, Meta]:
 
 
 def steps(p: Problem, config: Config) -> Sequence[Step]:
-    found: list[Step] = [count(p)]
-    found += _by_tokens(p, config) if _wanted(p) else _by_classes(p, config)
-    return found if p.option("reduction") == "none" else [*found, total(p, "losses")]
+    found: list[Step] = [plan.count(p)]
+    found += _by_tokens(p, config) if plan.wanted(p) else _by_classes(p, config)
+    return found if p.option("reduction") == "none" else [*found, plan.total(p, "losses")]
 
 
 def _by_classes(p: Problem, config: Config) -> list[Step]:
-    rows, _, columns = sizes(p)
+    rows, _, columns = plan.sizes(p)
     each = config.columns or columns
     losses = "loss" if p.option("reduction") == "none" else "losses"
     same = {
-        **numbers(p), **entropy_of(p), "z": "chunk", "bias": bias_of(p), "target": "target", "state": "state", "losses": losses, "zo": 0, "zs": padded(each)
+        **plan.numbers(p), **plan.entropy_of(p), "z": "chunk", "bias": plan.bias_of(p), "target": "target", "state": "state", "losses": losses, "zo": 0,
+        "zs": plan.padded(each)
     }
-    same |= {"SMOOTH": p.option("label_smoothing") != 0, "CAP": cap_of(p), "R": rows, "classes": classes(p)}
+    same |= {"SMOOTH": p.option("label_smoothing") != 0, "CAP": plan.cap_of(p), "R": rows, "classes": plan.classes(p)}
     start = int(p.option("start"))
     found: list[Step] = []
     for first in range(0, columns, each):
         width_ = min(each, columns - first)
-        piece, warps = row_shape(width_, p["x"].itemsize, config.warps)
-        found.append(product(View("chunk", (rows, width_), (padded(each), 1)), matrix(p, "x"), turned(matrix(p, "weight", first, width_))))
+        piece, warps = plan.row_shape(width_, p["x"].itemsize, config.warps)
+        logits = View("chunk", (rows, width_), (plan.padded(each), 1))
+        found.append(plan.product(logits, plan.matrix(p, "x"), plan.turned(plan.matrix(p, "weight", first, width_))))
         args = {**same, "columns": width_, "first": first, "start": start, "FIRST": first == 0, "COLUMNS": piece, "STAGES": config.stages}
-        found.append(taking(slice_statistics, args, rows, warps))
+        found.append(plan.taking(slice_statistics, args, rows, warps))
     block = min(1024, max(128, 1 << (rows - 1).bit_length()))
-    return [*found, taking(row_losses, {**same, "BLOCK": block}, -(-rows // block), 4)]
+    return [*found, plan.taking(row_losses, {**same, "BLOCK": block}, -(-rows // block), 4)]
 
 
 def _by_tokens(p: Problem, config: Config) -> list[Step]:
-    rows, width, columns = sizes(p)
-    each, stride = config.rows or rows, padded(columns)
+    rows, width, columns = plan.sizes(p)
+    each, stride = config.rows or rows, plan.padded(columns)
     memory = "unit_weight" if config.inside else "chunk"
-    aside = _summed_aside(p, config)
+    aside = plan.summed_aside(p, config)
     weight_sum = "weight_sum" if aside else "unit_weight"
     bias, bias_sum = p.get("unit_bias"), "bias_sum" if "bias_sum" in scratch(p, config) else "unit_bias"
-    piece, warps = row_shape(columns, p["x"].itemsize, config.whole)
-    same = {**numbers(p), "z": memory, "bias": bias_of(p), "target": "target", "state": "state", "losses": "losses", "divisor": "divisor"}
+    piece, warps = plan.row_shape(columns, p["x"].itemsize, config.whole)
+    same = {**plan.numbers(p), "z": memory, "bias": plan.bias_of(p), "target": "target", "state": "state", "losses": "losses", "divisor": "divisor"}
     same |= {
-        "zo": 0, "zs": stride, "columns": columns, "SMOOTH": p.option("label_smoothing") != 0, "CAP": cap_of(p), "COLUMNS": piece,
-        "STAGES": config.stages, **ragged(columns)
+        "zo": 0, "zs": stride, "columns": columns, "SMOOTH": p.option("label_smoothing") != 0, "CAP": plan.cap_of(p), "COLUMNS": piece,
+        "STAGES": config.stages, **plan.ragged(columns)
     }
     found: list[Step] = []
     for first in range(0, rows, each):
         height = min(each, rows - first)
-        chunk, x, weight = View(memory, (height, columns), (stride, 1)), matrix(p, "x", first, height), matrix(p, "weight")
-        found += [product(chunk, x, turned(weight)), taking(whole_rows, {**same, "row0": first}, height, warps)]
+        chunk, x, weight = View(memory, (height, columns), (stride, 1)), plan.matrix(p, "x", first, height), plan.matrix(p, "weight")
+        found += [plan.product(chunk, x, plan.turned(weight)), plan.taking(whole_rows, {**same, "row0": first}, height, warps)]
         if p.get("unit_x") is not None:
-            found.append(product(dense("unit_x", height, width, first), chunk, weight))
+            found.append(plan.product(plan.dense("unit_x", height, width, first), chunk, weight))
         if p.get("unit_weight") is not None:
-            found.append(product(dense(weight_sum, columns, width), turned(chunk), x, add=first > 0))
+            found.append(plan.product(plan.dense(weight_sum, columns, width), plan.turned(chunk), x, add=first > 0))
         if bias is not None:
-            found.append(sums_of_columns(p, chunk, bias_sum, 0, first > 0))
+            found.append(plan.sums_of_columns(p, chunk, bias_sum, 0, first > 0))
     if aside:
-        found.append(copied(dense("unit_weight", columns, width), dense("weight_sum", columns, width)))
+        found.append(plan.copied(plan.dense("unit_weight", columns, width), plan.dense("weight_sum", columns, width)))
     if bias_sum == "bias_sum":
-        found.append(copied(dense("unit_bias", 1, columns), dense("bias_sum", 1, columns)))
+        found.append(plan.copied(plan.dense("unit_bias", 1, columns), plan.dense("bias_sum", 1, columns)))
     return found

@@ -12,28 +12,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from rooftop.core.spec import Meta, Problem, Step, View
+from rooftop.kernels.loss import _linear_plan as plan
 from rooftop.kernels.loss._counted_gluon import counted, row_stride, rows_copied, unread
-from rooftop.kernels.loss._linear_plan import (
-    SMALL,
-    SPARE,
-    TILE,
-    bias_of,
-    cap_of,
-    classes,
-    dense,
-    entropy_of,
-    gathered,
-    in_tiles,
-    in_waves,
-    matrix,
-    numbers,
-    padded,
-    sizes,
-    sorted_out,
-    spread,
-    taking,
-    turned,
-)
 from rooftop.kernels.loss._live_passes import live_column_sums, live_gradient
 
 DEMANDS = {"has": ["HGMMA", "UTMALDG"]}
@@ -50,7 +30,7 @@ class Config:
 
 
 def supports(p: Problem) -> str | None:
-    rows, _, columns = sizes(p)
+    rows, _, columns = plan.sizes(p)
     if not rows:
         return "there is nothing to compute"
     if any(p.get(n) is not None for n in ("unit_x", "unit_weight", "unit_bias")):
@@ -68,35 +48,35 @@ def supports(p: Problem) -> str | None:
 
 
 def choose(p: Problem) -> Config:
-    rows, _, columns = sizes(p)
+    rows, _, columns = plan.sizes(p)
     weight = p.get("dweight")
     copying = unread(p) is not None
     each_class = rows + row_stride(p) if copying else rows  # elements: its logits and its copied weight
-    most = (SMALL if p.option("memory") == "small" else SPARE) // (each_class * 2)
-    each = in_waves(columns, most, rows, p.device.sms)
+    most = (plan.SMALL if p.option("memory") == "small" else plan.SPARE) // (each_class * 2)
+    each = plan.in_waves(columns, most, rows, p.device.sms)
     return Config(each, not copying and weight is not None and weight.dtype == p["x"].dtype, min(2048, max(128, 1 << (each - 1).bit_length())))
 
 
 def _filled(most: int, p: Problem) -> int:
     """The number of classes of a slice, from three quarters of `most` on, for which the partial waves of tiles of 128 x 256 cost the three
     products least."""
-    rows, width, _ = sizes(p)
+    rows, width, _ = plan.sizes(p)
 
     def each(classes: int) -> float:
         products = ((rows, classes, width), (rows, width, classes), (classes, width, rows))
-        return sum(-(-(-(-m // 128) * -(-n // TILE)) // p.device.sms) * k for m, n, k in products) / classes
+        return sum(-(-(-(-m // 128) * -(-n // plan.TILE)) // p.device.sms) * k for m, n, k in products) / classes
 
-    return min(range(most, 3 * most // 4, -TILE), key=each) if most >= 4 * TILE else most
+    return min(range(most, 3 * most // 4, -plan.TILE), key=each) if most >= 4 * plan.TILE else most
 
 
 def slices(p: Problem, config: Config) -> Iterator[tuple[int, int, int | None]]:
     """(first class, classes, element of dW at which the logits start, or None: they have memory of their own). That element is a multiple
     of the classes, since TMA counts rows from the start of the memory."""
-    rows, width, columns = sizes(p)
+    rows, width, columns = plan.sizes(p)
     first = 0
     while first < columns:
         left, offset = columns - first, 0
-        within = _filled(in_tiles(left * width // (rows + width)), p) if config.inside and left > config.columns else 0
+        within = _filled(plan.in_tiles(left * width // (rows + width)), p) if config.inside and left > config.columns else 0
         while within > config.columns:
             offset = (columns * width - rows * within) // within * within
             if offset >= (first + within) * width:
@@ -116,11 +96,11 @@ def _taken(p: Problem) -> str:
 
 
 def scratch(p: Problem, config: Config) -> dict[str, Meta]:
-    rows, width, _ = sizes(p)
+    rows, width, _ = plan.sizes(p)
     found = {"order": Meta((rows,), "i32"), "place": Meta((rows,), "i32"), "live": Meta((1,), "i32")}
     longest = max((n for _, n, at in slices(p, config) if at is None), default=0)
     if longest:
-        found["chunk"] = Meta((rows, padded(longest)), p["x"].dtype)
+        found["chunk"] = Meta((rows, plan.padded(longest)), p["x"].dtype)
     if p.get("dx") is not None:
         found["x_sum"] = Meta((rows, width), "f32")
     if _taken(p) == "taken":
@@ -135,43 +115,44 @@ def steps(p: Problem, config: Config) -> Sequence[Step]:
 
 
 def _by_classes(p: Problem, config: Config) -> Iterator[Step]:
-    rows, width, _ = sizes(p)
+    rows, width, _ = plan.sizes(p)
     made, sms = scratch(p, config), p.device.sms
     metas, own = {**{n: m for n, m in p.tensors if m is not None}, **made}, made.get("chunk")
     copying, pitch, to = unread(p) is not None, row_stride(p), p.get("dweight")
     taken = View(_taken(p), (rows, width), (pitch, 1))
-    yield sorted_out(p, None, None)
-    yield gathered(p, taken.tensor, 0, rows, pitch if copying else 0)
+    yield plan.sorted_out(p, None, None)
+    yield plan.gathered(p, taken.tensor, 0, rows, pitch if copying else 0)
     same = {
-        **numbers(p), **entropy_of(p), "bias": bias_of(p), "order": "order", "live": "live", "target": "target", "state": "state", "dloss": "dloss",
+        **plan.numbers(p), **plan.entropy_of(p), "bias": plan.bias_of(p), "order": "order", "live": "live", "target": "target", "state": "state",
+        "dloss": "dloss",
         "divisor": "divisor"
     }
-    same |= {"gs": p["dloss"].strides[0] if p["dloss"].shape else 0, "classes": classes(p), "start": int(p.option("start"))}
-    same |= {"CAP": cap_of(p), "BLOCK": config.block}
+    same |= {"gs": p["dloss"].strides[0] if p["dloss"].shape else 0, "classes": plan.classes(p), "start": int(p.option("start"))}
+    same |= {"CAP": plan.cap_of(p), "BLOCK": config.block}
     for first, each, offset in slices(p, config):
         memory, stride, at = ("chunk", own.strides[0] if own else 0, 0) if offset is None else ("dweight", each, offset)
-        chunk, weight = View(memory, (rows, each), (stride, 1), at), matrix(p, "weight", first, each)
+        chunk, weight = View(memory, (rows, each), (stride, 1), at), plan.matrix(p, "weight", first, each)
         rows_of_weight = View("weight_rows", (each, width), (pitch, 1))
         if copying:
             yield rows_copied(rows_of_weight, weight)
             weight = rows_of_weight
-        yield counted(metas, chunk, taken, turned(weight), sms)
+        yield counted(metas, chunk, taken, plan.turned(weight), sms)
         blocks = -(-each // config.block)
         args = {**same, "z": memory, "zo": at, "zs": stride, "columns": each, "blocks": blocks, "first": first}
-        yield taking(live_gradient, args, rows * blocks, max(1, config.block // 512))
+        yield plan.taking(live_gradient, args, rows * blocks, max(1, config.block // 512))
         if p.get("dx") is not None:
-            yield counted(metas, dense("x_sum", rows, width), chunk, weight, sms, add=first > 0)
+            yield counted(metas, plan.dense("x_sum", rows, width), chunk, weight, sms, add=first > 0)
         if to is not None:
             # in 16 bits TMA writes it: in the place of the copied weight, which no product needs any more
-            out = rows_of_weight if copying and to.dtype != "f32" else dense("dweight", each, width, first)
-            yield counted(metas, out, turned(chunk), taken, sms, depth=True)
+            out = rows_of_weight if copying and to.dtype != "f32" else plan.dense("dweight", each, width, first)
+            yield counted(metas, out, plan.turned(chunk), taken, sms, depth=True)
             if out is rows_of_weight:
-                yield rows_copied(dense("dweight", each, width, first), out)
+                yield rows_copied(plan.dense("dweight", each, width, first), out)
         if p.get("dbias") is not None:
             args = {
                 "z": memory, "live": "live", "out": "dbias", "zo": at, "zs": stride, "rows": rows, "columns": each, "first": first,
                 "chunk": 0
             }
-            yield taking(live_column_sums, {**args, "ADD": False, "ROWS": 32, "COLUMNS": 64}, -(-each // 64), 4)
+            yield plan.taking(live_column_sums, {**args, "ADD": False, "ROWS": 32, "COLUMNS": 64}, -(-each // 64), 4)
     if p.get("dx") is not None:
-        yield spread(p, "x_sum", "dx", 0, rows)
+        yield plan.spread(p, "x_sum", "dx", 0, rows)

@@ -23,27 +23,8 @@ import triton.language as tl
 from triton.language.extra.cuda import libdevice
 
 from rooftop.core.spec import Launch, Meta, Problem, Step, View
+from rooftop.kernels.loss import _linear_plan as plan
 from rooftop.kernels.loss._linear_passes import slice_gradient, times_loss
-from rooftop.kernels.loss._linear_plan import (
-    SMALL,
-    SPARE,
-    bias_of,
-    cap_of,
-    classes,
-    copied,
-    dense,
-    entropy_of,
-    in_tiles,
-    in_waves,
-    matrix,
-    numbers,
-    padded,
-    product,
-    sizes,
-    sums_of_columns,
-    taking,
-    turned,
-)
 from rooftop.kernels.loss._linear_rows import entropy_terms
 from rooftop.kernels.loss._logits import EXACT, capped, scaled
 
@@ -107,7 +88,7 @@ def _made(p: Problem) -> bool:
 
 
 def supports(p: Problem) -> str | None:
-    rows, width, columns = sizes(p)
+    rows, width, columns = plan.sizes(p)
     if not rows or not width:
         return "there is nothing to compute"
     if _made(p):
@@ -119,22 +100,22 @@ def supports(p: Problem) -> str | None:
 
 
 def choose(p: Problem) -> Config:
-    rows, _, columns = sizes(p)
+    rows, _, columns = plan.sizes(p)
     if _made(p):
         return Config(0, False, 4096)
     weight, size = p.get("dweight"), p["x"].itemsize
-    most = (SMALL if p.option("memory") == "small" else SPARE) // (rows * size)
-    each = in_waves(columns, most, rows, p.device.sms)
+    most = (plan.SMALL if p.option("memory") == "small" else plan.SPARE) // (rows * size)
+    each = plan.in_waves(columns, most, rows, p.device.sms)
     return Config(each, weight is not None and weight.dtype == p["x"].dtype, min(2048, max(128, 1 << (each - 1).bit_length())))
 
 
 def slices(p: Problem, config: Config) -> Iterator[tuple[int, int, int | None]]:
     """(first class, classes, element of dW at which the logits start, or None: they have memory of their own)."""
-    rows, width, columns = sizes(p)
+    rows, width, columns = plan.sizes(p)
     first = 0
     while first < columns:
         left = columns - first
-        within = in_tiles(left * width // (rows + width)) if config.inside else 0
+        within = plan.in_tiles(left * width // (rows + width)) if config.inside else 0
         offset = (columns * width - rows * within) // 64 * 64
         if offset < (first + within) * width:  # rounding down leaves too little
             within -= 64
@@ -156,11 +137,11 @@ def _summed_aside(p: Problem, config: Config) -> bool:
 def scratch(p: Problem, config: Config) -> dict[str, Meta]:
     if _made(p):
         return {}
-    rows, width, _ = sizes(p)
+    rows, width, _ = plan.sizes(p)
     found = {}
     longest = max((n for _, n, at in slices(p, config) if at is None), default=0)
     if longest:
-        found["chunk"] = Meta((rows, padded(longest)), p["x"].dtype)
+        found["chunk"] = Meta((rows, plan.padded(longest)), p["x"].dtype)
     if _summed_aside(p, config):
         found["x_sum"] = Meta((rows, width), "f32")
     return found
@@ -179,24 +160,24 @@ def _multiplied(p: Problem, config: Config) -> Iterator[Step]:
 
 
 def _by_classes(p: Problem, config: Config) -> Iterator[Step]:
-    rows, width, _ = sizes(p)
+    rows, width, _ = plan.sizes(p)
     x_sum = "x_sum" if _summed_aside(p, config) else "dx"
     own = scratch(p, config).get("chunk")
-    same = {**numbers(p), **entropy_of(p), "bias": bias_of(p), "target": "target", "state": "state", "dloss": "dloss", "divisor": "divisor"}
-    same |= {"gs": p["dloss"].strides[0] if p["dloss"].shape else 0, "classes": classes(p), "start": int(p.option("start"))}
-    same |= {"CAP": cap_of(p), "BLOCK": config.block}
+    same = {**plan.numbers(p), **plan.entropy_of(p), "bias": plan.bias_of(p), "target": "target", "state": "state", "dloss": "dloss", "divisor": "divisor"}
+    same |= {"gs": p["dloss"].strides[0] if p["dloss"].shape else 0, "classes": plan.classes(p), "start": int(p.option("start"))}
+    same |= {"CAP": plan.cap_of(p), "BLOCK": config.block}
     for first, each, offset in slices(p, config):
         memory, stride, at = ("chunk", own.strides[0] if own else 0, 0) if offset is None else ("dweight", each, offset)
-        chunk, weight = View(memory, (rows, each), (stride, 1), at), matrix(p, "weight", first, each)
-        yield product(chunk, matrix(p, "x"), turned(weight))
+        chunk, weight = View(memory, (rows, each), (stride, 1), at), plan.matrix(p, "weight", first, each)
+        yield plan.product(chunk, plan.matrix(p, "x"), plan.turned(weight))
         blocks = -(-each // config.block)
         args = {**same, "z": memory, "zo": at, "zs": stride, "columns": each, "blocks": blocks, "first": first}
-        yield taking(slice_gradient if p["x"].itemsize == 2 else exact_gradient, args, rows * blocks, max(1, config.block // 512))
+        yield plan.taking(slice_gradient if p["x"].itemsize == 2 else exact_gradient, args, rows * blocks, max(1, config.block // 512))
         if p.get("dx") is not None:
-            yield product(dense(x_sum, rows, width), chunk, weight, add=first > 0)
+            yield plan.product(plan.dense(x_sum, rows, width), chunk, weight, add=first > 0)
         if p.get("dweight") is not None:
-            yield product(dense("dweight", each, width, first), turned(chunk), matrix(p, "x"))
+            yield plan.product(plan.dense("dweight", each, width, first), plan.turned(chunk), plan.matrix(p, "x"))
         if p.get("dbias") is not None:
-            yield sums_of_columns(p, chunk, "dbias", first, False)
+            yield plan.sums_of_columns(p, chunk, "dbias", first, False)
     if x_sum == "x_sum":
-        yield copied(dense("dx", rows, width), dense("x_sum", rows, width))
+        yield plan.copied(plan.dense("dx", rows, width), plan.dense("x_sum", rows, width))

@@ -18,20 +18,7 @@ import triton.language as tl
 from triton.language.extra.cuda import libdevice
 
 from rooftop.core.spec import Launch, Meta, Problem, Step, View
-from rooftop.kernels.loss._linear_plan import (
-    SPARE,
-    copied,
-    dense,
-    evenly,
-    in_tiles,
-    matrix,
-    padded,
-    product,
-    row_shape,
-    sizes,
-    total,
-    turned,
-)
+from rooftop.kernels.loss import _linear_plan as plan
 from rooftop.kernels.loss._logits import exp as short_exp
 
 LOWEST = tl.constexpr(-3.4028234663852886e38)
@@ -167,12 +154,8 @@ class Config:
     warps: int = 16
 
 
-def _wanted(p: Problem) -> bool:
-    return any(p.get(n) is not None for n in ("unit_x", "unit_weight"))
-
-
 def supports(p: Problem) -> str | None:
-    rows, _, columns = sizes(p)
+    rows, _, columns = plan.sizes(p)
     if not rows:
         return "there is nothing to compute"
     if columns >= 2**31 - 2**20 or rows >= 2**31:
@@ -181,38 +164,33 @@ def supports(p: Problem) -> str | None:
 
 
 def choose(p: Problem) -> Config:
-    rows, width, columns = sizes(p)
-    size, stride, weight = p["x"].itemsize, padded(columns), p.get("unit_weight")
-    aside = SPARE // (stride * size)
-    if not _wanted(p) or weight is None or aside >= rows:
-        return Config(evenly(rows, max(64, in_tiles(aside))))
+    rows, width, columns = plan.sizes(p)
+    size, stride, weight = p["x"].itemsize, plan.padded(columns), p.get("unit_weight")
+    aside = plan.SPARE // (stride * size)
+    if not plan.wanted(p) or weight is None or aside >= rows:
+        return Config(plan.evenly(rows, max(64, plan.in_tiles(aside))))
     inside = columns * width // stride
-    return Config(evenly(rows, max(64, in_tiles(max(inside, aside)))), size == 2 and inside >= max(64, aside))
-
-
-def _summed_aside(p: Problem, config: Config) -> bool:
-    weight = p.get("unit_weight")
-    return weight is not None and config.rows < p["x"].shape[0] and weight.dtype != "f32"
+    return Config(plan.evenly(rows, max(64, plan.in_tiles(max(inside, aside)))), size == 2 and inside >= max(64, aside))
 
 
 def scratch(p: Problem, config: Config) -> dict[str, Meta]:
-    rows, width, columns = sizes(p)
-    chunk = Meta((min(rows, config.rows), padded(columns)), p["x"].dtype)
+    rows, width, columns = plan.sizes(p)
+    chunk = Meta((min(rows, config.rows), plan.padded(columns)), p["x"].dtype)
     found = {"losses": Meta((rows,), "f32"), "divisor": Meta((), "f32"), "teacher": chunk}
     if not config.inside:
         found["student"] = chunk
-    if _summed_aside(p, config):
+    if plan.summed_aside(p, config):
         found["weight_sum"] = Meta((columns, width), "f32")
     return found
 
 
 def steps(p: Problem, config: Config) -> Sequence[Step]:
-    rows, width, columns = sizes(p)
+    rows, width, columns = plan.sizes(p)
     mask = "mask" if p.get("mask") is not None else None
-    beta, stride = float(p.option("beta")), padded(columns)
-    piece, warps = row_shape(columns, p["x"].itemsize, config.warps)
-    memory, weight = "unit_weight" if config.inside else "student", matrix(p, "weight")
-    sums = dense("weight_sum" if _summed_aside(p, config) else "unit_weight", columns, width)
+    beta, stride = float(p.option("beta")), plan.padded(columns)
+    piece, warps = plan.row_shape(columns, p["x"].itemsize, config.warps)
+    memory, weight = "unit_weight" if config.inside else "student", plan.matrix(p, "weight")
+    sums = plan.dense("weight_sum" if plan.summed_aside(p, config) else "unit_weight", columns, width)
     block = 512 if rows <= 512 else 8192
     counted = {"mask": mask, "divisor": "divisor", "R": rows, "MEAN": p.option("reduction") == "mean", "BLOCK": block}
     args = {
@@ -220,20 +198,21 @@ def steps(p: Problem, config: Config) -> Sequence[Step]:
         "columns": columns
     }
     args |= {"cool": 1 / float(p.option("temperature")), "beta": beta}
-    args |= {"MODE": int(beta) if beta in (0, 1) else MIXED.value, "WRITE": _wanted(p), "COLUMNS": piece}
+    args |= {"MODE": int(beta) if beta in (0, 1) else MIXED.value, "WRITE": plan.wanted(p), "COLUMNS": piece}
     found: list[Step] = [Launch(_divisor, (1,), counted, max(4, block // 256))]
     for first in range(0, rows, config.rows):
         height = min(config.rows, rows - first)
         chunk, teacher = (View(name, (height, columns), (stride, 1)) for name in (memory, "teacher"))
-        x = matrix(p, "x", first, height)
+        x = plan.matrix(p, "x", first, height)
         found += [
-            product(chunk, x, turned(weight)), product(teacher, matrix(p, "teacher_x", first, height), turned(matrix(p, "teacher_weight")))
+            plan.product(chunk, x, plan.turned(weight)),
+            plan.product(teacher, plan.matrix(p, "teacher_x", first, height), plan.turned(plan.matrix(p, "teacher_weight")))
         ]
         found.append(Launch(_rows, (height,), {**args, "row0": first}, warps))
         if p.get("unit_x") is not None:
-            found.append(product(dense("unit_x", height, width, first), chunk, weight))
+            found.append(plan.product(plan.dense("unit_x", height, width, first), chunk, weight))
         if p.get("unit_weight") is not None:
-            found.append(product(sums, turned(chunk), x, add=first > 0))
-    if _summed_aside(p, config):
-        found.append(copied(dense("unit_weight", columns, width), sums))
-    return [*found, total(p, "losses")]
+            found.append(plan.product(sums, plan.turned(chunk), x, add=first > 0))
+    if plan.summed_aside(p, config):
+        found.append(plan.copied(plan.dense("unit_weight", columns, width), sums))
+    return [*found, plan.total(p, "losses")]

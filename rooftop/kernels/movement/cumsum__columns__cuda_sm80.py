@@ -7,16 +7,12 @@ from math import gcd
 from typing import Any
 
 from rooftop.core.head import Head
-from rooftop.core.spec import DTYPES, Launch, Meta, Problem, typed
+from rooftop.core.spec import DTYPES, Launch, Meta, Problem, pow2, typed
 
 THREADS = 256
 WIDE = 128  # bytes of a strip; twice that if rows are not aligned to 16, so that fewer of its sectors belong to two strips
 PASS = 5 << 20  # bytes that a copy reads while a running sum passes from one group to the next (about 1.2 µs), twice
 HELD = 224  # bytes of loads of a thread
-
-
-def _pow2(n: int) -> int:
-    return 1 << max(n - 1, 0).bit_length()
 
 
 def _vector(p: Problem) -> int:
@@ -61,7 +57,7 @@ def choose(p: Problem, head: Head) -> Mapping[str, Any]:
     while rows > 1 and down * rows >= 2 * x.shape[1]:
         rows //= 2
     each = -(-x.shape[2] // (tx * vector)) * x.shape[0] * down * rows * tx * vector * x.itemsize  # bytes of one tile of each chain
-    group = min(_pow2(-(-PASS // each)), 8 * max(1, down // vector))
+    group = min(pow2(-(-PASS // each)), 8 * max(1, down // vector))
     return {"vector": vector, "tx": tx, "rows": rows, "group": max(8, group)}
 
 

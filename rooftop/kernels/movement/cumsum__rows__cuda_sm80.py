@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from rooftop.core.head import Head
-from rooftop.core.spec import DTYPES, Launch, Meta, Problem, typed
+from rooftop.core.spec import DTYPES, Launch, Meta, Problem, pow2, typed
 from rooftop.kernels.movement import _cumsum_rows
 from rooftop.kernels.movement._cumsum_rows import THREADS, WHOLE
 
@@ -24,7 +24,7 @@ def choose(p: Problem, head: Head) -> Mapping[str, Any]:
     packs = _cumsum_rows.packs(p)
     most = WHOLE[p["x"].itemsize]
     if packs <= THREADS * most:
-        team = min(8, _pow2(packs))
+        team = min(8, pow2(packs))
         while team * most < packs:
             team *= 2
         return {"packs": -(-packs // team), "team": team, "whole": 1}
@@ -42,10 +42,6 @@ def configs(p: Problem, head: Head) -> list[Mapping[str, Any]]:
             team *= 2
         found.append({"packs": each, "team": team, "whole": int(team * each >= packs)})
     return [c for c in found if c["whole"] or c["team"] == THREADS]
-
-
-def _pow2(n: int) -> int:
-    return 1 << max(n - 1, 0).bit_length()
 
 
 def _tiles(p: Problem, config: Mapping[str, Any]) -> int:

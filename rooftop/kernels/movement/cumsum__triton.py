@@ -17,7 +17,7 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_wait
 
-from rooftop.core.spec import Launch, Meta, Problem
+from rooftop.core.spec import Launch, Meta, Problem, pow2
 
 # a word that is not there yet; a published one is never 0: it is the complement of a number's bits, with one NaN pattern
 ABSENT = tl.constexpr(0)
@@ -134,10 +134,6 @@ class Config:
     whole: bool
 
 
-def _pow2(n: int) -> int:
-    return 1 << max(n - 1, 0).bit_length()
-
-
 def _lanes(p: Problem) -> int:
     rows, _, inner = p["x"].shape
     return rows if inner == 1 else inner
@@ -168,16 +164,16 @@ def choose(p: Problem) -> Config:
     size = p["x"].itemsize
     if inner == 1:
         tile = 8192 if size == 2 else 4096
-        if _pow2(along) <= 2 * tile:
-            lanes = max(1, min(_pow2(_lanes(p)), 4096 // _pow2(along)))
+        if pow2(along) <= 2 * tile:
+            lanes = max(1, min(pow2(_lanes(p)), 4096 // pow2(along)))
             while lanes > 1 and _grid(p, lanes)[0] < 4 * p.device.sms:
                 lanes //= 2
-            return Config(_pow2(along), lanes, max(1, min(16, _pow2(along) * lanes // 512)), True)
+            return Config(pow2(along), lanes, max(1, min(16, pow2(along) * lanes // 512)), True)
         return Config(tile, 1, 8, False)
-    lanes = min(_pow2(inner), 128 // size)
+    lanes = min(pow2(inner), 128 // size)
     height = (8192 if size == 2 else 4096) // lanes
-    if _pow2(along) <= height:
-        return Config(_pow2(along), lanes, max(1, min(8, _pow2(along) * lanes // 512)), True)
+    if pow2(along) <= height:
+        return Config(pow2(along), lanes, max(1, min(8, pow2(along) * lanes // 512)), True)
     return Config(height, lanes, 8, False)
 
 

@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_wait
 
-from rooftop.core.spec import Launch, Meta, Problem
+from rooftop.core.spec import Launch, Meta, Problem, pow2
 from rooftop.kernels._device.column_sums import column_sums
 
 VECTORS = 16  # columns of the product; those beyond R are zeros
@@ -95,10 +95,6 @@ class Config:
     splits: int
 
 
-def _pow2(n: int) -> int:
-    return 1 << max(n - 1, 0).bit_length()
-
-
 def _along(p: Problem) -> bool:
     """Whether the rows of a are contiguous along K."""
     _, down, along = p["a"].strides
@@ -121,18 +117,18 @@ def choose(p: Problem) -> Config:
     b, m, k = p["a"].shape
     r, size = p["x"].shape[1], p["a"].itemsize
     if r > 1:
-        rows = 64 if m > 64 else max(16, _pow2(m))
+        rows = 64 if m > 64 else max(16, pow2(m))
         depth = 128 if size == 2 else 32
-        depth = max(16, min(depth, _pow2(k)))
+        depth = max(16, min(depth, pow2(k)))
         warps, stages = 4, 4 if size == 2 else 3
     elif _along(p):
         tile = 8192 if size == 2 else 4096
-        depth = min(_pow2(k), 1024 if size == 2 else 512)
-        rows = max(1, min(_pow2(m), tile // depth, 64))
+        depth = min(pow2(k), 1024 if size == 2 else 512)
+        rows = max(1, min(pow2(m), tile // depth, 64))
         warps, stages = max(1, min(8, rows * depth // 512)), 2
     else:
-        rows = min(_pow2(m), 256 if size == 2 else 128)
-        depth = min(_pow2(k), max(1, (8192 if size == 2 else 4096) // rows))
+        rows = min(pow2(m), 256 if size == 2 else 128)
+        depth = min(pow2(k), max(1, (8192 if size == 2 else 4096) // rows))
         warps, stages = max(1, min(8, rows * depth // 512)), 2
     programs, chunks = b * -(-m // rows), -(-k // depth)
     splits, wanted = 1, 4 * p.device.sms

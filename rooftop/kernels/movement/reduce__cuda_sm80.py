@@ -8,7 +8,7 @@ from math import gcd
 from typing import Any
 
 from rooftop.core.head import Head
-from rooftop.core.spec import DTYPES, Launch, Meta, Problem
+from rooftop.core.spec import DTYPES, Launch, Meta, Problem, pow2
 
 OPS = {"sum": 0, "mean": 1, "var": 2, "max": 3, "argmax": 4}
 TILE = 24576  # bytes of rows that a block copies as one range
@@ -41,10 +41,6 @@ class _Facts:
 def _facts(p: Problem) -> _Facts:
     x = p["x"]
     return _Facts(x.shape, x.strides, x.itemsize, x.align, str(p.option("op")))
-
-
-def _pow2(n: int) -> int:
-    return 1 << max(n - 1, 0).bit_length()
 
 
 def _aligned(f: _Facts, count: int) -> bool:
@@ -81,11 +77,11 @@ def choose(p: Problem, head: Head) -> Mapping[str, Any]:
     if not f.rows:
         return _columns(f, sms)
     if b == 1 and d % vector == 0 and d <= 32 * vector and _aligned(f, vector):
-        lanes = _pow2(d // vector)
+        lanes = pow2(d // vector)
         return {"kernel": "packed_rows", "lanes": lanes, "blocks": -(-m // (4 * 256 // lanes)), "splits": 1}
     contiguous = (a == 1 or f.strides[0] == c * d) and (c == 1 or f.strides[2] == d)
     if b == 1 and d * f.size <= 1024 and contiguous:
-        lanes = min(32, _pow2(-(-d // 16)))
+        lanes = min(32, pow2(-(-d // 16)))
         step = 256 // lanes
         tile = max(1, TILE // (d * f.size * step)) * step
         while tile > step and -(-m // tile) < 8 * sms:
@@ -177,6 +173,6 @@ def launches(p: Problem, config: Mapping[str, Any], head: Head) -> list[Launch]:
         first = launch(f"columns<{t}, {op}, {config['wide']}, {str(b > 1).lower()}>", (config["blocks"], splits), args)
     if splits == 1:
         return [first]
-    tx = min(32, _pow2(m))
+    tx = min(32, pow2(m))
     args = {"parts": ("parts", "ptr"), "M": (m, "i64"), "splits": (splits, "i32"), "tx": (tx, "i32")}
     return [first, launch(f"fold_parts<{t}, {op}>", (-(-m // tx),), args)]

@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_wait
 
-from rooftop.core.spec import Launch, Meta, Problem
+from rooftop.core.spec import Launch, Meta, Problem, pow2
 
 SUM, MEAN, VAR, MAX, ARGMAX = (tl.constexpr(i) for i in range(5))
 CODES = {"sum": 0, "mean": 1, "var": 2, "max": 3, "argmax": 4}
@@ -186,10 +186,6 @@ class Config:
     splits: int
 
 
-def _pow2(n: int) -> int:
-    return 1 << max(n - 1, 0).bit_length()
-
-
 def supports(p: Problem) -> str | None:
     x = p["x"]
     if x.dtype not in ("f32", "f16", "bf16", "i64", "i32", "i16", "i8", "u8"):
@@ -224,13 +220,13 @@ def choose(p: Problem) -> Config:
     heavy = p.option("op") in ("var", "argmax")
     tile = 8 * 32 * vector * (1 if heavy else 2)
     if e == 1:
-        positions = min(tile, _pow2(d))
-        lanes = max(1, min(_pow2(a * c), tile // positions))
+        positions = min(tile, pow2(d))
+        lanes = max(1, min(pow2(a * c), tile // positions))
         while lanes > 1 and -(-a * c // lanes) < 4 * p.device.sms:
             lanes //= 2
     else:
-        lanes = min(_pow2(e), 32 * vector // (1 if e * x.itemsize >= 4096 else 2))
-        positions = max(1, min(_pow2(d), tile // lanes))
+        lanes = min(pow2(e), 32 * vector // (1 if e * x.itemsize >= 4096 else 2))
+        positions = max(1, min(pow2(d), tile // lanes))
     warps = max(1, min(8, positions * lanes // (32 * vector)))
     programs = _grid(p, Config(positions, lanes, warps, 1))[0]
     chunks, _ = _chunks(p, positions)
@@ -293,8 +289,8 @@ def launches(p: Problem, config: Config) -> list[Launch]:
     )
     if not split:
         return [first]
-    splits = _pow2(config.splits)
-    lanes = max(1, min(_pow2(a * c * e), 2048 // splits))
+    splits = pow2(config.splits)
+    lanes = max(1, min(pow2(a * c * e), 2048 // splits))
     second = Launch(
         _parts, (-(-a * c * e // lanes),), {**same, "S": config.splits, "SPLITS": splits, "LANES": lanes}, 4, pdl=p.device.pdl
     )

@@ -7,12 +7,7 @@ from typing import Any
 
 from rooftop.core.expressions import aligned
 from rooftop.core.head import Head
-from rooftop.core.spec import Launch, Problem, instance, typed_arguments
-
-
-def _pow2(n: int) -> int:
-    """The smallest power of two that is at least n, and at least 1."""
-    return 1 << max(n - 1, 0).bit_length()
+from rooftop.core.spec import Launch, Problem, instance, pow2, typed_arguments
 
 
 def launches(p: Problem, config: Mapping[str, Any], head: Head) -> list[Launch]:
@@ -43,9 +38,9 @@ def _tiles(p: Problem, last: Mapping[str, tuple[str, Any]]) -> Launch:
     per = 8 if size < 4 else 16 // size  # elements of a vector
     vector = per * size  # bytes: 16, or 8 of bytes
     area, side = 32768 // (vector * per), 32 if size == 8 or (size == 1 and rows % per != 0) else 16
-    vr = min(_pow2(-(-rows // per)), max(side, area // _pow2(-(-columns // per))))
-    vc = min(_pow2(-(-columns // per)), max(32 if size == 8 else 16, area // vr))
-    vb = max(1, min(_pow2(batches), 256 // (vr * vc)))
+    vr = min(pow2(-(-rows // per)), max(side, area // pow2(-(-columns // per))))
+    vc = min(pow2(-(-columns // per)), max(32 if size == 8 else 16, area // vr))
+    vb = max(1, min(pow2(batches), 256 // (vr * vc)))
     threads = max(32, min(256, vr * vc * vb))
     whole_x, whole_out = columns % per == 0 and aligned(x, vector), rows % per == 0 and aligned(out, vector)
     flat = not whole_out and rows <= per * vr and (columns == 1 or out.strides[4] == rows)

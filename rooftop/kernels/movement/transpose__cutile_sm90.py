@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rooftop.core.spec import Launch, Meta, Problem, View, collapse
+from rooftop.core.spec import Launch, Meta, Problem, View, collapse, pow2
 from rooftop.kernels._device.cutile import ct
 
 
@@ -31,10 +31,6 @@ class Config:
     columns: int
     warps: int
     tma: bool = False
-
-
-def _pow2(n: int) -> int:
-    return 1 << (n - 1).bit_length()
 
 
 def _batch(m: Meta) -> tuple[int, int] | None:
@@ -62,11 +58,11 @@ def _turned(p: Problem) -> bool:
 def choose(p: Problem) -> Config:
     rows, columns = p["x"].shape[3:]
     if not _turned(p):
-        wide = min(_pow2(columns), 2048)
-        return Config(min(_pow2(rows), max(1, 4096 // wide)), wide, 4)
+        wide = min(pow2(columns), 2048)
+        return Config(min(pow2(rows), max(1, 4096 // wide)), wide, 4)
     size = 32768 // p["x"].itemsize  # elements of a tile of 32 KiB, the fastest on an H200
-    across = min(_pow2(columns), {1: 256, 2: 128, 4: 128, 8: 64}[p["x"].itemsize])
-    down = min(_pow2(rows), size // across)
+    across = min(pow2(columns), {1: 256, 2: 128, 4: 128, 8: 64}[p["x"].itemsize])
+    down = min(pow2(rows), size // across)
     return Config(down, across, 8 if down * across == size else 4)
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import triton
 import triton.language as tl
 
-from rooftop.core.spec import Launch, Problem
+from rooftop.core.spec import Launch, Problem, pow2
 
 
 @triton.jit
@@ -47,18 +47,14 @@ def supports(p: Problem) -> str | None:
     return None
 
 
-def _pow2(n: int) -> int:
-    return 1 << (n - 1).bit_length()
-
-
 def choose(p: Problem) -> Config:
     rows, columns = p["x"].shape[3:]
     size = 8192 // p["x"].itemsize
     if p["out"].strides[4] == 1:
-        across = min(_pow2(columns), size)
-        return Config(min(_pow2(rows), max(1, size // across)), across, 4)
-    across = min(_pow2(columns), {1: 128, 2: 64, 4: 32, 8: 32}[p["x"].itemsize])
-    return Config(min(_pow2(rows), size // across), across, 4)
+        across = min(pow2(columns), size)
+        return Config(min(pow2(rows), max(1, size // across)), across, 4)
+    across = min(pow2(columns), {1: 128, 2: 64, 4: 32, 8: 32}[p["x"].itemsize])
+    return Config(min(pow2(rows), size // across), across, 4)
 
 
 def configs(p: Problem) -> list[Config]:

@@ -18,7 +18,7 @@ from typing import Any
 import triton
 import triton.language as tl
 
-from rooftop.core.spec import Meta, Problem
+from rooftop.core.spec import Meta, Problem, pow2
 
 SINGLES = 16  # elements of a tile of singles
 
@@ -56,10 +56,6 @@ class Config:
     columns: int
     warps: int
     singles: bool
-
-
-def pow2(n: int) -> int:
-    return 1 << (n - 1).bit_length()
 
 
 def vector(m: Meta) -> int:

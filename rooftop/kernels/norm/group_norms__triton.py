@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_wait
 
-from rooftop.core.spec import Launch, Meta, Problem
+from rooftop.core.spec import Launch, Meta, Problem, pow2
 from rooftop.kernels._device.column_sums import column_sums
 
 OPS = ("group_norm", "group_norm_bwd")
@@ -157,10 +157,6 @@ class Config:
     warps: int
 
 
-def _pow2(n: int) -> int:
-    return 1 << max(n - 1, 0).bit_length()
-
-
 def _backward(p: Problem) -> bool:
     return p.op == "group_norm_bwd"
 
@@ -188,11 +184,11 @@ def _config(p: Problem, elements: int, narrow: int) -> Config:
     """A tile along the neighbours in memory: positions, or channels where these come last. `narrow`: the fewest of them, of many."""
     _, c, s = p["x"].shape
     if p["x"].strides[2] == 1 or s == 1 or p["x"].strides[1] != 1:
-        positions = min(_pow2(s), narrow)
-        channels = min(_pow2(c), max(elements // positions, 1))
+        positions = min(pow2(s), narrow)
+        channels = min(pow2(c), max(elements // positions, 1))
     else:
-        channels = min(_pow2(c), narrow // 16)
-        positions = min(_pow2(s), max(elements // channels, 1))
+        channels = min(pow2(c), narrow // 16)
+        positions = min(pow2(s), max(elements // channels, 1))
     return Config(channels, positions, max(1, min(8, channels * positions // 512)))
 
 
@@ -223,10 +219,10 @@ def launches(p: Problem, config: Config) -> list[Launch]:
 
     tile = {"C": c, "S": s, "across": across, "chunks": chunks, "CH": config.channels, "SP": config.positions, "PDL": pdl}
     tile |= {"x": "x", "dy": dy, **strides("x", "x"), **strides("g", dy)}
-    wide = min(_pow2(k), 64)
+    wide = min(pow2(k), 64)
     join = {"parts": "parts", "weight": "weight" if p.get("weight") is not None else None, "numbers": "numbers", "C": c, "K": k, "S": s, "size": float(k * s)}
     join |= {short: f"parts_{name}" if p.get(name) is not None else None for short, name in (("dw", "dweight"), ("db", "dbias"))}
-    join |= {"chunks": chunks, "eps": float(p.option("eps")), "SP": config.positions, "WIDE": wide, "LONG": min(_pow2(chunks), 2048 // wide)}
+    join |= {"chunks": chunks, "eps": float(p.option("eps")), "SP": config.positions, "WIDE": wide, "LONG": min(pow2(chunks), 2048 // wide)}
     join |= {"KINDS": 4 if backward else 2, "PDL": pdl}
     apply = {**tile, "numbers": "numbers", "bias": None if backward or p.get("bias") is None else "bias", "to": to, **strides("t", to)}
     sums = [(f"parts_{name}", name) for name in ("dweight", "dbias") if p.get(name) is not None]

@@ -10,11 +10,11 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from rooftop.core.spec import Launch, Meta, Problem
+from rooftop.core.spec import Launch, Meta, Problem, pow2
 from rooftop.kernels._device.column_sums import column_sums
 from rooftop.kernels.norm import _split_tiles
 from rooftop.kernels.norm._split_tiles import Config, located, places
-from rooftop.kernels.norm.norms__triton import affine, load, over, pow2, scale_of, wide_access
+from rooftop.kernels.norm.norms__triton import affine, load, over, scale_of, wide_access
 from rooftop.kernels.norm.norms_bwd__triton import _slabs_bwd
 
 OPS = ("rms_norm", "layer_norm", "rms_norm_bwd", "layer_norm_bwd")

@@ -16,7 +16,7 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait, libdevice
 
-from rooftop.core.spec import Launch, Meta, Problem
+from rooftop.core.spec import Launch, Meta, Problem, pow2
 
 OPS = ("rms_norm", "layer_norm")
 
@@ -273,10 +273,6 @@ class Config:
     parts: int = 1
     more: int = 0
     early: bool = False
-
-
-def pow2(n: int) -> int:
-    return 1 << (n - 1).bit_length()
 
 
 def pieces(columns: int, lanes: int, warps: int, itemsize: int) -> tuple[int, int]:

@@ -16,9 +16,9 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait, libdevice
 
-from rooftop.core.spec import Launch, Meta, Problem
+from rooftop.core.spec import Launch, Meta, Problem, pow2
 from rooftop.kernels._device.column_sums import column_sums
-from rooftop.kernels.norm.norms__triton import affine, both, lanes_of, load, over, pow2, reason, scale_of, seen, wide_access
+from rooftop.kernels.norm.norms__triton import affine, both, lanes_of, load, over, reason, scale_of, seen, wide_access
 
 OPS = ("rms_norm_bwd", "layer_norm_bwd")
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from rooftop.core.spec import Launch, Problem, View
+from rooftop.core.spec import Launch, Problem, View, pow2
 from rooftop.kernels._device.cutile import ct
 
 
@@ -95,10 +95,6 @@ class Config:
     occupancy: int = 0  # resident blocks a multiprocessor, for which the compiler limits the registers; 0: the compiler decides
 
 
-def _pow2(n: int) -> int:
-    return 1 << (n - 1).bit_length()
-
-
 def supports(p: Problem) -> str | None:
     x = p["x"]
     if p.extra:
@@ -122,10 +118,10 @@ def choose(p: Problem) -> Config:
     """Measured on an H200: bytes in flight a multiprocessor decide, so blocks are limited to 64 registers a thread if TMA loads the rows
     with a warp of its own."""
     rows, columns = p["x"].shape
-    wide = max(16, _pow2(columns))
+    wide = max(16, pow2(columns))
     if wide > 16384:
         return Config("loop", 1, 8192, 8)
-    lanes = max(1, min(4096 // wide, _pow2(rows)))
+    lanes = max(1, min(4096 // wide, pow2(rows)))
     while lanes > 1 and -(-rows // lanes) < 4 * p.device.sms:
         lanes //= 2
     if lanes * wide >= 4096 and _copied(p):
@@ -135,7 +131,7 @@ def choose(p: Problem) -> Config:
 
 
 def configs(p: Problem) -> list[Config]:
-    wide = max(16, _pow2(p["x"].shape[1]))
+    wide = max(16, pow2(p["x"].shape[1]))
     if wide > 16384:
         return [Config("loop", 1, n, w, tma=tma) for n in (4096, 8192) for w in (4, 8) for tma in (False, True)]
     lanes = choose(p).rows

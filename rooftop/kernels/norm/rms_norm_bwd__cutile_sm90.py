@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from rooftop.core.spec import Launch, Meta, Problem, View
+from rooftop.core.spec import Launch, Meta, Problem, View, pow2
 from rooftop.kernels._device.cutile import ct
 
 MOST = 8192  # columns: rows and their sums are in registers
@@ -76,10 +76,6 @@ class Config:
     blocks: int
 
 
-def _pow2(n: int) -> int:
-    return 1 << (n - 1).bit_length()
-
-
 def supports(p: Problem) -> str | None:
     s = p["s"]
     if s.dtype not in ("f32", "f16", "bf16"):
@@ -94,8 +90,8 @@ def supports(p: Problem) -> str | None:
 
 
 def choose(p: Problem) -> Config:
-    count, wide = p["s"].shape[0], max(16, _pow2(p["s"].shape[1]))
-    lanes = max(1, min(2048 // wide, _pow2(count)))
+    count, wide = p["s"].shape[0], max(16, pow2(p["s"].shape[1]))
+    lanes = max(1, min(2048 // wide, pow2(count)))
     return Config(lanes, wide, 8 if wide * lanes >= 2048 else 4, 1 if wide * lanes > 4096 else 2)
 
 

@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_wait, libdevice
 
-from rooftop.core.spec import Launch, Meta, Problem
+from rooftop.core.spec import Launch, Meta, Problem, pow2
 
 OPS = ("softmax", "softmax_bwd", "log_softmax", "log_softmax_bwd", "logsumexp", "logsumexp_bwd")
 KINDS = {"log_softmax": 1, "logsumexp": 2}  # the KIND of a kernel; 0: softmax
@@ -208,10 +208,6 @@ class Config:
     loop: bool
 
 
-def _pow2(n: int) -> int:
-    return 1 << (n - 1).bit_length()
-
-
 def _whole(p: Problem) -> Meta:
     """A tensor that has all elements of the rows."""
     return p["y"] if "softmax" in p.op else p["x"]
@@ -270,32 +266,32 @@ def choose(p: Problem) -> Config:
     """Measured on an H100. Rows: tiles of 4096 elements or one row, 16 elements a thread; 32 if accesses are narrow, so that more of them
     are in flight. Inner positions: at least a 32-byte sector wide, in the backward one or two."""
     _, columns, inner = _whole(p).shape
-    wide, forward, vectors = _pow2(columns), _forward(p), _wide_access(p)
+    wide, forward, vectors = pow2(columns), _forward(p), _wide_access(p)
     if p.op == "logsumexp_bwd":  # elementwise: tiles of a row, or of inner positions
-        lanes = 1 if inner == 1 else min(_pow2(inner), 32)
+        lanes = 1 if inner == 1 else min(pow2(inner), 32)
         block = min(wide, 2048 // lanes)
-        lanes = max(lanes, min(2048 // block, _pow2(_lanes(p)))) if inner == 1 else lanes
+        lanes = max(lanes, min(2048 // block, pow2(_lanes(p)))) if inner == 1 else lanes
         return Config(block, lanes, max(1, min(8, block * lanes // 256)), False)
     if inner == 1:
         if wide > (32768 if forward else 16384):
             return Config(8192, 1, 16, True)
         tile, each = (4096, 512) if vectors and wide < 32768 else (2048, 1024)
-        lanes = max(1, min(tile // wide, _pow2(_lanes(p))))
+        lanes = max(1, min(tile // wide, pow2(_lanes(p))))
         while lanes > 1 and _grid(p, lanes)[0] < 4 * p.device.sms:
             lanes //= 2
         return Config(wide, lanes, max(1, min(32 if forward and each == 1024 else 16, wide * lanes // each)), False)
     limit = (32768 if forward and p.device.arch >= 90 else 16384) if vectors else 8192  # larger tiles spill
     for lanes in (16, 32 // p["y"].itemsize) if forward else (16,):
-        lanes = min(_pow2(inner), lanes)
+        lanes = min(pow2(inner), lanes)
         if wide * lanes <= limit:
             return Config(wide, lanes, max(1, min(16, wide * lanes // (1024 if vectors else 512))), False)
-    lanes = min(_pow2(inner), 32)
+    lanes = min(pow2(inner), 32)
     return Config(2048 // lanes, lanes, 8, True)
 
 
 def configs(p: Problem) -> list[Config]:
     _, columns, inner = _whole(p).shape
-    wide, most = _pow2(columns), 64 if _forward(p) else 32  # elements a thread
+    wide, most = pow2(columns), 64 if _forward(p) else 32  # elements a thread
     found = []
     if p.op == "logsumexp_bwd":
         return [Config(min(wide, size), 1, warps, False) for size in (1024, 2048, 4096) for warps in (4, 8)]

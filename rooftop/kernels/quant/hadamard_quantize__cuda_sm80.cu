@@ -4,7 +4,7 @@ idea    = """SIZE neighbours are multiplied by a Hadamard matrix in registers an
 limit   = "the copy of the same bytes; rows of more than 32768 elements"
 dtypes  = ["f32", "f16", "bf16"]
 args    = ["N: i64", "L: i32", "x: T[N, L]", "over: f32[1]?", "seed: i32"]
-python  = ["supports", "choose", "launches"]
+python  = ["choose", "launches"]
 demands = { spills = 0 }
 
 [config]

@@ -5,7 +5,7 @@ idea    = """Groups are runs of rows in single columns. A block holds a strip of
 limit   = "columns whose strip of 128 bytes does not fit the shared memory of a cluster of eight blocks use quantize__panels"
 dtypes  = ["f32", "f16", "bf16"]
 args    = ["over: f32[1]?", "seed: i32"]
-python  = ["supports", "choose", "launches"]
+python  = ["choose", "launches"]
 demands = { spills = 0 }
 
 [config]

@@ -13,7 +13,7 @@ LINE = 128  # bytes of a row that a block reads, at least: a cache line
 SHORT, LONG, TALL = 16 << 10, 68 << 10, 96 << 10  # bytes of a strip: for a group of few rows; so that three fit a multiprocessor; at most
 
 
-def _shape(p: Problem) -> dict[str, Any] | str:
+def choose(p: Problem, head: Any) -> dict[str, Any] | str:
     x, rows, columns = p["x"], int(p.option("rows")), int(p.option("columns"))
     if len(x.shape) != 3 or columns != 1:
         return "takes groups of single columns"
@@ -42,17 +42,6 @@ def _shape(p: Problem) -> dict[str, Any] | str:
     threads = max(128 if size <= SHORT and vec < 16 else 256 if size <= LONG else 512, count)
     blocks = max(1, min((640 if vec == 16 else 1024) // threads, (p.device.shared_per_block - 2048) // (size + 3072)))
     return {"vec": vec, "packs": count, "threads": threads, "share": share, "cluster": cluster, "blocks": blocks}
-
-
-def supports(p: Problem, head: Any) -> str | None:
-    found = _shape(p)
-    return found if isinstance(found, str) else None
-
-
-def choose(p: Problem, head: Any) -> dict[str, Any]:
-    found = _shape(p)
-    assert not isinstance(found, str)
-    return found
 
 
 def launches(p: Problem, config: Any, head: Any) -> list[Launch]:

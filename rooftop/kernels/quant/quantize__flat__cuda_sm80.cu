@@ -5,7 +5,7 @@ idea    = """Rows that are not a multiple of 16 bytes, quantised to 8 bits. Inpu
 limit   = "rows that do not fit the registers of one block"
 dtypes  = ["f32", "f16", "bf16"]
 args    = ["N: i64", "L: i32", "x: T[N, L]", "over: f32[1]?", "codes: u8[N, L]", "zero: u8[N]?", "seed: i32"]
-python  = ["supports", "choose", "launches"]
+python  = ["choose", "launches"]
 demands = { spills = 0 }
 
 [config]

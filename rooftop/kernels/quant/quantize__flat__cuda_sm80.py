@@ -8,7 +8,7 @@ from rooftop.core.spec import Launch, Problem, instance, typed_arguments
 from rooftop.kernels.quant._formats import element, names, packs, rounding
 
 
-def _shape(p: Problem) -> dict[str, Any] | str:
+def choose(p: Problem, head: Any) -> dict[str, Any] | str:
     x = p["x"]
     if len(x.shape) != 2 or element(p).bits != 8:
         return "takes segments, to codes of 8 bits"
@@ -23,17 +23,6 @@ def _shape(p: Problem) -> dict[str, Any] | str:
         return "a row must fit the registers of one block"
     threads = min(fitting, key=lambda f: f[0] * f[1])[1]  # the choice that leaves the fewest threads without a piece
     return {"threads": threads, "pieces": max(1, -(-count // threads))}
-
-
-def supports(p: Problem, head: Any) -> str | None:
-    found = _shape(p)
-    return found if isinstance(found, str) else None
-
-
-def choose(p: Problem, head: Any) -> dict[str, Any]:
-    found = _shape(p)
-    assert not isinstance(found, str)
-    return found
 
 
 def launches(p: Problem, config: Any, head: Any) -> list[Launch]:

@@ -5,7 +5,7 @@ idea    = """Groups of up to 32 packs are contiguous, so a warp reads some 512 c
 limit   = "the copy of the same bytes"
 dtypes  = ["f32", "f16", "bf16"]
 args    = ["packs: i64 = N * L // vec", "x: T[N, L]", "over: f32[1]?", "codes: u8[N, BYTES]", "zero: u8[N]?", "seed: i32"]
-python  = ["supports", "choose", "launches"]
+python  = ["choose", "launches"]
 demands = { spills = 0 }
 
 [config]

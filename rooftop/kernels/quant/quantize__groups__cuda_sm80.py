@@ -10,7 +10,7 @@ from rooftop.kernels.quant._formats import element, names, packs, rounding
 WORDS = 16  # of x in a thread's registers
 
 
-def _shape(p: Problem) -> dict[str, Any] | str:
+def choose(p: Problem, head: Any) -> dict[str, Any] | str:
     x = p["x"]
     if len(x.shape) != 2 or element(p).bits == 6:
         return "takes segments, to codes of 8 and 4 bits"
@@ -22,17 +22,6 @@ def _shape(p: Problem) -> dict[str, Any] | str:
     while units > 1 and x.shape[0] * lanes < units * 1024 * p.device.sms:
         units //= 2
     return {"vec": vec, "lanes": lanes, "units": units, "threads": 256}
-
-
-def supports(p: Problem, head: Any) -> str | None:
-    found = _shape(p)
-    return found if isinstance(found, str) else None
-
-
-def choose(p: Problem, head: Any) -> dict[str, Any]:
-    found = _shape(p)
-    assert not isinstance(found, str)
-    return found
 
 
 def launches(p: Problem, config: Any, head: Any) -> list[Launch]:

@@ -6,7 +6,7 @@ idea    = """Tall columns are divided into panels of a few columns, each much sm
 limit   = "L2 bandwidth: every element is read from L2 twice"
 dtypes  = ["f32", "f16", "bf16"]
 args    = ["over: f32[1]?", "seed: i32"]
-python  = ["supports", "choose", "launches", "scratch", "zeroed"]
+python  = ["choose", "launches", "scratch", "zeroed"]
 demands = { spills = 0 }
 
 [config]

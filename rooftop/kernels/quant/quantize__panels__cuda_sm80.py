@@ -12,7 +12,7 @@ from rooftop.ops._quantized import groups
 UNDER_WAY = 10 << 20  # bytes of x between the two passes over an item: more than the resident blocks of a card hold
 
 
-def _shape(p: Problem) -> dict[str, Any] | str:
+def choose(p: Problem, head: Any) -> dict[str, Any] | str:
     x, rows, columns = p["x"], int(p.option("rows")), int(p.option("columns"))
     if len(x.shape) != 3 or columns != 1:
         return "takes groups of single columns"
@@ -31,17 +31,6 @@ def _shape(p: Problem) -> dict[str, Any] | str:
         return "fewer than 2^31 items"
     lag = max(1, min(panels, 1 + -(-UNDER_WAY // (count * pack * rows))))
     return {"vec": vec, "packs": count, "threads": threads, "steps": steps, "lag": lag, "blocks": 3}
-
-
-def supports(p: Problem, head: Any) -> str | None:
-    found = _shape(p)
-    return found if isinstance(found, str) else None
-
-
-def choose(p: Problem, head: Any) -> dict[str, Any]:
-    found = _shape(p)
-    assert not isinstance(found, str)
-    return found
 
 
 def _counts(p: Problem, config: Any) -> tuple[int, int, int, int]:

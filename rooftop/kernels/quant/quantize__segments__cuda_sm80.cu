@@ -4,7 +4,7 @@ idea    = """A group is a segment of contiguous elements (a row, or 16 to 256 el
 limit   = "segments that do not fit the registers of a cluster of eight blocks, or of one block before sm_90"
 dtypes  = ["f32", "f16", "bf16"]
 args    = ["N: i64", "L: i32", "x: T[N, L]", "xs: i64 = stride(x, 0)", "over: f32[1]?", "codes: u8[N, BYTES]", "zero: u8[N]?", "seed: i32"]
-python  = ["supports", "choose", "launches"]
+python  = ["choose", "launches"]
 demands = { spills = 0 }
 
 [config]

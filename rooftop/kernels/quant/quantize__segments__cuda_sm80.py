@@ -11,7 +11,7 @@ from rooftop.kernels.quant._formats import element, names, packs, rounding
 REGISTERS = 32  # words of x that a thread may hold
 
 
-def _shape(p: Problem) -> dict[str, Any] | None:
+def choose(p: Problem, head: Any) -> dict[str, Any] | str:
     length = p["x"].shape[1]
     vec, whole = packs(p, "x", length, p["x"].strides[0])
     if whole and element(p).bits == 4 and length == 16:
@@ -38,17 +38,7 @@ def _shape(p: Problem) -> dict[str, Any] | None:
         threads = 32 * -(-count // (32 * pieces * cluster))
         if threads <= most:
             return {**found, "lanes": threads, "pieces": -(-count // (threads * cluster)), "threads": threads, "cluster": cluster}
-    return None
-
-
-def supports(p: Problem, head: Any) -> str | None:
-    return "a segment must fit the registers of one block, or of a cluster of eight" if _shape(p) is None else None
-
-
-def choose(p: Problem, head: Any) -> dict[str, Any]:
-    found = _shape(p)
-    assert found is not None
-    return found
+    return "a segment must fit the registers of one block, or of a cluster of eight"
 
 
 def launches(p: Problem, config: Any, head: Any) -> list[Launch]:

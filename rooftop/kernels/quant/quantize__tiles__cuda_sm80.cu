@@ -4,7 +4,7 @@ idea    = """A 2-D block, or a group of rows of some columns, is held in the reg
 limit   = "the copy of the same bytes; columns that do not fit the registers of a cluster of eight blocks use quantize__two_passes"
 dtypes  = ["f32", "f16", "bf16"]
 args    = ["over: f32[1]?", "seed: i32"]
-python  = ["supports", "choose", "launches"]
+python  = ["choose", "launches"]
 demands = { spills = 0 }
 
 [config]

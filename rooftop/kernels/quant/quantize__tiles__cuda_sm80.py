@@ -15,7 +15,7 @@ def _power(n: int) -> bool:
     return n > 0 and n & (n - 1) == 0
 
 
-def _shape(p: Problem) -> dict[str, Any] | str:
+def choose(p: Problem, head: Any) -> dict[str, Any] | str:
     x, rows, columns = p["x"], int(p.option("rows")), int(p.option("columns"))
     if len(x.shape) != 3:
         return "segments have a kernel of their own"
@@ -43,17 +43,6 @@ def _shape(p: Problem) -> dict[str, Any] | str:
     if x.shape[0] > 65535 or max(x.shape) >= 2**31:
         return "at most 65535 matrices, of fewer than 2^31 rows and columns"
     return {"vec": vec, "packs": count, "steps": max(1, -(-rows * count // (threads * cluster))), "threads": threads, "cluster": cluster}
-
-
-def supports(p: Problem, head: Any) -> str | None:
-    found = _shape(p)
-    return found if isinstance(found, str) else None
-
-
-def choose(p: Problem, head: Any) -> dict[str, Any]:
-    found = _shape(p)
-    assert not isinstance(found, str)
-    return found
 
 
 def launches(p: Problem, config: Any, head: Any) -> list[Launch]:

@@ -4,7 +4,7 @@ idea    = """A row stays in registers while its sum of squares, its largest abso
 limit   = "the copy of the same bytes; rows of more than 32768 elements"
 dtypes  = ["f32", "f16", "bf16"]
 args    = ["N: i64", "L: i32", "x: T[N, L]", "residual: T[N, L]?", "over: f32[1]?", "eps: f32", "seed: i32"]
-python  = ["supports", "choose", "launches"]
+python  = ["choose", "launches"]
 demands = { spills = 0 }
 
 [config]

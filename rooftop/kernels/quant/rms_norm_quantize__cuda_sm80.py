@@ -8,19 +8,8 @@ from rooftop.core.spec import DTYPES, Launch, Problem
 from rooftop.kernels.quant._fused_rows import launched, layout
 
 
-def _shape(p: Problem) -> dict[str, Any] | str:
+def choose(p: Problem, head: Any) -> dict[str, Any] | str:
     return layout(p, "x", ("x", "residual", "s"))
-
-
-def supports(p: Problem, head: Any) -> str | None:
-    found = _shape(p)
-    return found if isinstance(found, str) else None
-
-
-def choose(p: Problem, head: Any) -> dict[str, Any]:
-    found = _shape(p)
-    assert not isinstance(found, str)
-    return found
 
 
 def launches(p: Problem, config: Any, head: Any) -> list[Launch]:

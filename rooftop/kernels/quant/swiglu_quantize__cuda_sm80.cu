@@ -4,7 +4,7 @@ idea    = """y = silu(a) b is computed in registers, where its largest absolute 
 limit   = "the copy of the same bytes; rows of more than 32768 elements"
 dtypes  = ["f32", "f16", "bf16"]
 args    = ["N: i64", "L: i32", "a: T[N, L]", "b: T[N, L]", "over: f32[1]?", "seed: i32"]
-python  = ["supports", "choose", "launches"]
+python  = ["choose", "launches"]
 demands = { spills = 0 }
 
 [config]

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from rooftop.core.spec import DTYPES, Device, Launch, Meta, Problem
+from rooftop.core.spec import DTYPES, Device, Launch, Meta, Problem, pow2
 from rooftop.ops._ordering import LONGEST
 
 MOST = 2048  # entries that a block selects
@@ -52,10 +52,6 @@ def key_bytes(p: Problem) -> int:
 def items(p: Problem) -> int:
     """Elements that a thread processes in an iteration."""
     return 8 if p["x"].dtype == "i64" else 16
-
-
-def pow2(n: int) -> int:
-    return 1 << max(n - 1, 0).bit_length()
 
 
 def _capacity(device: Device, entry: int, threads: int, each: int, k: int, whole: int) -> int | None:

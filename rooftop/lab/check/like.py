@@ -13,6 +13,7 @@ import contextlib
 import importlib
 import inspect
 import itertools
+import math
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -181,7 +182,7 @@ def _shaped(
             [known[k]] if k in known else _ways(sizes * (1 + program_caller.squares(offered[0], text)), before[k].numel()) for k in names
         ]
         for shapes in itertools.islice(itertools.product(*ways), SHAPES) if names else ():
-            tensors = [before[k].reshape(-1)[: _product(s)].reshape(s) for k, s in zip(names, shapes, strict=True)]
+            tensors = [before[k].reshape(-1)[: math.prod(s)].reshape(s) for k, s in zip(names, shapes, strict=True)]
             with contextlib.suppress(ValueError):
                 wants = called(function, like, [t.double() if t.is_floating_point() else t for t in tensors], numbers)
                 if [w.numel() for w in wants][: len(changed)] != [written[k] for k in changed]:
@@ -212,14 +213,7 @@ def _shaped(
 def _ways(sizes: Sequence[int], most: int) -> list[tuple[int, ...]]:
     """Shapes of at most so many elements, of one to three of the sizes: in their order first."""
     every = [w for n in (2, 3, 1) for w in itertools.combinations(sizes, n)] + [w for n in (2, 3) for w in itertools.permutations(sizes, n)]
-    return [w for w in dict.fromkeys(every) if _product(w) <= most]
-
-
-def _product(shape: Sequence[int]) -> int:
-    n = 1
-    for d in shape:
-        n *= d
-    return n
+    return [w for w in dict.fromkeys(every) if math.prod(w) <= most]
 
 
 def _same(a: Tensor, b: Tensor) -> bool:

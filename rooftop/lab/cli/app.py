@@ -97,6 +97,7 @@ Given = Annotated[
 ]
 ProgramWords = Annotated[str | None, typer.Option("--args", help="For a program: its arguments, as in --args '512 3'.")]
 Include = Annotated[list[Path] | None, typer.Option("-I", help="For a .cu without a head: a folder of headers that it includes. Repeatable.")]
+RecordsFolder = Annotated[Path | None, typer.Option("--records", help="Folder of the records.", show_default="results/")]
 DTypeName = Annotated[str | None, typer.Option("--dtype", help="Only cases of this dtype (f32, f16, bf16).")]
 
 
@@ -142,6 +143,12 @@ def table(rows: list[dict[str, Any]], columns: dict[str, str], as_json: bool, ti
         console.print(shown)
     else:
         echo("\n".join(_narrow(rows, columns, title, console.width)))
+
+
+def listed(title: str, lines: Sequence[str]) -> None:
+    """Lines beneath their title, if there are any."""
+    if lines:
+        echo(f"{title}:\n" + "\n".join(f"    {line}" for line in lines))
 
 
 LONG = 28  # characters: what is longer leaves the row of a narrow table

@@ -102,6 +102,7 @@ def check(
     from rooftop.lab.check.selection import Choice, card, select
     from rooftop.lab.cli import elsewhere, noted, triton_files
     from rooftop.lab.cli import ranks as several
+    from rooftop.lab.exit_codes import gpu_for
     from rooftop.lab.records import identity
 
     if invariant:
@@ -147,7 +148,7 @@ def check(
         return
     todo, whole = select(found, choice, ", ".join(named or ["rooftop"])) if found or not own else ([], 0)
     if backend == "gpu":
-        _needs_gpu()
+        gpu_for("--backend gpu")
     results = []
     with _loaded(own, choice, reference, shape) as files:
         count, whole = len(todo) + sum(f.cases for f in files), whole + sum(f.whole for f in files)
@@ -281,15 +282,6 @@ def _compile_first(todo: list[tuple[Subject, Case]]) -> None:
     from rooftop.lab import aot
 
     aot.compile_first(todo, device_of(torch.cuda.current_device()))
-
-
-def _needs_gpu() -> None:
-    import torch
-
-    from rooftop.lab.exit_codes import NoGpuError
-
-    if not torch.cuda.is_available():
-        raise NoGpuError("no GPU for --backend gpu: torch.cuda.is_available() is False (rooftop doctor says what is missing)")
 
 
 def _record_writer(folder: Path) -> Callable[[Result, Mapping[str, str]], None]:

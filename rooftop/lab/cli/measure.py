@@ -24,10 +24,12 @@ from rooftop.lab.cli.app import (
     Include,
     KernelName,
     ProgramWords,
+    RecordsFolder,
     SharedBytes,
     What,
     app,
     echo,
+    listed,
     table,
 )
 
@@ -97,11 +99,9 @@ def bench(
     if as_json:
         echo(json.dumps(summary.written, indent=2, default=dict))
     else:
-        for title, lines in (
-            ("not measured", summary.skipped), ("left for the next run: the budget is spent", summary.left), ("WRONG", summary.wrong)
-        ):
-            if lines:
-                echo(f"{title}:\n" + "\n".join(f"    {line}" for line in lines))
+        listed("not measured", summary.skipped)
+        listed("left for the next run: the budget is spent", summary.left)
+        listed("WRONG", summary.wrong)
     if summary.wrong:
         raise typer.Exit(WRONG)
     if require is not None and any(_slower(r, require) for r in summary.written):
@@ -197,7 +197,7 @@ def _seconds(text: str) -> float:
 
 @app.command(rich_help_panel=MEASURE)
 def calibrate(
-    records: Annotated[Path | None, typer.Option(help="Folder of the records.", show_default="results/")] = None,
+    records: RecordsFolder = None,
     parts: Annotated[
         str, typer.Option(help="Which ceilings, comma-separated: memory (with the launch and fp32 FMA), l2, tensor; none.")
     ] = "memory,l2,tensor",
@@ -216,13 +216,12 @@ def calibrate(
     import torch
 
     from rooftop.core import settings
-    from rooftop.lab.exit_codes import NoGpuError
+    from rooftop.lab.exit_codes import gpu_for
     from rooftop.lab.records import store as recs
     from rooftop.lab.timing import calibrate as calibrating
     from rooftop.lab.timing import sensors
 
-    if not torch.cuda.is_available():
-        raise NoGpuError("calibrate needs an NVIDIA GPU: torch.cuda.is_available() is False (rooftop doctor says what is missing)")
+    gpu_for("calibrate")
     if comm:
         _sizes(as_json)
         return

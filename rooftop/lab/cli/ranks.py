@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rooftop.lab.cli.app import JUDGE, WRONG, app, echo
+from rooftop.lab.cli.app import JUDGE, WRONG, app, echo, listed
 
 if TYPE_CHECKING:
     from rooftop.lab.candidates import Subject
@@ -72,21 +72,17 @@ def check_on_ranks(found: Sequence[Subject], case: str | None, seed: int | None,
 
 def bench_on_ranks(found: Sequence[Subject], case: str | None, budget_s: float, records: Path, case_budget_s: float = 3.0) -> list[str]:
     """What `rooftop bench` does under torchrun. Returns what was wrong."""
-    import torch
 
-    from rooftop.lab.exit_codes import NoGpuError
+    from rooftop.lab.exit_codes import gpu_for
     from rooftop.lab.timing import ranks as several
 
-    if not torch.cuda.is_available():
-        raise NoGpuError("bench needs NVIDIA GPUs: torch.cuda.is_available() is False (rooftop doctor says what is missing)")
+    gpu_for("bench")
     with _group() as first:
         summary = several.run(found, records, case=case, budget_s=budget_s, say=_printer(first), case_budget_s=case_budget_s)
         if first:
-            for title, lines in (
-                ("not measured", summary.skipped), ("left for the next run: the budget is spent", summary.left), ("WRONG", summary.wrong)
-            ):
-                if lines:
-                    echo(f"{title}:\n" + "\n".join(f"    {line}" for line in lines))
+            listed("not measured", summary.skipped)
+            listed("left for the next run: the budget is spent", summary.left)
+            listed("WRONG", summary.wrong)
     return summary.wrong
 
 

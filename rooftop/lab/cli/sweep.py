@@ -9,12 +9,11 @@ import sys
 import time
 from collections.abc import Iterable, Mapping
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rooftop.lab.cli.app import MEASURE, SLOWER, WRONG, AsJson, DTypeName, app, echo, table
+from rooftop.lab.cli.app import MEASURE, SLOWER, WRONG, AsJson, DTypeName, RecordsFolder, app, echo, table
 
 if TYPE_CHECKING:
     from rooftop.core.contract import Contract
@@ -46,7 +45,7 @@ def sweep(
     budget: Annotated[float, typer.Option(help="Seconds for each op and direction, compiling included.")] = 120.0,
     total: Annotated[float | None, typer.Option(help="Seconds in total; each op gets an equal part of the time that is left, at most its budget.")] = None,
     worst: Annotated[int, typer.Option(help="List so many of the worst points, with kernel, config, bound and the fastest other config.")] = 0,
-    records: Annotated[Path | None, typer.Option(help="Folder of the records.", show_default="results/")] = None,
+    records: RecordsFolder = None,
     as_json: AsJson = False,
 ) -> None:
     """Time ops at sizes between their cases. Needs a GPU.
@@ -57,7 +56,7 @@ def sweep(
     point is slower than a peer, or its share of the roof is under 0.8 of its neighbours'; 1: a result is wrong, or an op failed.
 
     Examples: [bold]rooftop sweep rms_norm layer_norm[/bold] · [bold]rooftop sweep softmax --size columns=64..4096 --seed 7[/bold]"""
-    from rooftop.lab.exit_codes import NoGpuError
+    from rooftop.lab.exit_codes import gpu_for
     from rooftop.lab.records import store
     from rooftop.lab.timing import sweep as sweeping
 
@@ -76,8 +75,7 @@ def sweep(
 
     import torch
 
-    if not torch.cuda.is_available():
-        raise NoGpuError("sweep needs an NVIDIA GPU: torch.cuda.is_available() is False (rooftop doctor says what is missing)")
+    gpu_for("sweep")
     from rooftop.core import settings
     from rooftop.core.implementation import device_of
 
@@ -94,14 +92,7 @@ def sweep(
             if seconds <= 0:
                 say(f"{op.name}: left out: {total:g} s are spent")
                 continue
-            saved = False
-
-            def save(record: dict[str, Any]) -> Record:
-                nonlocal saved
-                found, saved = writer.write(record | {"seed": seed}, over=saved), True
-                return found
-
-            lost = False
+            save, lost = writer.replacing(seed=seed), False
             try:
                 chosen = sweeping.draw(op, of, device, memory, seed=seed, count=points, moved=bounds, of_models=models)
                 run = sweeping.Sweep(op, of, chosen, device, named=named, compiled=compiled, ceilings=ceilings)

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
-from rooftop.lab.cli.app import MEASURE, WRONG, AsJson, CaseName, DTypeName, What, app, echo, table
+from rooftop.lab.cli.app import MEASURE, WRONG, AsJson, CaseName, DTypeName, RecordsFolder, What, app, echo, listed, table
 from rooftop.lab.cli.measure import _seconds
-
-if TYPE_CHECKING:
-    from rooftop.lab.records.record import Record
 
 SHOWN = 16  # points of a regret, the worst first
 
@@ -21,7 +18,7 @@ SHOWN = 16  # points of a regret, the worst first
 def tune(
     what: What = None, case: CaseName = None, dtype: DTypeName = None,
     budget: Annotated[str, typer.Option(help="Time for all of it: 90s, 4m.")] = "4m",
-    records: Annotated[Path | None, typer.Option(help="Folder of the records.", show_default="results/")] = None,
+    records: RecordsFolder = None,
     keep: Annotated[Path | None, typer.Option(help="Folder of the tables of configs.", show_default="the package's tuned/")] = None,
     source: Annotated[
         Path | None, typer.Option("--from", help="Measure nothing: install the tables that --keep wrote on another machine.")
@@ -56,7 +53,7 @@ def tune(
             echo(json.dumps(brought.__dict__))
         else:
             echo(f"{len(brought.taken)} entries taken, {len(brought.same)} already there")
-            _list("left out: measured with other code than the kernel's now", brought.stale)
+            listed("left out: measured with other code than the kernel's now", brought.stale)
         return
     if regret is not None:
         if case or keep:
@@ -84,11 +81,11 @@ def tune(
                 "config": "kept"
             }
             table(rows, columns, False)
-        _list("tables written", summary.tables)
-        _list("not tuned", summary.skipped)
-        _list("configs that do not run", summary.failed)
-        _list("left for the next run: the budget is spent", summary.left)
-        _list("WRONG", summary.wrong)
+        listed("tables written", summary.tables)
+        listed("not tuned", summary.skipped)
+        listed("configs that do not run", summary.failed)
+        listed("left for the next run: the budget is spent", summary.left)
+        listed("WRONG", summary.wrong)
     if summary.wrong:
         raise typer.Exit(WRONG)
 
@@ -99,7 +96,7 @@ def _regret(
     """The time lost by what calls take, op by op: its record, and the worst points."""
     from rooftop.core import settings
     from rooftop.lab.cli.sweep import _asked, _range
-    from rooftop.lab.exit_codes import NoGpuError
+    from rooftop.lab.exit_codes import gpu_for
     from rooftop.lab.records import store
     from rooftop.lab.timing import sweep, swept
     from rooftop.lab.tune import regret
@@ -109,8 +106,7 @@ def _regret(
     todo = [(op, sweep.narrowed(sweep.swept(op), dict(map(_range, sizes)), dtype)) for op, _ in _asked(what, "forward")]
     import torch
 
-    if not torch.cuda.is_available():
-        raise NoGpuError("tune --regret needs an NVIDIA GPU: torch.cuda.is_available() is False (rooftop doctor says what is missing)")
+    gpu_for("tune --regret")
     from rooftop.core.implementation import device_of
 
     device, written, wrong = device_of(torch.cuda.current_device()), [], False
@@ -118,13 +114,7 @@ def _regret(
     with store.Writer(records or settings.load().results, device.name) as writer:
         for op, of in todo:
             points = sweep.draw(op, of, device, int(torch.cuda.mem_get_info()[0] * sweep.SHARE), seed=seed, count=count, of_models=False)
-            run, saved = regret.Regret(op, of, points, device), False
-
-            def save(record: dict[str, Any]) -> Record:
-                nonlocal saved
-                found, saved = writer.write(record | {"seed": seed}, over=saved), True
-                return found
-
+            run, save = regret.Regret(op, of, points, device), writer.replacing(seed=seed)
             measured = run.run(seconds / len(todo), say, save)
             wrong |= bool(run.wrong)
             if not measured["us"]:
@@ -147,6 +137,3 @@ def _regret(
         raise typer.Exit(WRONG)
 
 
-def _list(title: str, lines: list[str]) -> None:
-    if lines:
-        echo(f"{title}:\n" + "\n".join(f"    {line}" for line in lines))

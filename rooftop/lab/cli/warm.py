@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from rooftop.lab.cli.app import MEASURE, WRONG, AsJson, DTypeName, app, echo, table
+from rooftop.lab.cli.app import MEASURE, WRONG, AsJson, DTypeName, RecordsFolder, app, echo, table
 
 Ops = Annotated[list[str] | None, typer.Argument(help="Ops. Default: all.", show_default=False)]
 
@@ -76,7 +75,7 @@ def first_calls(
     columns: Annotated[int, typer.Option(help="Number of column counts.")] = 30,
     seed: Annotated[int, typer.Option(help="Seed of the shapes.")] = 0,
     compiled: Annotated[bool, typer.Option("--compiled/--no-compiled", help="Also time torch.compile(dynamic=True).")] = True,
-    records: Annotated[Path | None, typer.Option(help="Folder of the records.", show_default="results/")] = None,
+    records: RecordsFolder = None,
     as_json: AsJson = False,
 ) -> None:
     """Measure the host time of first calls. Needs a GPU.
@@ -88,7 +87,7 @@ def first_calls(
 
     from rooftop.core import settings
     from rooftop.core.implementation import device_of
-    from rooftop.lab.exit_codes import NoGpuError
+    from rooftop.lab.exit_codes import gpu_for
     from rooftop.lab.records import store
     from rooftop.lab.timing import first_calls as measures
     from rooftop.lab.timing import warm as warms
@@ -96,8 +95,7 @@ def first_calls(
     if rows < 1 or columns < 1:
         raise ValueError(f"--rows and --columns are {rows} and {columns}; they must be at least 1")
     found = warms.ops(ops or [])
-    if not torch.cuda.is_available():
-        raise NoGpuError("no GPU: torch.cuda.is_available() is False (rooftop doctor says what is missing)")
+    gpu_for("timing first calls")
     card = store.about(device_of(torch.cuda.current_device()))
     measured: list[dict[str, Any]] = []
     with store.Writer(records or settings.load().results, card["name"]) as writer:

@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Any
 
-from rooftop.core import settings
+from rooftop.core import settings, whole_file
 from rooftop.core.forms import FormError, formed
 
 MOST = 60  # rows and subjects of an entry
@@ -108,7 +108,7 @@ def read(path: Path) -> tuple[list[Entry], Path | None]:
                     found.append(entry)
             aside = None
             if len(good) < sum(bool(line.strip()) for line in content.split(b"\n")):
-                aside = _free(path)
+                aside = whole_file.free(path)
                 aside.write_bytes(content)  # whole, before anything is taken out
                 file.seek(0)
                 file.write(b"".join(good))
@@ -127,8 +127,3 @@ def _entry(line: bytes) -> Entry | None:
         return None
     numbers = (*found.figures.values(), *(r.us for r in found.rows), *(r.against for r in found.rows))
     return found if len(found.at) >= 19 and all(map(math.isfinite, numbers)) else None
-
-
-def _free(path: Path) -> Path:
-    names = (path.with_name(f"{path.name}.damaged{f'-{n}' if n else ''}") for n in range(10_000))
-    return next(p for p in names if not p.exists())

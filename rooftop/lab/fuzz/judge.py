@@ -187,7 +187,7 @@ def _items(s: Setting, outputs: Mapping[str, Any], gradients: Mapping[str, Any])
         items[n] = Item(got, exact, same, op.tolerance_of(n), own)
     if gradients:
         exact, same, tolerances = expected_gradients(s, outputs)
-        if op.grad is not None and (undefined := op.grad.undefined) is not None:
+        if op.grad is not None and (undefined := op.grad.judging.undefined) is not None:
             gradients = judgement.settled_by(dict(gradients), same, lambda: _backward(s, outputs, undefined, s.expected.same, widen))
         for n, got in gradients.items():
             items[f"gradient of {n}"] = Item(got, exact[n], same[n].to(got.dtype), tolerances[n])
@@ -206,8 +206,8 @@ def _plain(s: Setting, outputs: Mapping[str, Any], items: Mapping[str, Item]) ->
     if op.undefined is not None and any(n in op.output_names for n in nans):
         with torch.no_grad():
             found = by_name(op, op.undefined(*op.arguments({n: widen(t) for n, t in s.tensors.items()}, s.options)))
-    if op.grad is not None and op.grad.undefined is not None and any(n not in op.output_names for n in nans):
-        gradients = _backward(s, outputs, op.grad.undefined, s.expected.same, widen)
+    if op.grad is not None and op.grad.judging.undefined is not None and any(n not in op.output_names for n in nans):
+        gradients = _backward(s, outputs, op.grad.judging.undefined, s.expected.same, widen)
         found.update({f"gradient of {n}": t for n, t in gradients.items()})
     return found
 
@@ -276,7 +276,7 @@ def _by_contract(s: Setting, outputs: Mapping[str, Any]) -> tuple[dict[str, Any]
     assert grad is not None
     # what the forward saved: where the same precision rounds on the way, in float64 that which it has there
     exact = _backward(s, outputs, grad.backward, s.expected.same if op.same is None else s.expected.exact, _double)
-    narrow, change = (grad.backward, widen) if grad.narrow is None else (grad.narrow, lambda t: t)
+    narrow, change = (grad.backward, widen) if grad.judging.same is None else (grad.judging.same, lambda t: t)
     same = _backward(s, outputs, narrow, s.expected.same, change)
     of = {n: name for entry, name in zip(grad.wrt, op.bwd.output_names, strict=True) for n in entry.split("=")} if op.bwd else {}
     tolerances = {n: op.bwd.tolerance_of(of[n]) if op.bwd and n in of else GRADIENT for n in s.draft.wants}

@@ -14,6 +14,8 @@ from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import IO, Any
 
+from rooftop.core import whole_file
+
 VERSION = 1
 TABLES = {
     "answers": "at TEXT NOT NULL, question TEXT NOT NULL, kind TEXT NOT NULL, subject TEXT NOT NULL, given REAL NOT NULL, right INTEGER NOT NULL",
@@ -64,7 +66,7 @@ class Progress:
         except sqlite3.OperationalError:
             raise
         except sqlite3.DatabaseError:
-            self.aside = _free(self.path)
+            self.aside = whole_file.free(self.path)
             self.path.rename(self.aside)
             return self._opened()
 
@@ -241,14 +243,6 @@ def _reviewed(state: str, right: bool, now: datetime) -> tuple[str, date]:
     return str(card.to_json()), max(card.due.astimezone(UTC).date(), (now + timedelta(days=1)).date())
 
 
-def _free(path: Path) -> Path:
-    """A name beside the file that is not taken."""
-    names = (path.with_name(f"{path.name}.damaged{f'-{n}' if n else ''}") for n in range(10_000))
-    return next(p for p in names if not p.exists())
-
-
 def write_export(progress: Progress, path: Path) -> None:
-    from rooftop.core.whole_file import write
-
-    write(path, json.dumps(progress.export(), indent=1) + "\n")
+    whole_file.write(path, json.dumps(progress.export(), indent=1) + "\n")
 

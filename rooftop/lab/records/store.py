@@ -24,7 +24,7 @@ import stat
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -141,6 +141,17 @@ class Writer:
             os.fsync(self._file.fileno())
         self._head = head
         return Record(form.whole(line, head))
+
+    def replacing(self, **more: Any) -> Callable[[Table], Record]:
+        """A function that writes a record with `more`, in place of the one that it wrote before."""
+        saved = False
+
+        def save(record: Table) -> Record:
+            nonlocal saved
+            found, saved = self.write(record | more, over=saved), True
+            return found
+
+        return save
 
     def close(self) -> None:
         if self._file is not None:

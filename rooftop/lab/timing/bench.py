@@ -14,7 +14,7 @@ from rooftop.core.spec import Device
 from rooftop.lab import aot, candidates
 from rooftop.lab.candidates import Subject
 from rooftop.lab.check import checker
-from rooftop.lab.exit_codes import NoGpuError
+from rooftop.lab.exit_codes import gpu_for
 from rooftop.lab.records import identity, store
 from rooftop.lab.timing import roofline, streams
 from rooftop.lab.timing.bench_group import DUTIES, Bench, BenchGroup, Summary
@@ -71,8 +71,7 @@ def run(
         raise ValueError(
             f"duty is {','.join(duty)}; accepted are auto, or normal or burst, or sustained, or one of those two and sustained"
         )
-    if not torch.cuda.is_available():
-        raise NoGpuError("timing needs an NVIDIA GPU: torch.cuda.is_available() is False (rooftop doctor says what is missing)")
+    gpu_for("timing")
     from rooftop.core.implementation import device_of
     from rooftop.lab.timing import sensors
 

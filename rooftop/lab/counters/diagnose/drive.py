@@ -111,10 +111,9 @@ def callable_of(subject: Subject, case: Case) -> Any:
     from rooftop.core.implementation import device_of
     from rooftop.core.spec import DTYPES
     from rooftop.lab import inputs
-    from rooftop.lab.exit_codes import NoGpuError
+    from rooftop.lab.exit_codes import gpu_for
 
-    if not torch.cuda.is_available():
-        raise NoGpuError("profiling needs an NVIDIA GPU: torch.cuda.is_available() is False (rooftop doctor says what is missing)")
+    gpu_for("profiling")
     index = torch.cuda.current_device()
     tensors, options = inputs.make(subject.op, case, "cuda", 1)
     if subject.implementation is None:
