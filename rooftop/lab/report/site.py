@@ -297,8 +297,8 @@ def _said(text: str) -> set[int]:
     except SyntaxError:
         return set()
     said = [
-        n for n in body if isinstance(n, ast.Assign)
-        and any(isinstance(t, ast.Name) and t.id in ("IDEA", "PREDICT", "LIMIT") for t in n.targets)
+        n for n in body if isinstance(n, ast.Assign | ast.AnnAssign)
+        and any(isinstance(t, ast.Name) and t.id in ("IDEA", "PREDICT", "LIMIT") for t in (n.targets if isinstance(n, ast.Assign) else [n.target]))
     ]
     return {i for node in said for i in range(node.lineno - 1, node.end_lineno or node.lineno)}
 
