@@ -7,22 +7,16 @@ Source: Ba, Kiros & Hinton 2016, "Layer Normalization" (arXiv 1607.06450)."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cache
 from math import prod
 from typing import TYPE_CHECKING, Any
 
-from rooftop.core.gradients import refuse_second_derivative
-from rooftop.core.layouts import widen
 from rooftop.core.op import Calls, Grad, Judging, Op, Tolerance, first_of
-from rooftop.ops._norms import canonical, cases, far, from_first, of_rounded_sum, outputs, outputs_bwd, public, sizes, total, validate, work, work_bwd
+from rooftop.ops._layer_norm_cpu import cpu, cpu_backward
+from rooftop.ops._norms import canonical, cases, from_first, of_rounded_sum, outputs, outputs_bwd, public, sizes, total, validate, work, work_bwd
 from rooftop.ops._peers import Kept, compiled, one_dtype
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-FEW, MANY = 8, 64  # columns; rows
-PART, LONG = 1 << 16, 256  # elements: 256 KiB of float32; columns
-NEARLY_EQUAL = 0.5  # of a row's variance and eps, the share of eps from which its elements count as equal
 
 
 def layer_norm(
@@ -95,122 +89,6 @@ def _eager(
 
     s = x if residual is None else x + residual
     return torch.nn.functional.layer_norm(s, s.shape[-dims:], weight, bias, eps), None if residual is None else s
-
-
-def cpu(x: Tensor, residual: Tensor | None, weight: Tensor | None, bias: Tensor | None, dims: int, eps: float) -> Any:
-    """Where torch's own rounding spoils gradients, others make them: of 16 bits, which it sums in 16 bits, of few columns, which are little but
-    rounding, and of many rows, which it adds one after another. Of 16 bits torch computes x · scale - mean · scale: rows far from zero are
-    widened first."""
-    import torch
-
-    wanted = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in (x, residual, weight, bias))
-    columns = prod(x.shape[x.dim() - dims :])
-    if columns <= 1 or (wanted and columns <= FEW):
-        return NotImplemented
-    if wanted and (x.numel() > MANY * columns or x.element_size() == 2):
-        return (_keeping()(x, weight, bias, dims, eps), None) if residual is None and x.numel() and columns >= LONG else NotImplemented
-    s = x if residual is None else x + residual
-    return _normalised(s, weight, bias, dims, eps)[0], None if residual is None else s
-
-
-def _normalised(s: Tensor, weight: Tensor | None, bias: Tensor | None, dims: int, eps: float) -> Any:
-    """y, and mean and scale of each row in float32 if the weight has it."""
-    y, mean, scale = _forward(s, dims, weight, bias, eps)
-    if s.element_size() == 2 and far(mean, scale):
-        y = _forward(s.float(), dims, widen(weight), widen(bias), eps)[0].to(s.dtype)
-    return y, mean, scale
-
-
-@cache
-def _keeping() -> Callable[..., Tensor]:
-    """The forward that keeps means and scales for `_by_torch`."""
-    import torch
-
-    refuse = refuse_second_derivative("layer_norm")
-
-    def forward(ctx: Any, x: Tensor, weight: Tensor | None, bias: Tensor | None, dims: int, eps: float) -> Tensor:
-        w = torch.ones(x.shape[x.dim() - dims :]) if weight is None else weight.float()
-        y, mean, scale = _normalised(x, w, widen(bias), dims, eps)
-        ctx.save_for_backward(x, weight, bias, w, mean, scale)
-        ctx.options = dims, eps
-        return y
-
-    def backward(ctx: Any, dy: Tensor) -> tuple[Any, ...]:
-        if torch.is_grad_enabled():
-            refuse(ctx, dy)
-        x, weight, bias, w, *statistics = ctx.saved_tensors
-        found = _by_torch(dy, x, w, *statistics, ctx.options[1], ctx.needs_input_grad[:3])
-        if found is None:
-            found = cpu_backward(dy, None, x, weight, bias, *ctx.options)
-        else:
-            found = tuple(None if t is None else t.to(like.dtype).view(like.shape) for t, like in zip(found, (x, weight, bias), strict=True))
-        return (*found, None, None)
-
-    made = type("layer_norm", (torch.autograd.Function,), {"forward": staticmethod(forward), "backward": staticmethod(backward)})
-    apply = super(torch.autograd.Function, made).apply  # what `Function.apply` does without a transform
-    return lambda *args: apply(*args)
-
-
-def cpu_backward(dy: Tensor, ds: Tensor | None, s: Tensor, weight: Tensor | None, bias: Tensor | None, dims: int, eps: float) -> Any:
-    """By torch's own function; where a mean is far from 0, of rows from which it is taken beforehand, and so of equal elements, of which
-    exactly zeros are left. The gradients of few columns cancel to nothing but rounding: in float64."""
-    import torch
-
-    if not s.numel():
-        return NotImplemented
-    if prod(s.shape[s.dim() - dims :]) <= FEW:
-        w, b = (t if t is None else t.double() for t in (weight, bias))
-        found = backward(dy.double(), ds if ds is None else ds.double(), s.double(), w, b, dims, eps)
-    else:
-        w = torch.ones(s.shape[s.dim() - dims :]) if weight is None else weight.float()
-        by_torch = None
-        if w.numel() >= LONG and (by_torch := _by_torch(dy, s, w, *_forward(s, dims, w, w, eps)[1:], eps, (True, True, True))) is not None and ds is not None:
-            by_torch = by_torch[0].float() + ds.reshape(-1, w.numel()), *by_torch[1:]
-        found = by_torch or _in_parts(dy, ds, s, w, dims, eps)
-    return tuple(None if like is None else t.to(like.dtype).view(like.shape) for t, like in zip(found, (s, weight, bias), strict=True))
-
-
-def _by_torch(dy: Tensor, s: Tensor, weight: Tensor, mean: Tensor, scale: Tensor, eps: float, wanted: Sequence[bool]) -> Any:
-    """The gradients of s, the weight and the bias that are wanted. Torch adds up those of the weights well enough in float32, MANY rows at a
-    time. None where a row's mean is far from 0, or its elements are equal but for rounding."""
-    import torch
-
-    if far(mean, scale) or scale.amax().item() ** 2 * eps > NEARLY_EQUAL:
-        return None
-    columns = weight.numel()
-    w, g, x = weight.reshape(columns), dy.reshape(-1, columns), s.reshape(-1, columns)
-    rows = mean.reshape(-1, 1), scale.reshape(-1, 1)
-    gradients, dx, dweight, dbias = torch.ops.aten.native_layer_norm_backward, None, None, None
-    if wanted[0]:
-        dx = gradients(g, x, [columns], *rows, w, w, [True, False, False])[0]
-    if wanted[1] or wanted[2]:
-        parts = zip(*(t.split(MANY) for t in (g, x, *rows)), strict=True)
-        own = [gradients(g.float(), x.float(), [columns], m, r, w, w, [False, True, True])[1:] for g, x, m, r in parts]
-        dweight, dbias = (torch.stack(t).sum(0) if wanted[i] else None for i, t in enumerate(zip(*own, strict=True), 1))
-    return dx, dweight, dbias
-
-
-def _in_parts(dy: Tensor, ds: Tensor | None, s: Tensor, weight: Tensor, dims: int, eps: float) -> tuple[Tensor, Tensor, Tensor]:
-    """Some rows at a time, which a core's cache holds: what one pass leaves there, the next one finds. Torch adds up what the weights get of
-    MANY rows well enough; so few short rows are not worth a call, and of more of them products are summed."""
-    import torch
-
-    columns = prod(s.shape[s.dim() - dims :])
-    rows = s.numel() // columns
-    dx, w = torch.empty(rows, columns), weight.reshape(columns)
-    flat = [t if t is None else t.reshape(rows, columns) for t in (dy, ds, s)]
-    sums, few = [], columns >= LONG
-    step = MANY if few else PART // columns
-    for i in range(0, rows, step):
-        g, more, wide = (t if t is None else t[i : i + step].float() for t in flat)
-        assert g is not None and wide is not None
-        off = wide - wide.mean(1, keepdim=True)
-        scale = (off.square().mean(1, keepdim=True) + eps).rsqrt()
-        made, *own = torch.ops.aten.native_layer_norm_backward(g, off, [columns], torch.zeros_like(scale), scale, w, w, [True, few, few])
-        dx[i : i + step] = made if more is None else made + more
-        sums.append(own if few else (off.mul_(scale).mul_(g).sum(0), g.sum(0)))
-    dweight, dbias = (torch.stack(parts).sum(0) for parts in zip(*sums, strict=True))
-    return dx, dweight, dbias
 
 
 def _liger() -> Callable[..., Any]:

@@ -43,6 +43,32 @@ DEMANDS = {"has": ["HGMMA", "UTMALDG"], "spills": 304}
 ROWS = 64  # of a consumer warp group, and of a block of the first launch
 
 
+@gluon.jit
+def _barriers(ring, bias_desc, STAGES: gl.constexpr):
+    """Of what a block loads once; for each stage of the two rings when a tile is there, and when it may be overwritten; and the tiles of a bias,
+    one for each consumer, with theirs. Without a bias the last three are only of the right type."""
+    once = gl.allocate_shared_memory(gl.int64, [1, 1], mbarrier.MBarrierLayout())
+    first_full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    second_full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    z_tiles, z_full, z_empty = ring, empty, empty
+    if bias_desc is not None:
+        z_full = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
+        z_empty = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
+        z_tiles = gl.allocate_shared_memory(bias_desc.dtype, [2] + bias_desc.block_type.shape, bias_desc.layout)
+    mbarrier.init(once.index(0), count=1)
+    for i in gl.static_range(STAGES):
+        mbarrier.init(first_full.index(i), count=1)
+        mbarrier.init(second_full.index(i), count=1)
+        mbarrier.init(empty.index(i), count=2)
+    if bias_desc is not None:
+        for i in gl.static_range(2):
+            mbarrier.init(z_full.index(i), count=1)
+            mbarrier.init(z_empty.index(i), count=1)
+    fence_async_shared()
+    return once, first_full, second_full, empty, z_tiles, z_full, z_empty
+
+
 @gluon.jit(do_not_specialize=("SQ", "SK", "PADDED", "tiles", "all_heads", "section", "H", "GROUP", "ab", "seed", "limit", "EIGHTHS"))
 def _keys(q_desc, k_desc, v_desc, g_desc, norms, deltas, dk, dv, tiles, all_heads, section, H, GROUP, SQ, SK, PADDED, scale, yb, ys, yh, wb,
           ws, wh, D: gl.constexpr, DV: gl.constexpr, STAGES: gl.constexpr, BM: gl.constexpr, LEFT: gl.constexpr, RIGHT: gl.constexpr,
@@ -57,54 +83,21 @@ def _keys(q_desc, k_desc, v_desc, g_desc, norms, deltas, dk, dv, tiles, all_head
     v_tiles = gl.allocate_shared_memory(v_desc.dtype, [TILES] + v_desc.block_type.shape, v_desc.layout)
     q_ring = gl.allocate_shared_memory(q_desc.dtype, [STAGES] + q_desc.block_type.shape, q_desc.layout)
     g_ring = gl.allocate_shared_memory(g_desc.dtype, [STAGES] + g_desc.block_type.shape, g_desc.layout)
-    kv_full = gl.allocate_shared_memory(gl.int64, [1, 1], mbarrier.MBarrierLayout())
-    q_full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
-    g_full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
-    empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     BIAS: gl.constexpr = bias_desc is not None
-    z_tiles, z_full, z_empty = q_ring, empty, empty
-    if BIAS:
-        z_full = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
-        z_empty = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
-        z_tiles = gl.allocate_shared_memory(bias_desc.dtype, [2] + bias_desc.block_type.shape, bias_desc.layout)
-    mbarrier.init(kv_full.index(0), count=1)
-    for i in gl.static_range(STAGES):
-        mbarrier.init(q_full.index(i), count=1)
-        mbarrier.init(g_full.index(i), count=1)
-        mbarrier.init(empty.index(i), count=2)
-    if BIAS:
-        for i in gl.static_range(2):
-            mbarrier.init(z_full.index(i), count=1)
-            mbarrier.init(z_empty.index(i), count=1)
-    fence_async_shared()
-    if TILES == 2:
-        gl.warp_specialize([
-            (to_keys,
-             (0, k_tiles, v_tiles, q_ring, g_ring, z_tiles, kv_full, q_full, g_full, empty, z_full, z_empty, norms, deltas, dk, dv, tiles,
-              all_heads, section, plan, lengths, H, GROUP, SQ, SK, PADDED, scale, yb, ys, yh, wb, ws, wh, softcap, slopes, ab, seed, limit,
-              again, EIGHTHS, D, DV, STAGES, BM, LEFT, RIGHT, CAP, DROP, SHORT, BIAS, REST, REST_V)),
-            (to_keys,
-             (1, k_tiles, v_tiles, q_ring, g_ring, z_tiles, kv_full, q_full, g_full, empty, z_full, z_empty, norms, deltas, dk, dv, tiles,
-              all_heads, section, plan, lengths, H, GROUP, SQ, SK, PADDED, scale, yb, ys, yh, wb, ws, wh, softcap, slopes, ab, seed, limit,
-              again, EIGHTHS, D, DV, STAGES, BM, LEFT, RIGHT, CAP, DROP, SHORT, BIAS, REST, REST_V)),
-            (load_queries,
-             (q_desc, k_desc, v_desc, g_desc, bias_desc, k_tiles, v_tiles, q_ring, g_ring, z_tiles, kv_full, q_full, g_full, empty, z_full,
-              z_empty, tiles, all_heads, section, plan, lengths, H, GROUP, SQ, SK, STAGES, BM, LEFT, RIGHT, TILES, PARTS, BIAS)),
-        ], [4, 1], [240, 24])
-    else:
-        gl.warp_specialize([
-            (to_half,
-             (0, k_tiles, v_tiles, q_ring, g_ring, z_tiles, kv_full, q_full, g_full, empty, z_full, z_empty, norms, deltas, dk, dv, tiles,
-              all_heads, section, plan, lengths, H, GROUP, SQ, SK, PADDED, scale, yb, ys, yh, wb, ws, wh, softcap, slopes, ab, seed, limit,
-              again, EIGHTHS, D, DV, STAGES, BM, LEFT, RIGHT, CAP, DROP, SHORT, BIAS, REST, REST_V)),
-            (to_half,
-             (1, k_tiles, v_tiles, q_ring, g_ring, z_tiles, kv_full, q_full, g_full, empty, z_full, z_empty, norms, deltas, dk, dv, tiles,
-              all_heads, section, plan, lengths, H, GROUP, SQ, SK, PADDED, scale, yb, ys, yh, wb, ws, wh, softcap, slopes, ab, seed, limit,
-              again, EIGHTHS, D, DV, STAGES, BM, LEFT, RIGHT, CAP, DROP, SHORT, BIAS, REST, REST_V)),
-            (load_queries,
-             (q_desc, k_desc, v_desc, g_desc, bias_desc, k_tiles, v_tiles, q_ring, g_ring, z_tiles, kv_full, q_full, g_full, empty, z_full,
-              z_empty, tiles, all_heads, section, plan, lengths, H, GROUP, SQ, SK, STAGES, BM, LEFT, RIGHT, TILES, PARTS, BIAS)),
-        ], [4, 1], [240, 24])
+    kv_full, q_full, g_full, empty, z_tiles, z_full, z_empty = _barriers(q_ring, bias_desc, STAGES)
+    gl.warp_specialize([
+        (to_keys if TILES == 2 else to_half,
+         (0, k_tiles, v_tiles, q_ring, g_ring, z_tiles, kv_full, q_full, g_full, empty, z_full, z_empty, norms, deltas, dk, dv, tiles,
+          all_heads, section, plan, lengths, H, GROUP, SQ, SK, PADDED, scale, yb, ys, yh, wb, ws, wh, softcap, slopes, ab, seed, limit,
+          again, EIGHTHS, D, DV, STAGES, BM, LEFT, RIGHT, CAP, DROP, SHORT, BIAS, REST, REST_V)),
+        (to_keys if TILES == 2 else to_half,
+         (1, k_tiles, v_tiles, q_ring, g_ring, z_tiles, kv_full, q_full, g_full, empty, z_full, z_empty, norms, deltas, dk, dv, tiles,
+          all_heads, section, plan, lengths, H, GROUP, SQ, SK, PADDED, scale, yb, ys, yh, wb, ws, wh, softcap, slopes, ab, seed, limit,
+          again, EIGHTHS, D, DV, STAGES, BM, LEFT, RIGHT, CAP, DROP, SHORT, BIAS, REST, REST_V)),
+        (load_queries,
+         (q_desc, k_desc, v_desc, g_desc, bias_desc, k_tiles, v_tiles, q_ring, g_ring, z_tiles, kv_full, q_full, g_full, empty, z_full,
+          z_empty, tiles, all_heads, section, plan, lengths, H, GROUP, SQ, SK, STAGES, BM, LEFT, RIGHT, TILES, PARTS, BIAS)),
+    ], [4, 1], [240, 24])
 
 
 @triton.jit
@@ -133,26 +126,8 @@ def _queries(q_desc, k_desc, v_desc, g_desc, norms, deltas, dq, tiles, all_heads
     g_tiles = gl.allocate_shared_memory(g_desc.dtype, [2] + g_desc.block_type.shape, g_desc.layout)
     k_ring = gl.allocate_shared_memory(k_desc.dtype, [STAGES] + k_desc.block_type.shape, k_desc.layout)
     v_ring = gl.allocate_shared_memory(v_desc.dtype, [STAGES] + v_desc.block_type.shape, v_desc.layout)
-    qg_full = gl.allocate_shared_memory(gl.int64, [1, 1], mbarrier.MBarrierLayout())
-    k_full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
-    v_full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
-    empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     BIAS: gl.constexpr = bias_desc is not None
-    z_tiles, z_full, z_empty = k_ring, empty, empty
-    if BIAS:
-        z_full = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
-        z_empty = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
-        z_tiles = gl.allocate_shared_memory(bias_desc.dtype, [2] + bias_desc.block_type.shape, bias_desc.layout)
-    mbarrier.init(qg_full.index(0), count=1)
-    for i in gl.static_range(STAGES):
-        mbarrier.init(k_full.index(i), count=1)
-        mbarrier.init(v_full.index(i), count=1)
-        mbarrier.init(empty.index(i), count=2)
-    if BIAS:
-        for i in gl.static_range(2):
-            mbarrier.init(z_full.index(i), count=1)
-            mbarrier.init(z_empty.index(i), count=1)
-    fence_async_shared()
+    qg_full, k_full, v_full, empty, z_tiles, z_full, z_empty = _barriers(k_ring, bias_desc, STAGES)
     gl.warp_specialize([
         (to_queries,
          (0, q_tiles, g_tiles, k_ring, v_ring, z_tiles, qg_full, k_full, v_full, empty, z_full, z_empty, norms, deltas, dq, tiles,
@@ -180,11 +155,6 @@ class Config:
     parts: int = 1
 
 
-def _width(n: int) -> int:
-    """Columns of a head, padded to the tile."""
-    return 64 if n <= 64 else 128 if n <= 128 else 256
-
-
 def _wide(p: Problem) -> bool:
     """Whether the registers of a warp group hold only one gradient of 64 keys."""
     return max(p["q"].shape[3], p["v"].shape[3]) > 128
@@ -208,7 +178,7 @@ def supports(p: Problem) -> str | None:
         if reason := bias_refused(bias):
             return reason
     for name in ("q", "k", "v", "dout"):
-        if reason := not_copied(_heads_first(p, name)[0], *_heads_first(p, name)[1]):
+        if reason := not_copied(p[name], *shared.heads_first(p, name)):
             return f"TMA does not copy {name}: {reason}"
     for name in ("dlse", "lse"):
         if (m := p.get(name)) is not None and not m.contiguous:
@@ -222,7 +192,7 @@ def choose(p: Problem) -> Config:
     parts = _parts(p)
     if _wide(p):
         return Config(KEY_STAGES=2, BN=32, QUERY_STAGES=3, parts=parts)
-    narrow = max(_width(p["q"].shape[3]), _width(p["v"].shape[3])) == 64
+    narrow = max(shared.width(p["q"].shape[3]), shared.width(p["v"].shape[3])) == 64
     return Config(KEY_STAGES=4 if narrow else 3, parts=parts)
 
 
@@ -253,7 +223,7 @@ def _parts(p: Problem) -> int:
 
 
 def configs(p: Problem) -> list[Config]:
-    size = _width(p["q"].shape[3]) + _width(p["v"].shape[3])
+    size = shared.width(p["q"].shape[3]) + shared.width(p["v"].shape[3])
     found = [Config(bm, ks, bn, qs, _parts(p)) for bm in (64, 128) for bn in (32, 64, 128) for ks in (2, 3, 4) for qs in (2, 3, 4)]
     most, keys = p.device.shared_per_block - 1024, _owned(p)
     bias = 0 if p.get("bias") is None else 2 * 64 * 2  # bytes a row or column of its two tiles
@@ -285,13 +255,6 @@ def scratch(p: Problem, config: Config) -> dict[str, Meta]:
     return found
 
 
-def _heads_first(p: Problem, name: str):  # type: ignore[no-untyped-def]
-    """The tensor, and its shape and strides as [B, H, S, D]."""
-    m = p[name]
-    (b, s, h, d), (sb, ss, sh, sd) = m.shape, m.strides
-    return m, ((b, h, s, d), (sb, sh, ss, sd))
-
-
 def launches(p: Problem, config: Config) -> list[Launch]:
     from triton.experimental.gluon.language import bfloat16, float16
 
@@ -300,8 +263,8 @@ def launches(p: Problem, config: Config) -> list[Launch]:
     size_v, kind, padded = p["v"].shape[3], bfloat16 if p["q"].dtype == "bf16" else float16, _padded(p, config)
 
     def tiled(name: str, rows: int) -> Descriptor:
-        block = (1, 1, rows, _width(p[name].shape[3]))
-        shape, strides = _heads_first(p, name)[1]
+        block = (1, 1, rows, shared.width(p[name].shape[3]))
+        shape, strides = shared.heads_first(p, name)
         return Descriptor(name, block, gl.NVMMASharedLayout.get_default_for(list(block), kind), shape=shape, strides=strides)
 
     def section(walked: int, together: int, heads: int) -> int:
@@ -313,7 +276,7 @@ def launches(p: Problem, config: Config) -> list[Launch]:
     common = {
         "dout": "dout", "out": "out", "dlse": "dlse" if p.get("dlse") else None, "lse": "lse", "norms": "norms", "deltas": "deltas",
         "SQ": queries, "PADDED": padded, "H": heads, **shared.strides(p, "g", "dout"), **shared.strides(p, "o", "out"), "DV": size_v,
-        "SIZE": _width(size_v),
+        "SIZE": shared.width(size_v),
     }
     parts = config.parts
     args = {"norms": "norms", "deltas": "deltas", "H": heads, "SQ": queries, "SK": keys, "PADDED": padded, "scale": "scale", "D": size,
@@ -325,7 +288,7 @@ def launches(p: Problem, config: Config) -> list[Launch]:
     if float(p.option("dropout_p")):
         args |= {"seed": "seed", "again": 1.0 / (1.0 - float(p.option("dropout_p"))), **shared.dropout(p)}
     for name, columns in (("REST", size), ("REST_V", size_v)):
-        if rest := shared.rest(columns, max(_width(size), _width(size_v))):
+        if rest := shared.rest(columns, max(shared.width(size), shared.width(size_v))):
             args[name] = rest
     if p.get("cache_lengths") is not None:
         args["lengths"] = "cache_lengths"
@@ -362,9 +325,9 @@ def launches(p: Problem, config: Config) -> list[Launch]:
     sums = []
     for name, d in (("dk", size), ("dv", size_v)) if parts > 1 else ():
         ob, os, oh = (p[name].strides[i] for i in (0, 1, 2))
-        of = max(1, 4096 // _width(d))
+        of = max(1, 4096 // shared.width(d))
         given = {"x": f"{name}_parts", "out": name, "N": rows, "H": key_heads, "ob": ob, "os": os, "oh": oh, "S": keys, "D": d,
-                 "SIZE": _width(d), "PARTS": parts, "ROWS_OF": of}
+                 "SIZE": shared.width(d), "PARTS": parts, "ROWS_OF": of}
         sums.append(Launch(_sum_parts, (-(-rows // of),), given, 4))
     if (bias := p.get("bias")) is not None:
         sums.append(bias_launch(p, bias, {**arguments(p), "delta": "deltas", "PADDED": padded}, 64, 64))

@@ -3,12 +3,11 @@
 A block holds one row in registers; the warps exchange their sums of squares through shared memory, with one barrier."""
 
 import operator
-from dataclasses import dataclass
 
 from rooftop.core.spec import Launch, Problem
 from rooftop.kernels._device.cute import cute, cutlass
-
-MOST, MOST_WARPS = 8, 16  # vectors a thread, warps: more of them have too few registers each
+from rooftop.kernels.norm._tile_rows import Vectors as Config
+from rooftop.kernels.norm._tile_rows import too_wide, vectors
 
 
 @cute.jit
@@ -95,15 +94,6 @@ def rows(
     )
 
 
-@dataclass(frozen=True)
-class Config:
-    """`warps` warps hold a row, each thread `vectors` times `width` elements."""
-
-    width: int
-    vectors: int
-    warps: int
-
-
 ROWS, COLUMNS = ("x", "residual", "y", "s"), ("weight", "bias")
 
 
@@ -127,26 +117,16 @@ def supports(p: Problem) -> str | None:
         return "there is nothing to compute"
     if x.shape[0] >= 2**31:
         return f"takes fewer than 2**31 rows; given {x.shape[0]}"
-    most = MOST * 32 * MOST_WARPS * _width(p)
-    return f"holds rows of up to {most} columns here; given {x.shape[1]}" if x.shape[1] > most else None
-
-
-def _config(p: Problem, vectors: int) -> Config:
-    width = _width(p)
-    count = -(-p["x"].shape[1] // width)
-    warps = 1
-    while warps < MOST_WARPS and 32 * warps * vectors < count:
-        warps *= 2
-    return Config(width, max(1, -(-count // (32 * warps))), warps)
+    return too_wide(p, _width(p))
 
 
 def choose(p: Problem) -> Config:
     """Four accesses in flight a thread."""
-    return _config(p, 4)
+    return vectors(p, _width(p), 4)
 
 
 def configs(p: Problem) -> list[Config]:
-    return list(dict.fromkeys(_config(p, n) for n in (1, 2, 4, 8)))
+    return list(dict.fromkeys(vectors(p, _width(p), n) for n in (1, 2, 4, 8)))
 
 
 def launches(p: Problem, config: Config) -> list[Launch]:

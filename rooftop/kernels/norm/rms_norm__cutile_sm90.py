@@ -5,11 +5,12 @@ the L2."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
-from rooftop.core.spec import Launch, Problem, View, pow2
+from rooftop.core.spec import Launch, Problem, View
 from rooftop.kernels._device.cutile import ct
+from rooftop.kernels.norm._tile_rows import Tiles as Config
+from rooftop.kernels.norm._tile_rows import all_tiles, launched, tiles
 
 
 def _taken(x, residual, r, k, ROWS, COLUMNS, RESIDUAL, TMA):
@@ -82,19 +83,6 @@ def loop(
         ct.store(y, (r, at), _affine(v * scale, weight, bias, at, COLUMNS, WEIGHT, BIAS).astype(y.dtype), allow_tma=False)
 
 
-@dataclass(frozen=True)
-class Config:
-    """`rows` × `columns` elements at a time by `warps` warps; `way`: "once", "tile" (persistent, `blocks` a multiprocessor) or "loop"."""
-
-    way: str
-    rows: int
-    columns: int
-    warps: int
-    blocks: int = 0  # "tile": resident blocks a multiprocessor; else 0
-    tma: bool = False
-    occupancy: int = 0  # resident blocks a multiprocessor, for which the compiler limits the registers; 0: the compiler decides
-
-
 def supports(p: Problem) -> str | None:
     x = p["x"]
     if p.extra:
@@ -115,41 +103,17 @@ def _copied(p: Problem) -> bool:
 
 
 def choose(p: Problem) -> Config:
-    """Measured on an H200: bytes in flight a multiprocessor decide, so blocks are limited to 64 registers a thread if TMA loads the rows
-    with a warp of its own."""
-    rows, columns = p["x"].shape
-    wide = max(16, pow2(columns))
-    if wide > 16384:
-        return Config("loop", 1, 8192, 8)
-    lanes = max(1, min(4096 // wide, pow2(rows)))
-    while lanes > 1 and -(-rows // lanes) < 4 * p.device.sms:
-        lanes //= 2
-    if lanes * wide >= 4096 and _copied(p):
-        small = p["x"].itemsize * lanes * wide <= 16384
-        return Config("once", lanes, wide, 4 if small else 8, tma=True, occupancy=4 if small else 2)
-    return Config("once", lanes, wide, 8 if lanes * wide >= 4096 else 4)
+    return tiles(p, _copied(p))
 
 
 def configs(p: Problem) -> list[Config]:
-    wide = max(16, pow2(p["x"].shape[1]))
-    if wide > 16384:
-        return [Config("loop", 1, n, w, tma=tma) for n in (4096, 8192) for w in (4, 8) for tma in (False, True)]
-    lanes = choose(p).rows
-    found = [Config("once", lanes, wide, w, tma=tma, occupancy=o) for w in (4, 8) for tma in (False, True) for o in (0, 2, 4)]
-    return found + [Config("tile", lanes, wide, w, n, tma, n) for w in (4, 8) for tma in (False, True) for n in (1, 2, 3, 4)]
+    return all_tiles(p, choose(p).rows)
 
 
 def launches(p: Problem, config: Config) -> list[Launch]:
-    rows, columns = p["x"].shape
+    columns = p["x"].shape[1]
     args: dict[str, Any] = {n: n if p.get(n) is not None else "x" for n in ("x", "residual", "y", "s")}
     args |= {n: View(n, (1, columns), (columns, 1)) if p.get(n) is not None else "x" for n in ("weight", "bias")}
     args |= {"eps": float(p.option("eps")), "COLUMNS": config.columns, "TMA": config.tma}
     args |= {n.upper(): p.get(n) is not None for n in ("residual", "weight", "bias")}
-    options = {"num_worker_warps": config.warps, **({"occupancy": config.occupancy} if config.occupancy else {})}
-    if config.way == "loop":
-        return [Launch(loop, (rows,), args, options=options)]
-    args["ROWS"] = config.rows
-    tiles = -(-rows // config.rows)
-    if config.way == "once":
-        return [Launch(once, (tiles,), args, options=options)]
-    return [Launch(tile, (min(tiles, config.blocks * p.device.sms),), args, options=options)]
+    return launched(p, config, args, {"once": once, "tile": tile, "loop": loop})

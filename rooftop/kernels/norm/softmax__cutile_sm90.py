@@ -6,10 +6,10 @@ softmax__triton: once for maximum and sum together (Milakov & Gimelshein 2018), 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from rooftop.core.spec import Launch, Problem, View, pow2
 from rooftop.kernels._device.cutile import ct
+from rooftop.kernels.norm._tile_rows import Tiles as Config
+from rooftop.kernels.norm._tile_rows import all_tiles, launched, tiles
 
 LOWEST = -3.4028234663852886e38  # the identity of the maximum: -inf would give -inf - -inf = NaN
 LOG2E = 1.4426950408889634
@@ -77,19 +77,6 @@ def loop(x, y, COLUMNS: ct.Constant[int], EXACT: ct.Constant[bool], PADDED: ct.C
         ct.store(y, (r, at), _quotient(_exp(v - most, EXACT), total, EXACT).astype(y.dtype), allow_tma=False)
 
 
-@dataclass(frozen=True)
-class Config:
-    """`rows` × `columns` elements at a time by `warps` warps; `way`: "once", "tile" (persistent, `blocks` a multiprocessor) or "loop"."""
-
-    way: str
-    rows: int
-    columns: int
-    warps: int
-    blocks: int = 0  # "tile": resident blocks a multiprocessor; else 0
-    tma: bool = False
-    occupancy: int = 0  # resident blocks a multiprocessor, for which the compiler limits the registers; 0: the compiler decides
-
-
 def supports(p: Problem) -> str | None:
     x, y = p["x"], p["y"]
     if x.dtype not in ("f32", "f16", "bf16") or y.dtype != x.dtype:
@@ -113,28 +100,11 @@ def _copied(p: Problem) -> bool:
 
 
 def choose(p: Problem) -> Config:
-    """Measured on an H200: bytes in flight a multiprocessor decide, so blocks are limited to 64 registers a thread if TMA loads the rows
-    with a warp of its own."""
-    rows, columns, _ = p["x"].shape
-    wide = max(16, pow2(columns))
-    if wide > 16384:
-        return Config("loop", 1, 8192, 8)
-    lanes = max(1, min(4096 // wide, pow2(rows)))
-    while lanes > 1 and -(-rows // lanes) < 4 * p.device.sms:
-        lanes //= 2
-    if lanes * wide >= 4096 and _copied(p):
-        small = p["x"].itemsize * lanes * wide <= 16384
-        return Config("once", lanes, wide, 4 if small else 8, tma=True, occupancy=4 if small else 2)
-    return Config("once", lanes, wide, 8 if lanes * wide >= 4096 else 4)
+    return tiles(p, _copied(p))
 
 
 def configs(p: Problem) -> list[Config]:
-    wide = max(16, pow2(p["x"].shape[1]))
-    if wide > 16384:
-        return [Config("loop", 1, n, w, tma=tma) for n in (4096, 8192) for w in (4, 8) for tma in (False, True)]
-    lanes = choose(p).rows
-    found = [Config("once", lanes, wide, w, tma=tma, occupancy=o) for w in (4, 8) for tma in (False, True) for o in (0, 2, 4)]
-    return found + [Config("tile", lanes, wide, w, n, tma, n) for w in (4, 8) for tma in (False, True) for n in (1, 2, 3, 4)]
+    return all_tiles(p, choose(p).rows)
 
 
 def launches(p: Problem, config: Config) -> list[Launch]:
@@ -143,11 +113,4 @@ def launches(p: Problem, config: Config) -> list[Launch]:
     args = {
         **tensors, "COLUMNS": config.columns, "EXACT": p["y"].dtype == "f32", "PADDED": columns % config.columns != 0, "TMA": config.tma
     }
-    options = {"num_worker_warps": config.warps, **({"occupancy": config.occupancy} if config.occupancy else {})}
-    if config.way == "loop":
-        return [Launch(loop, (rows,), args, options=options)]
-    args["ROWS"] = config.rows
-    tiles = -(-rows // config.rows)
-    if config.way == "once":
-        return [Launch(once, (tiles,), args, options=options)]
-    return [Launch(tile, (min(tiles, config.blocks * p.device.sms),), args, options=options)]
+    return launched(p, config, args, {"once": once, "tile": tile, "loop": loop})

@@ -33,7 +33,7 @@ from rooftop.core.compile import ToolchainError
 from rooftop.core.spec import Device, Launch
 from rooftop.lab.counters import ncu_report as reports
 from rooftop.lab.counters.jobs import TIERS, Job, jobs_for
-from rooftop.lab.exit_codes import Parser, ended, gpu_for
+from rooftop.lab.exit_codes import NoGpuError, Parser, ended
 from rooftop.lab.inspect import sass_lines
 from rooftop.lab.inspect.binary import BinaryError
 from rooftop.lab.records import store
@@ -197,7 +197,8 @@ def run(jobs: Sequence[Job], out: Path, *, keep: bool = False, say: Callable[[st
 
     from rooftop.core.implementation import device_of
 
-    gpu_for("counting")
+    if not torch.cuda.is_available():
+        raise NoGpuError("counters need an NVIDIA GPU: torch.cuda.is_available() is False (rooftop doctor says what is missing)")
     ncu = find_ncu()
     readable = True
     try:
