@@ -15,13 +15,13 @@ import typer
 from _support import command
 
 import rooftop
-from rooftop.core import settings
+from rooftop.core import registry, settings
 from rooftop.lab import candidates, cli
 
 DOCUMENTS = [settings.CHECKOUT / "README.md", *sorted((settings.CHECKOUT / "docs").glob("*.md"))]
 QUICK = ("ls", "show sgemm_cuda", "show sgemm_cuda/04", "--version", "explain softmax", "where softmax", "cache")
 NAMES = ("check", "inspect", "bench", "sanitize", "tune", "simt", "sweep")  # commands whose words are ops, kernels, ladders, rungs or files
-ELSEWHERE = ("my", "any", "mine", "scale", "rotate", "in.", "out", "square__mine", "x.", "softmax_cuda/09")  # such words stand for the reader's own
+ELSEWHERE = ("my", "any", "mine", "scale", "rotate", "in.", "out", "square__mine", "x.", "softmax_cuda/11")  # such words stand for the reader's own
 
 
 def printed() -> list[tuple[str, str]]:
@@ -91,6 +91,9 @@ def test_a_printed_command_is_taken(document: str, words: str) -> None:
     except Exception as error:
         assert type(error).__name__ == "MissingParameter", f"{document}: rooftop {words}: {error}"  # options alone, in the text
         return
+    if group.name == "new" and context.params["kind"] == "rung":
+        ladder, _, slug = context.params["name"].partition("/")
+        assert int(slug[:2]) not in {rung.number for rung in registry.ladder(ladder).rungs}, f"{document}: number {slug[:2]} of {ladder} is taken"
     if group.name in NAMES:
         asked = context.params.get("what") or []
         known = [w for w in ([asked] if isinstance(asked, str) else asked) if not w.startswith(ELSEWHERE) and not Path(w).suffix]

@@ -124,7 +124,7 @@ def show(name: Annotated[str, typer.Argument(help="A ladder (sgemm_cuda), or one
 @app.command(rich_help_panel=LOOK)
 def new(
     kind: Annotated[str, typer.Argument(help="What to write: op, kernel, rung or head.")],
-    name: Annotated[str, typer.Argument(help="Its name: scale, scale__triton, softmax_cuda/09_my_idea or my.cu.")],
+    name: Annotated[str, typer.Argument(help="Its name: scale, scale__triton, softmax_cuda/11_my_idea or my.cu.")],
     empty: Annotated[
         bool, typer.Option("--empty", help="Write a kernel that only writes zeros, for you to fill, instead of a copy of an existing kernel.")
     ] = False,
@@ -137,7 +137,7 @@ def new(
 
     Examples: [bold]rooftop new op scale[/bold] · [bold]rooftop new kernel scale__triton[/bold] ·
     [bold]rooftop new kernel softmax__mine__cuda --empty[/bold] ·
-    [bold]rooftop new rung softmax_cuda/09_my_idea[/bold] · [bold]rooftop new head my.cu --op rms_norm[/bold]"""
+    [bold]rooftop new rung softmax_cuda/11_my_idea[/bold] · [bold]rooftop new head my.cu --op rms_norm[/bold]"""
     from rooftop.lab import scaffold
 
     if kind == "head" or op is not None or kernel is not None:
