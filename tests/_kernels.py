@@ -8,6 +8,8 @@ from dataclasses import replace
 from typing import Any
 from unittest import mock
 
+import torch
+
 from rooftop.core import registry
 from rooftop.core.call import select
 from rooftop.core.contract import metas_of
@@ -77,3 +79,12 @@ def by_the_portable_kernel(op: Any, tensors: dict[str, Any], options: dict[str, 
     verdicts = judgement.judge_given(op, problem, expected, {**dict.fromkeys(op.output_names), **got})
     assert {n: v.message for n, v in verdicts.items() if not v.ok} == {}
     return got, dict(expected.exact)
+
+
+def as_torch(ours: Callable[..., Any], theirs: Callable[..., Any], *given: torch.Tensor, compiled: bool = False, **near: float) -> None:
+    """Our function has the values of theirs, and the gradients of all that is given, eagerly or compiled as one graph. `near`: rtol and atol of gradients."""
+    a, b = ([t.clone().requires_grad_() for t in given] for _ in range(2))
+    got, want = (torch.compile(ours, backend="aot_eager", fullgraph=True) if compiled else ours)(*a), theirs(*b)
+    torch.testing.assert_close(got, want)
+    flow = torch.randn_like(want)
+    torch.testing.assert_close(torch.autograd.grad(got, a, flow), torch.autograd.grad(want, b, flow), **near)

@@ -99,7 +99,7 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
         return (yield)
     from contracts import plan
 
-    if item.stash[RANK] < plan.SAMPLES[str(mark.args[0])][0]:
+    if item.stash[RANK] < plan.SAMPLES[str(mark.args[0])][0] or mark.args[0] in plan.WHOLE:
         return (yield)
     with plan.CLOCK.running():
         return (yield)

@@ -5,8 +5,8 @@ run, up to `LONGEST` elements and, of each kernel, one case beyond, while the bu
 Both budgets count elements over all kernels together and are shared out by a seed that is another in each commit. `make test-all` runs every case.
 
 Tests marked `sampled(group, kernels...)` are chosen likewise, within SAMPLES; "slow" and "simulator": those of the workbench that take seconds; "serve":
-minutes, with `--all` alone. One that names no kernel and has a parameter that is the name of an op runs where that op's kernels, their choice or what they
-share have changed.
+minutes, with `--all` alone; "contracts": what holds of contracts and of calls on the CPU, all of it where contracts or the core have changed. One that names
+no kernel and has a parameter that is the name of an op runs where that op's kernels, their choice or what they share have changed.
 
 What runs because it has changed ends with `SECONDS` as well: then only the first test or case of a kernel runs, and the end of the run names what was left
 out. So the time of a run grows neither with the number of ops nor with what a commit touches."""
@@ -44,8 +44,9 @@ PRICE = 1 << 12  # elements whose time a case takes whatever its size: inputs, r
 SAMPLES = {
     "kernels": (12, 24), "cells": (3, 8), "binaries": (6, 12), "counters": (2, 3), "fuzz": (2, 4), "warm": (3, 5), "corpus": (20, 30), "slow": (8, 14),
     "simulator": (5, 10), "models": (20, 30), "programs": (3, 4), "targets": (2, 4), "cpu": (4, 6), "patched": (4, 7), "compiled": (1, 2),
-    "exploits": (2, 3), "serve": (0, 0), "puzzles": (1, 1), "questions": (1, 2), "compiled_questions": (1, 1),
+    "exploits": (2, 3), "serve": (0, 0), "puzzles": (1, 1), "questions": (1, 2), "compiled_questions": (1, 1), "contracts": (300, 10_000),
 }
+WHOLE = ("contracts",)  # groups that run whole where what they are about has changed, however long that takes: a minute
 SECONDS = 45.0  # of CPU time that each process of a run has for what has changed, beyond the sample
 FEW = 12  # kernels' files that a commit touches: all tests of these kernels run, beyond the bounds
 ENGINES = {  # group -> what its tests are about beside kernels: they have changed where one of these files has
@@ -53,6 +54,7 @@ ENGINES = {  # group -> what its tests are about beside kernels: they have chang
     "fuzz": ("rooftop/lab/fuzz/", "rooftop/ops/"),
     "slow": ("rooftop/core/", "rooftop/lab/"), "warm": ("rooftop/lab/timing/warm.py",), "models": ("rooftop/drop_in/",),
     "cpu": ("rooftop/ops/",),
+    "contracts": ("rooftop/ops/", "rooftop/core/", "rooftop/formats/", "rooftop/lab/check/", "rooftop/lab/inputs.py", "tests/contracts/", "constraints.txt"),
     "patched": ("rooftop/drop_in/",), "compiled": ("rooftop/drop_in/",),
     "exploits": ("rooftop/lab/judge/", "rooftop/core/sandbox.py", "tests/exploit/"),
     "puzzles": ("rooftop/lab/learn/",), "questions": ("rooftop/lab/learn/",), "compiled_questions": ("rooftop/lab/learn/",),
@@ -105,7 +107,7 @@ def runs(group: str, rank: int, path: str, names: Sequence[str], ops: Sequence[s
     """Whether one that may run does: it is of the sample, or what it runs has changed and there is time for it. `ops`: those whose kernels it takes as they
     are chosen; each such test (`test`: its name) has a turn, whatever time is left."""
     sample, most = SAMPLES[group]
-    if rank < sample or (edited_family(ops) and CLOCK.allows([test])):
+    if rank < sample or (group in WHOLE and changed(group, path, names)) or (edited_family(ops) and CLOCK.allows([test])):
         return True
     return (edited(names) or (rank < most and changed(group, path, names))) and CLOCK.allows(names or [f"tests of the group {group}"])
 
@@ -153,8 +155,10 @@ def edited(names: Sequence[str]) -> bool:
 
 def edited_family(names: Sequence[str]) -> bool:
     """Whether the working tree or the last commit touches few kernels, and among them one of these ops, the choice of its family or what its kernels share."""
+    if not names:
+        return False
     files = [Path(f) for f in touched() if f.startswith("rooftop/kernels/")]
-    if not names or not 0 < len(files) <= FEW:
+    if not 0 < len(files) <= FEW:
         return False
     of = [file.path for file in registry.kernel_files() if file.op.removesuffix("_bwd") in {n.removesuffix("_bwd") for n in names}]
     rooms, stems = {p.parent.name for p in of}, {p.stem for p in of}

@@ -136,6 +136,7 @@ def test_shapes_that_do_not_fit_are_named(call: Call, name: str) -> None:
 # -- layouts, gradients, values ------------------------------------------------------------------------------------
 
 
+@pytest.mark.sampled("contracts")
 @pytest.mark.parametrize("call", CALLS, ids=lambda c: c.id)
 def test_every_layout_is_right(call: Call, pytestconfig: pytest.Config) -> None:
     """The first kind of call in each dtype in every layout, the others in one each; with --all every kind in every layout."""
@@ -158,6 +159,7 @@ def error_of_the_reference(call: Call, tensors: dict[str, Any]) -> float:
     return found if found > LOOSE["f32"] / 4 else 0.0
 
 
+@pytest.mark.sampled("contracts")
 @pytest.mark.parametrize("call", [c for c in CALLS if differentiable(c)], ids=lambda c: c.id)
 def test_gradients_reach_inputs_of_any_layout(call: Call, pytestconfig: pytest.Config) -> None:
     """The first kind of call in each dtype in three layouts, the others where they lie; with --all every kind in all three."""

@@ -25,16 +25,19 @@ def test_its_check_can_fail(name: str) -> None:
     rules.can_fail(registry.op(name))
 
 
+@pytest.mark.sampled("contracts")
 @pytest.mark.parametrize("name", OPS)
 def test_every_known_wrong_implementation_is_rejected(name: str) -> None:
     rules.are_rejected(registry.op(name))
 
 
+@pytest.mark.sampled("contracts")
 @pytest.mark.parametrize(("name", "dtype"), [(n, d) for n in OPS for d in dtypes(registry.op(n))])
 def test_one_precision_lower_or_one_element_off_is_rejected_in_every_dtype(name: str, dtype: str) -> None:
     rules.less_is_rejected(registry.op(name), dtype)
 
 
+@pytest.mark.sampled("contracts")
 @pytest.mark.parametrize("name", [n for n in registry.op_names() if registry.op(n).grad])
 def test_the_backward_is_the_gradient_of_the_reference(name: str) -> None:
     rules.backward_is_the_gradient(registry.op(name))

@@ -172,6 +172,14 @@ def test_a_test_of_an_op_runs_where_its_kernels_or_their_choice_are_edited(touch
     assert plan.runs("slow", far, "tests/lab/test_some.py", (), ops, "test_others") == draws
 
 
+def test_contracts_are_tested_whole_where_they_or_the_core_have_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plan, "CLOCK", plan.Clock(seconds=0.0))
+    for touched, all_ in (("rooftop/ops/softmax.py", True), ("rooftop/core/call.py", True), ("rooftop/lab/report/site.py", False)):
+        monkeypatch.setattr(plan, "touched", lambda touched=touched: frozenset({touched}))
+        sample, far = (plan.runs("contracts", rank, "tests/contracts/test_calls.py", ()) for rank in (0, 1000))
+        assert (sample, far) == (True, all_)
+
+
 def test_a_file_of_several_kernels_draws_the_tests_of_each(monkeypatch: pytest.MonkeyPatch) -> None:
     file = next(f for f in registry.kernel_files() if f.path.stem != f.name)
     monkeypatch.setattr(plan, "touched", lambda: frozenset({f"rooftop/kernels/{file.path.parent.name}/{file.path.name}"}))
@@ -234,6 +242,7 @@ from collections import Counter
 from contextlib import nullcontext
 
 SAMPLES = {"kernels": (4, 20), "binaries": (0, 2)}
+WHOLE = ()
 
 class CLOCK:
     left_out = Counter()

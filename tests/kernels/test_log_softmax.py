@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from _kernels import fixed
+from _kernels import as_torch, fixed
 
 import rooftop
 from rooftop.core import registry
@@ -21,15 +21,7 @@ DIMS: list[Any] = [-1, 0, 1, (0, 2), (1, 2), (2, 0, 1), [-1]]
 @pytest.mark.parametrize("dim", DIMS)
 @pytest.mark.parametrize("keepdim", [False, True])
 def test_logsumexp_over_any_dimensions_with_gradients(dim: Any, keepdim: bool) -> None:
-    a = torch.randn(3, 4, 5, dtype=torch.float32, requires_grad=True)
-    b = a.detach().clone().requires_grad_()
-    got, want = rooftop.logsumexp(a, dim, keepdim=keepdim), torch.logsumexp(b, dim, keepdim=keepdim)
-    assert got.shape == want.shape
-    torch.testing.assert_close(got, want)
-    given = torch.randn_like(want)
-    got.backward(given)
-    want.backward(given)
-    torch.testing.assert_close(a.grad, b.grad)
+    as_torch(lambda x: rooftop.logsumexp(x, dim, keepdim=keepdim), lambda x: torch.logsumexp(x, dim, keepdim=keepdim), torch.randn(3, 4, 5))
 
 
 @pytest.mark.parametrize("function", [rooftop.logsumexp, lambda x, dim, keepdim: rooftop.reduce(x, "sum", dim, keepdim=keepdim)])
@@ -42,15 +34,7 @@ def test_compiled_for_dimensions_that_change(function: Callable[..., torch.Tenso
 
 @pytest.mark.parametrize("compiled", [False, True])
 def test_log_softmax_is_a_drop_in(compiled: bool) -> None:
-    a = torch.randn(3, 4, 5, requires_grad=True)
-    b = a.detach().clone().requires_grad_()
-    run = torch.compile(rooftop.log_softmax, backend="aot_eager", fullgraph=True) if compiled else rooftop.log_softmax
-    got, want = run(a, 1), torch.log_softmax(b, 1)
-    given = torch.randn_like(want)
-    got.backward(given)
-    want.backward(given)
-    torch.testing.assert_close(got, want)
-    torch.testing.assert_close(a.grad, b.grad)
+    as_torch(lambda x: rooftop.log_softmax(x, 1), lambda x: torch.log_softmax(x, 1), torch.randn(3, 4, 5), compiled=compiled)
 
 
 @pytest.mark.sampled("kernels", "{name}__triton")

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from _kernels import right
+from _kernels import as_torch, right
 from torch.nn import functional
 
 import rooftop
@@ -37,15 +37,7 @@ PAIRS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
 @pytest.mark.parametrize("compiled", [False, True])
 def test_a_drop_in_with_gradients(name: str, compiled: bool) -> None:
     torch.manual_seed(1)
-    ours, theirs = PAIRS[name]
-    a = (3 * torch.randn(4, 5, 12)).requires_grad_()
-    b = a.detach().clone().requires_grad_()
-    run = torch.compile(ours, backend="aot_eager", fullgraph=True) if compiled else ours
-    got, want = run(a), theirs(b)
-    torch.testing.assert_close(got, want)
-    (got * got.detach().cos()).sum().backward()
-    (want * want.detach().cos()).sum().backward()
-    torch.testing.assert_close(a.grad, b.grad, rtol=1e-4, atol=1e-5)
+    as_torch(*PAIRS[name], 3 * torch.randn(4, 5, 12), compiled=compiled, rtol=1e-4, atol=1e-5)
 
 
 def test_opcheck() -> None:

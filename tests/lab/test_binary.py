@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -142,6 +143,7 @@ extern "C" __global__ void tma(const void* map, float* o) {
 """
 
 
+@cache
 def compiled(source: str, target: str) -> tuple[bytes, str]:
     """The cubin and what the assembler says of it (`-v`)."""
     core = pytest.importorskip("cuda.core")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -138,24 +137,6 @@ def test_the_first_step_is_that_of_adamw_and_the_states_are_its() -> None:
     state = mine.state[p]
     assert torch.allclose(state["first"].dequantize(), theirs.state[q]["exp_avg"], rtol=0.13, atol=1e-4)
     assert torch.allclose(state["second"].dequantize().square(), theirs.state[q]["exp_avg_sq"], rtol=0.28, atol=1e-6)
-
-
-def test_an_optimizer_is_saved_and_goes_on_as_if_it_had_not_been() -> None:
-    def run(saved: bool) -> torch.Tensor:
-        p = torch.nn.Parameter(some(300))
-        optimizer = AdamW8bit([p], lr=0.01)
-        for i in range(4):
-            p.grad = some(300, seed=i)
-            optimizer.step()
-            if saved and i == 1:
-                file = io.BytesIO()
-                torch.save(optimizer.state_dict(), file)
-                file.seek(0)
-                optimizer = AdamW8bit([p], lr=0.5)
-                optimizer.load_state_dict(torch.load(file, weights_only=True))
-        return p.detach()
-
-    assert torch.equal(run(True), run(False))
 
 
 def test_states_that_do_not_belong_to_the_parameter_are_refused() -> None:
