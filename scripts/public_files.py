@@ -3,8 +3,9 @@
     python scripts/public_files.py draw FOLDER --seed 1 --cuda 120 --triton 18      draws files of the clones FOLDER/OWNER/NAME
     python scripts/public_files.py run FOLDER --as first                             runs each; an interrupted run is taken up again
     python scripts/public_files.py run FOLDER --as second --but first                those again that did not simply run
+    python scripts/public_files.py run FOLDER --as third --but second --seed 1       of an earlier draw
 
-Both write results/public_files.json: of a file its repository, commit, path and SHA-256, of a command its exit code, seconds, longest
+Both write results/public_files.json, a list of draws: of a file its repository, commit, path and SHA-256, of a command its exit code, seconds, longest
 time without a line, and what it came to. No text of a file is kept. docs/simulator.md shows the totals (rooftop report --docs)."""
 
 from __future__ import annotations
@@ -40,7 +41,8 @@ SAID = (
 
 
 def draw(folder: Path, seed: int, wanted: dict[str, int]) -> dict[str, Any]:
-    """Files with a kernel, of each repository in turn, drawn from a folder of it in turn."""
+    """Files with a kernel that no draw before had, of each repository in turn, drawn from a folder of it in turn."""
+    drawn = {f["sha256"] for d in read() for f in d["files"]}
     chosen = random.Random(seed)
     found = []
     for kind, count in wanted.items():
@@ -52,7 +54,7 @@ def draw(folder: Path, seed: int, wanted: dict[str, int]) -> dict[str, Any]:
                     folders.setdefault(f.parent, []).append(f)
             piles.append(turns([chosen.sample(fs, len(fs)) for fs in chosen.sample(list(folders.values()), len(folders))]))
         files = turns(chosen.sample(piles, len(piles)))
-        once = {f["sha256"]: f for f in (described(folder, kind, f) for f in reversed(files))}
+        once = {f["sha256"]: f for f in (described(folder, kind, f) for f in reversed(files)) if f["sha256"] not in drawn}
         found += list(reversed(once.values()))[:count]
     return {"seed": seed, "files": found, "runs": {}}
 
@@ -103,8 +105,12 @@ def came_to(command: str, code: float, said: str) -> str:
     return "refused" if code == 3 else "own"
 
 
-def run(folder: Path, name: str, commands: Sequence[str], texts: Path | None, but: str | None, kinds: Sequence[str]) -> None:
-    record = json.loads(RECORD.read_text())
+def run(
+    folder: Path, name: str, commands: Sequence[str], texts: Path | None, but: str | None, kinds: Sequence[str], seed: int | None
+) -> None:
+    """Runs the files of the last draw, or of the one with this seed."""
+    draws = read()
+    record = next(d for d in reversed(draws) if seed in (None, d["seed"]))
     before = record["runs"][but]["rows"] if but else {}
     wanted = {at for at, r in before.items() if (r[3] in kinds if kinds else (r[0], r[3]) != (0, "whole"))}
     rows = record["runs"].setdefault(name, {"commit": revision(), "seconds_allowed": SECONDS, "rows": {}})["rows"]
@@ -121,28 +127,38 @@ def run(folder: Path, name: str, commands: Sequence[str], texts: Path | None, bu
             if texts is not None:
                 texts.mkdir(parents=True, exist_ok=True)
                 (texts / f"{at.replace(' ', '_')}.txt").write_text(f"{file}\n{rows[at]}\n{said}")
-            write(record)
+            write(draws)
+
+
+def read() -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads(RECORD.read_text()) if RECORD.is_file() else []
+    return found
 
 
 def revision() -> str:
     return subprocess.run(["git", "rev-parse", "HEAD"], cwd=RECORD.parent, capture_output=True, text=True).stdout.strip()
 
 
-def write(record: dict[str, Any]) -> None:
+def write(draws: list[dict[str, Any]]) -> None:
+    whole_file.write(RECORD, f"[{', '.join(map(written, draws))}]\n")
+
+
+def written(record: dict[str, Any]) -> str:
+    """One draw, with a line for each file and each row."""
     files = ",\n".join(json.dumps(f) for f in record["files"])
     runs = ",\n".join(
         f'{json.dumps(n)}: {json.dumps({k: v for k, v in r.items() if k != "rows"})[:-1]}, "rows": {{\n'
         + ",\n".join(f"{json.dumps(k)}: {json.dumps(v)}" for k, v in r["rows"].items()) + "\n}}"
         for n, r in record["runs"].items()
     )
-    whole_file.write(RECORD, f'{{"seed": {record["seed"]}, "files": [\n{files}\n], "runs": {{{runs}}}}}\n')
+    return f'{{"seed": {record["seed"]}, "files": [\n{files}\n], "runs": {{{runs}}}}}'
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=["draw", "run"])
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seed", type=int, help="of a draw; of a run: which draw's files, the last one's if not given")
     parser.add_argument("--cuda", type=int, default=120)
     parser.add_argument("--triton", type=int, default=18)
     parser.add_argument("--as", dest="name", default="first", help="the name of this run")
@@ -152,9 +168,9 @@ def main() -> None:
     parser.add_argument("--texts", type=Path, help="a folder for what the commands say, outside of the repository")
     given = parser.parse_args()
     if given.what == "draw":
-        write(draw(given.folder.resolve(), given.seed, {"cuda": given.cuda, "triton": given.triton}))
+        write([*read(), draw(given.folder.resolve(), given.seed or 0, {"cuda": given.cuda, "triton": given.triton})])
     else:
-        run(given.folder.resolve(), given.name, given.commands, given.texts, given.but, given.kinds or ())
+        run(given.folder.resolve(), given.name, given.commands, given.texts, given.but, given.kinds or (), given.seed)
 
 
 if __name__ == "__main__":

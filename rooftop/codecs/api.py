@@ -425,5 +425,4 @@ def _distance(a: np.ndarray, b: np.ndarray, e: Any) -> np.ndarray:
         t.astype(np.uint64) if e.kind == "uint" else (t.view(f"<i{e.bytes}").astype(np.int64) ^ np.int64(-(1 << 63))).view(np.uint64)
         for t in (a, b)
     )
-    found: np.ndarray = np.where(u > v, u - v, v - u)
-    return found
+    return np.where(u > v, u - v, v - u)

@@ -195,9 +195,8 @@ class RowParallelLinear(_Parallel):
         """(y, s) with s = self(x) + residual and y its RMS norm, by `all_reduce_norm`: the end of an attention or MLP block while decoding.
         ``y, h = down.forward_norm(x, h, norm.weight, norm.eps, format="int8", columns=128)``
 
-        x [..., in_features / W], residual [..., out_features] of the product's dtype, the same on all ranks, or None; weight
-        [out_features] or None. The products are sent in the layer's `wire`, None: "bf16". `options` as for `all_reduce_norm`, among them
-        `format`.
+        x [..., in_features / W], residual [..., out_features] of the product's dtype, the same on all ranks, or None; weight [out_features]
+        or None. The products are sent in the layer's `wire`, None: "bf16". `options` as for `all_reduce_norm`, among them `format`.
 
         Raises RuntimeError where a gradient would be needed (call it under `torch.no_grad`), ValueError for a layer with
         sequence=True, and the errors of `all_reduce_norm`."""

@@ -311,7 +311,9 @@ def _kept_headers() -> dict[str, object]:
 
 
 def _flags(options: Sequence[str]) -> dict[str, object]:
-    allowed: dict[str, dict[str, object]] = {"fast-math": {"use_fast_math": True}, "no-fma": {"fma": False}}
+    allowed: dict[str, dict[str, object]] = {
+        "fast-math": {"use_fast_math": True}, "no-fma": {"fma": False}, "relocatable": {"relocatable_device_code": True},
+    }
     flags: dict[str, object] = {}
     for option in options:
         if option not in allowed:

@@ -14,9 +14,7 @@ from functools import cached_property
 
 from rooftop.core.digests import c_code
 
-_TOKEN = re.compile(
-    r"^[ \t]*#[^\n]*|\"(?:\\.|[^\"\\\n])*\"|\.?\d(?:[eEpP][+-]|'?[\w.])*|'(?:\\.|[^'\\\n])*'|[A-Za-z_]\w*|[^\s\w]", re.M
-)
+_TOKEN = re.compile(r"^[ \t]*#[^\n]*|\"(?:\\.|[^\"\\\n])*\"|\.?\d(?:[eEpP][+-]|'?[\w.])*|'(?:\\.|[^'\\\n])*'|[A-Za-z_]\w*|[^\s\w]", re.M)
 _OPENING, _CLOSING = "({[", ")}]"
 _RECORDS = ("struct", "class", "union", "enum")
 _QUALIFIERS = {"__launch_bounds__", "__align__", "alignas", "__attribute__", "decltype", "noexcept", "requires", "explicit"}

@@ -63,11 +63,7 @@ def floor_seconds(sheet: Datasheet, dram_bytes: float, ops: Mapping[str, float],
         if not amount >= 0:
             raise ValueError(f"{name} is {amount}; it must be at least 0")
     clock = max(sheet.clock_mhz, clock_mhz or 0)
-    return max(
-        dram_bytes / sheet.dram_bytes_per_second,
-        *(count / sheet.per_second(unit, clock) for unit, count in ops.items()),
-        0.0,
-    )
+    return max(dram_bytes / sheet.dram_bytes_per_second, *(count / sheet.per_second(unit, clock) for unit, count in ops.items()), 0.0)
 
 
 def lookup(name: str) -> Datasheet | None:

@@ -9,14 +9,17 @@ transforms (`torch.func`) have the reference there."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from rooftop.core import debugging, gradients, invariance, library, tensor_kinds
+from rooftop.core import debugging, gradients, invariance, library, registry, tensor_kinds
 from rooftop.core.call import Choice, refusals, select
 from rooftop.core.contract import Contract, metas_of
 from rooftop.core.implementation import device_of
+from rooftop.core.names import RegistryError
 from rooftop.core.plans import Idle, Plan
 from rooftop.core.spec import Device, Problem
 
@@ -93,7 +96,28 @@ def _device_index(op: Contract, tensors: Mapping[str, Tensor | None]) -> int:
 
 def register(op: Contract) -> Callable[..., Any]:
     """The op as registered with `torch.library`; the first call registers it."""
+    _found_by_name()
     return library.register(op, runner(op))
+
+
+@cache
+def _found_by_name() -> None:
+    """Makes torch's namespace register an op when its name is looked up. A graph that torch compiled in an earlier process and kept in its
+    cache calls ops by name that nothing in this process has called."""
+    import torch
+
+    namespace = getattr(torch.ops, library.NAMESPACE)
+
+    class Namespace(type(namespace)):  # type: ignore[misc]
+        __module__ = namespace.__module__  # torch names ops after it
+
+        def __getattr__(self, name: str) -> Any:
+            if name not in library.names and name.removesuffix("_bwd") in registry.op_names():
+                with suppress(RegistryError):  # an op without a backward
+                    register(registry.op(name))
+            return super().__getattr__(name)
+
+    namespace.__class__ = Namespace
 
 
 def runner(op: Contract) -> Callable[[Sequence[Any], str | None], Any]:

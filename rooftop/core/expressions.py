@@ -174,9 +174,7 @@ def _parse(text: str) -> ast.expr:
     for node in ast.walk(tree):
         if not isinstance(node, _ALLOWED):
             raise ExpressionError(f"{text!r} uses {type(node).__name__}, which is not allowed in an expression (docs/head.md)")
-        if isinstance(node, ast.Call) and not (
-            isinstance(node.func, ast.Name) and node.func.id in FUNCTIONS and not node.keywords
-        ):
+        if isinstance(node, ast.Call) and not (isinstance(node.func, ast.Name) and node.func.id in FUNCTIONS and not node.keywords):
             raise ExpressionError(f"{text!r} calls {ast.unparse(node.func)}; only {', '.join(FUNCTIONS)} may be called")
         if isinstance(node, ast.Constant) and type(node.value) not in (int, float, bool, str):
             raise ExpressionError(f"{text!r} contains {node.value!r}; only numbers are allowed in an expression")

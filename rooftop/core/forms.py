@@ -16,8 +16,7 @@ class FormError(ValueError):
 def formed(value: Any, form: type[T], where: str = "it") -> T:
     """A value of JSON as `form`: a dataclass with the fields of an object, `list[X]`, `tuple[X, Y]`, `tuple[X, ...]`, `dict[str, X]`, a
     `Literal`, a union, `str`, `int`, `float` (an integer too), `bool`, `None` or `Any`. A truth value is no number. Raises FormError."""
-    made: Any = _formed(value, form, where)
-    return made
+    return _formed(value, form, where)
 
 
 def _formed(value: Any, form: Any, where: str) -> Any:

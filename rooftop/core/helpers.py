@@ -4,8 +4,7 @@
     kernels/_device/<name>.{cuh,py}     what two or more families use
 
 An `#include` is looked up in the folder of the kernel's family, then in kernels/_device. Rungs and users' files belong to the family of
-their op. Python
-imports name the folder: `from rooftop.kernels.norm._ring import x`."""
+their op. Python imports name the folder: `from rooftop.kernels.norm._ring import x`."""
 
 from __future__ import annotations
 

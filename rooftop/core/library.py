@@ -15,6 +15,7 @@ from rooftop.core.one_by_one import one_by_one
 NAMESPACE = "rooftop"
 _LIBRARY: Any = None
 _REGISTERING = threading.RLock()  # several threads may make their first call at once
+names: set[str] = set()  # of the ops that are registered, or about to be
 
 
 def schema(op: Contract) -> str:
@@ -66,6 +67,7 @@ def register(op: Contract, run: Run) -> Callable[..., Any]:
     """The registered op as a callable; the first call registers it. `run`: what it does with CUDA tensors."""
     with _REGISTERING:
         if op._library is None:
+            names.add(op.name)
             op._library = _registered(op, run)
         return op._library
 

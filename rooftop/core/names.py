@@ -23,16 +23,21 @@ def renamed(name: str, known: Sequence[str]) -> str | None:
     return next((new for old, new in RENAMED.items() if new in known and name in (old, old.partition("__")[2])), None)
 
 
+SHOWN = 24  # names that a message lists
+
+
 class RegistryError(LookupError):
     """A name that does not exist, or a file with an invalid name."""
 
 
 def hint(name: str, known: Sequence[str]) -> str:
-    """A hint for a mistyped name: what it is called today, the closest known one, else all of them."""
+    """A hint for a mistyped name: what it is called today, the closest known one, else the first `SHOWN` of them."""
     if new := renamed(name, known):
         return f"it is {new!r} now"
     close = get_close_matches(name, known, 1)
-    return f"did you mean {close[0]!r}?" if close else f"there are {', '.join(known) or 'none'}"
+    if close:
+        return f"did you mean {close[0]!r}?"
+    return f"there are {', '.join(known[:SHOWN]) or 'none'}" + (f", and {len(known) - SHOWN} more" if len(known) > SHOWN else "")
 
 
 class UnknownName(RegistryError):

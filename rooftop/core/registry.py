@@ -158,8 +158,7 @@ def op(name: str, house: House = HOUSE) -> Contract:
 
 def public(name: str) -> Callable[..., Any]:
     """The public function of an op."""
-    found: Callable[..., Any] = getattr(importlib.import_module(f"rooftop.ops.{name}"), name)
-    return found
+    return getattr(importlib.import_module(f"rooftop.ops.{name}"), name)
 
 
 def not_python(error: SyntaxError) -> str:

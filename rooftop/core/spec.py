@@ -263,9 +263,7 @@ class Problem:
 
     def replace(self, **tensors: Meta | None) -> Problem:
         changed = tuple([(k, tensors.get(k, m)) for k, m in self.tensors])
-        return Problem(
-            self.op, changed, self.options, self.device, self.runtime_options, self.runtime_floats, self.extra, self.bucket
-        )
+        return Problem(self.op, changed, self.options, self.device, self.runtime_options, self.runtime_floats, self.extra, self.bucket)
 
     def on(self, device: Device) -> Problem:
         return replace(self, device=device)

@@ -238,8 +238,7 @@ class Folder(ast.NodeTransformer):
     def visit_IfExp(self, node: ast.IfExp) -> ast.expr:
         test: ast.expr = self.visit(node.test)
         if isinstance(test, ast.Constant):
-            found: ast.expr = self.visit(node.body if test.value else node.orelse)
-            return found
+            return self.visit(node.body if test.value else node.orelse)
         node.test, node.body, node.orelse = test, self.visit(node.body), self.visit(node.orelse)
         return node
 

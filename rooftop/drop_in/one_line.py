@@ -14,9 +14,8 @@ def patch(
     check: bool = True, prove: bool = False, memory: str = "fast", decompose: tuple[str, ...] | None = None, **aliases: bool,
 ) -> patching.Report:
     """Have `model` compute with the functions of this package: ``rooftop.patch(model)``. In place, and this instance alone: neither its
-    classes
-    nor Transformers change. Nothing is known by name: a module is replaced if a small random copy of it gives the same as ours, against
-    float64.
+    classes nor Transformers change. Nothing is known by name: a module is replaced if a small random copy of it gives the same as ours,
+    against float64.
 
     Args:
         model: a model of Hugging Face Transformers; of any other module norms, gated MLPs and activations are replaced.

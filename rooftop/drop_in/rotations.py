@@ -74,9 +74,7 @@ def _rebound(function: Any, known: dict[str, Any]) -> Any:
     """The function, with other globals: those of its file, but for `known`. Decorators around it that keep it in a cell of theirs go on as
     they are."""
     if (below := getattr(function, "__wrapped__", None)) is not None:
-        cells = tuple(
-            types.CellType(_rebound(below, known)) if c.cell_contents is below else c for c in function.__closure__ or ()
-        )
+        cells = tuple(types.CellType(_rebound(below, known)) if c.cell_contents is below else c for c in function.__closure__ or ())
         made = types.FunctionType(function.__code__, function.__globals__, function.__name__, function.__defaults__, cells)
         made.__kwdefaults__ = function.__kwdefaults__
         functools.update_wrapper(made, function)

@@ -31,10 +31,8 @@ class RooftopRMSNorm(RMSNorm):  # type: ignore[misc]
 
     def forward(self, x: Tensor) -> Tensor:
         if isinstance(x, DTensor) or isinstance(self.weight, DTensor) or (self.weight is not None and self.weight.dtype != x.dtype):
-            found: Tensor = super().forward(x)
-            return found
-        normed: Tensor = rms_norm(x, tuple(self.normalized_shape), self.weight, self.eps)
-        return normed
+            return super().forward(x)
+        return rms_norm(x, tuple(self.normalized_shape), self.weight, self.eps)
 
 
 class RooftopFeedForward(FeedForward):  # type: ignore[misc]
@@ -47,10 +45,8 @@ class RooftopFeedForward(FeedForward):  # type: ignore[misc]
     def forward(self, x: Tensor) -> Tensor:
         gate, up = self.w1(x), self.w3(x)
         if isinstance(gate, DTensor) or isinstance(up, DTensor):
-            found: Tensor = super().forward(x)
-            return found
-        projected: Tensor = self.w2(swiglu(gate, up))
-        return projected
+            return super().forward(x)
+        return self.w2(swiglu(gate, up))
 
 
 @override(target=RMSNorm.Config, exact=True, description="RMSNorm by rooftop (FSDP; DTensors run torchtitan's own).")  # type: ignore[untyped-decorator]

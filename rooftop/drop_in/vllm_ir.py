@@ -23,8 +23,7 @@ def rms_norm(x: Tensor, weight: Tensor | None, epsilon: float, variance_size: in
     """x / sqrt(mean(x²) + epsilon) · weight over the last dimension, of the shape and dtype of x."""
     from rooftop.ops.rms_norm import rms_norm as op
 
-    found: Tensor = op(x, x.shape[-1], weight, epsilon)
-    return found
+    return op(x, x.shape[-1], weight, epsilon)
 
 
 def fused_add_rms_norm(

@@ -74,9 +74,7 @@ class Part:
 
     def counts(self) -> np.ndarray:
         """i64 [chunks]: values of each."""
-        z, y, x = (
-            np.minimum(t, n - t * np.arange(a)) for n, a, t in zip(self.extents[1:], self.tiles[1:], self.tile, strict=True)
-        )
+        z, y, x = (np.minimum(t, n - t * np.arange(a)) for n, a, t in zip(self.extents[1:], self.tiles[1:], self.tile, strict=True))
         one = z[:, None, None] * y[None, :, None] * x[None, None, :]
         return np.broadcast_to(one, (self.tiles[0], *one.shape)).reshape(-1).astype(np.int64)
 

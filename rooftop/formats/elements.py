@@ -87,8 +87,7 @@ def bits_of(x: Any) -> tuple[np.ndarray, Element]:
 
 
 def to_numpy(bits: np.ndarray, e: Element) -> np.ndarray:
-    found: np.ndarray = bits.view(e.numpy)
-    return found
+    return bits.view(e.numpy)
 
 
 def to_floats(bits: np.ndarray, e: Element, wide: bool = True) -> np.ndarray:

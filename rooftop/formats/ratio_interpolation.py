@@ -26,14 +26,7 @@ import numpy as np
 from rooftop.formats import least_squares
 from rooftop.formats.container import Header
 from rooftop.formats.elements import to_floats
-from rooftop.formats.ratio_symbols import (
-    EXACT,
-    FARTHEST,
-    pack_low,
-    plain_values,
-    rounded,
-    to_symbols,
-)
+from rooftop.formats.ratio_symbols import EXACT, FARTHEST, pack_low, plain_values, rounded, to_symbols
 
 LARGEST = 64  # stride of the values that nothing is predicted from
 AXES = ((0,), (1,), (2,), (0, 1), (0, 2), (1, 2), (0, 1, 2))

@@ -2,10 +2,9 @@
 by all (synccheck).
 
 Each subject runs in a process of its own for each tool, several side by side. torch's caching allocator is off, so that every tensor is an
-allocation whose exact end the sanitizer knows: inside the allocator's pool an overrun goes unseen. Only the subject's kernels are
-watched, by their symbols: torch's own, which make the inputs and compare, are slow to watch, and racecheck reports hazards in its
-reductions. A tool is believed only after it has found the faults planted for it (`rooftop/kernels/_planted`), in the same run, by the same
-command line."""
+allocation whose exact end the sanitizer knows: inside the allocator's pool an overrun goes unseen. Only the subject's kernels are watched,
+by their symbols: torch's own, which make the inputs and compare, are slow to watch, and racecheck reports hazards in its reductions. A tool
+is believed only after it has found the faults planted for it (`rooftop/kernels/_planted`), in the same run, by the same command line."""
 
 from __future__ import annotations
 

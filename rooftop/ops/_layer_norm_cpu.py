@@ -70,19 +70,21 @@ def _keeping() -> Callable[..., Tensor]:
     return lambda *args: apply(*args)
 
 
-def cpu_backward(
-    formula: Callable[..., Any], dy: Tensor, ds: Tensor | None, s: Tensor, weight: Tensor | None, bias: Tensor | None, dims: int, eps: float
-) -> Any:
-    """The gradients of few columns cancel to nothing but rounding: by the contract's formula, in float64."""
-    import torch
+def cpu_backward(backward: Callable[..., Any]) -> Callable[..., Any]:
+    """The gradients of few columns cancel to nothing but rounding: in float64, by the formula `backward`."""
 
-    if not s.numel():
-        return NotImplemented
-    if prod(s.shape[s.dim() - dims :]) > FEW:
-        w = torch.ones(s.shape[s.dim() - dims :]) if weight is None else weight.float()
-        return _alike(_in_parts(dy, ds, s, w, dims, eps), s, weight, bias)
-    w, b, more = (t if t is None else t.double() for t in (weight, bias, ds))
-    return _alike(formula(dy.double(), more, s.double(), w, b, dims, eps), s, weight, bias)
+    def run(dy: Tensor, ds: Tensor | None, s: Tensor, weight: Tensor | None, bias: Tensor | None, dims: int, eps: float) -> Any:
+        import torch
+
+        if not s.numel():
+            return NotImplemented
+        if prod(s.shape[s.dim() - dims :]) > FEW:
+            w = torch.ones(s.shape[s.dim() - dims :]) if weight is None else weight.float()
+            return _alike(_in_parts(dy, ds, s, w, dims, eps), s, weight, bias)
+        w, b, more = (t if t is None else t.double() for t in (weight, bias, ds))
+        return _alike(backward(dy.double(), more, s.double(), w, b, dims, eps), s, weight, bias)
+
+    return run
 
 
 def _alike(found: Sequence[Tensor | None], *given: Tensor | None) -> tuple[Tensor | None, ...]:

@@ -78,9 +78,7 @@ def _of_format(format: str, d: str) -> list[Case]:
     found += [one(f"{format} asymmetric {what}", "edge", shape, how, format, d, symmetric=False) for what, how in _ways(shape).items()]
     for fill in ("large", "tiny", "nan", "inf", "far", "-0.0"):
         found.append(one(f"{format} asymmetric {fill}", "edge", (1, 7, 64), (1, 64), format, d, fill, symmetric=False))
-    return [
-        *found, one(f"{format} asymmetric stochastic", "edge", (1, 5, 64), (1, 64), format, d, symmetric=False, rounding="stochastic")
-    ]
+    return [*found, one(f"{format} asymmetric stochastic", "edge", (1, 5, 64), (1, 64), format, d, symmetric=False, rounding="stochastic")]
 
 
 def cases() -> list[Case]:

@@ -1,6 +1,5 @@
-"""Other libraries' quantising and products with packed weights, at the formats that they have. torchao: its Triton kernels of fp8 by
-groups and blocks, and its plain functions under torch.compile. humming and gemlite: products, of weights that they pack outside what is
-timed."""
+"""Other libraries' quantising and products with packed weights, at the formats that they have. torchao: its Triton kernels of fp8 by groups
+and blocks, and its plain functions under torch.compile. humming and gemlite: products, of weights that they pack outside what is timed."""
 
 from __future__ import annotations
 

@@ -111,11 +111,7 @@ def _cases() -> list[Case]:
         "inf - inf": ((5, 300), "inf"),
         "-0.0": ((5, 300), "-0.0"),
     }
-    edge = [
-        case(name, tags="edge", **both(d, *how))
-        for d in FLOATS
-        for name, how in edges.items()
-    ]
+    edge = [case(name, tags="edge", **both(d, *how)) for d in FLOATS for name, how in edges.items()]
     huge = [case("over 2^31 elements", tags="edge huge", **both("bf16", ((1 << 31) + 4097,)))]
     return bench + edge + huge
 

@@ -32,8 +32,7 @@ def all_gather_matmul_ranks(a: Tensor, b: Tensor, *, implementation: str | None 
 
     No gradient. Raises TypeError for other dtypes and types, ValueError for shapes that do not fit and tensors on different devices."""
     validate("all_gather_matmul_ranks", a, b)
-    found: Tensor = OP(a.detach(), b.detach(), implementation=implementation)
-    return found
+    return OP(a.detach(), b.detach(), implementation=implementation)
 
 
 def validate(what: str, a: Tensor, b: Tensor) -> None:

@@ -79,9 +79,7 @@ def bias_mask_scale_add(
     )
 
 
-def reference(
-    x: Tensor, bias: Tensor | None, residual: Tensor | None, mask: Tensor | None, scale: float, p: float, seed: int
-) -> Tensor:
+def reference(x: Tensor, bias: Tensor | None, residual: Tensor | None, mask: Tensor | None, scale: float, p: float, seed: int) -> Tensor:
     v = x if bias is None else x + bias
     return _finish(v * scale, residual, mask, p, seed)
 

@@ -4,9 +4,8 @@
     widest needs
 
 docs/codecs.md has the chunks word by word, rooftop/formats/error_bounded.py the arithmetic to the bit. The size of the result is data: it
-goes to memory for
-the worst case (`room`: the values and two words a chunk), and `total` says on the device how much of it is used. Nothing waits for the
-host."""
+goes to memory for the worst case (`room`: the values and two words a chunk), and `total` says on the device how much of it is used. Nothing
+waits for the host."""
 
 from __future__ import annotations
 

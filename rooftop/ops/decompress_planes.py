@@ -186,7 +186,5 @@ OP = Op(
     timed=Timed(measured_work=measured_work),
     values=Values(fixup=fixup),
     tolerance=Tolerance(exact=True),
-    wrong={
-        "damage not told": _codecs.wrong_decoder(reference, "damage"), "last value wrong": _codecs.wrong_decoder(reference, "values"),
-    },
+    wrong={"damage not told": _codecs.wrong_decoder(reference, "damage"), "last value wrong": _codecs.wrong_decoder(reference, "values")},
 )

@@ -291,9 +291,7 @@ OP = Op(
     outputs=outputs,
     canonical=canonical,
     cases=_cases(),
-    swept=Sizes(
-        _swept, {"samples": (1, 1 << 16), "channels": (2, 64), "positions": (49, 1 << 18)}, rows="samples", axis="positions",
-    ),
+    swept=Sizes(_swept, {"samples": (1, 1 << 16), "channels": (2, 64), "positions": (49, 1 << 18)}, rows="samples", axis="positions"),
     work=work,
     judging=Judging(undefined=_undefined, rows=lambda p: {"x": 0, "y": 0}),
     tolerance=Tolerance(multiple=4.0),

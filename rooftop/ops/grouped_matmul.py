@@ -127,9 +127,7 @@ def _narrowed(out: Tensor, to: str) -> Tensor:
     return out if out.dtype == torch.float64 else out.to(getattr(torch, DTYPES[to].torch))
 
 
-def reference(
-    a: Tensor, b: Tensor, offsets: Tensor, scale_a: Tensor | None = None, scale_b: Tensor | None = None, to: str = ""
-) -> Tensor:
+def reference(a: Tensor, b: Tensor, offsets: Tensor, scale_a: Tensor | None = None, scale_b: Tensor | None = None, to: str = "") -> Tensor:
     """Offsets out of range are clamped."""
     import torch
 
@@ -151,9 +149,7 @@ def reference(
     return torch.stack(parts) if parts else a.new_zeros(0, a.shape[0], b.shape[1])
 
 
-def cpu(
-    a: Tensor, b: Tensor, offsets: Tensor, scale_a: Tensor | None = None, scale_b: Tensor | None = None, to: str = ""
-) -> Any:
+def cpu(a: Tensor, b: Tensor, offsets: Tensor, scale_a: Tensor | None = None, scale_b: Tensor | None = None, to: str = "") -> Any:
     """The rows of each group by a product of their own, written where they belong; of 16 bits those of whole tiles of bfloat16, as
     rooftop/ops/matmul.py has them."""
     import torch
@@ -169,9 +165,7 @@ def cpu(
     return torch.cat(parts) if len(parts) > 1 else parts[0]
 
 
-def alone(
-    a: Tensor, b: Tensor, offsets: Tensor, scale_a: Tensor | None = None, scale_b: Tensor | None = None, to: str = ""
-) -> Tensor:
+def alone(a: Tensor, b: Tensor, offsets: Tensor, scale_a: Tensor | None = None, scale_b: Tensor | None = None, to: str = "") -> Tensor:
     """Row by row, each of them where memory begins."""
     if scale_a is not None and scale_b is not None:
         return _narrowed(alone(*_dequantised(a, b, scale_a, scale_b), offsets), to)

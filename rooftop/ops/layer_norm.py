@@ -7,7 +7,6 @@ Source: Ba, Kiros & Hinton 2016, "Layer Normalization" (arXiv 1607.06450)."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -213,7 +212,7 @@ OP = Op(
         backward=backward,
         outputs=outputs_bwd,
         work=work_bwd,
-        cpu=partial(cpu_backward, backward),
+        cpu=cpu_backward(backward),
         peers={"torch": _torch_backward, "torch.compile": _compiled_backward, "liger": _liger_backward},
         wrong={
             "mean of g forgotten": lambda dy, ds, s, weight, bias, dims, eps: (

@@ -62,8 +62,7 @@ def linear_jsd(
         rows, weight, teacher, teacher_weight.detach(), flat, float(beta), float(temperature), reduction, *flags,
         implementation=implementation
     )
-    loss: Tensor = found[0]
-    return loss
+    return found[0]
 
 
 def _validate(x: Any, weight: Any, teacher_x: Any, teacher_weight: Any, mask: Any, beta: Any, temperature: Any, reduction: Any) -> None:
@@ -303,10 +302,7 @@ OP = Op(
     cases=_cases(),
     swept=Sizes(_swept, **HEADS),
     work=work,
-    judging=Judging(
-        invariant={"batch": "its products are cuBLAS's, which chooses the order of sums by the number of tokens"},
-        same=same,
-    ),
+    judging=Judging(invariant={"batch": "its products are cuBLAS's, which chooses the order of sums by the number of tokens"}, same=same),
     tolerance=Tolerance(multiple=4.0),  # where probabilities are alike what counts is a difference, and luck has its part in either error
     grad=Grad(
         wrt=("x", "weight"),

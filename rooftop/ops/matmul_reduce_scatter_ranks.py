@@ -46,8 +46,7 @@ def matmul_reduce_scatter_ranks(
     if a.shape[1] % a.shape[0]:
         raise ValueError(f"{what}: a has {a.shape[1]} rows; they must be a multiple of {a.shape[0]}, the number of ranks")
     wires.wire_of(what, "bf16" if wire is None else wire, group_size, False, False)
-    found: Tensor = OP(a.detach(), b.detach(), PLAIN if wire is None else wire, group_size, implementation=implementation)
-    return found
+    return OP(a.detach(), b.detach(), PLAIN if wire is None else wire, group_size, implementation=implementation)
 
 
 def reference(a: Tensor, b: Tensor, wire: str, group: int) -> Tensor:
@@ -177,10 +176,7 @@ OP = Op(
     cases=_cases(),
     work=work,
     tolerance=Tolerance(2.0),
-    judging=Judging(
-        invariant={"batch": "its tiles are those of the rows that each rank has"},
-        same=same,
-    ),
+    judging=Judging(invariant={"batch": "its tiles are those of the rows that each rank has"}, same=same),
     peers={"torch": lambda: _plain},
     calls=Calls(public=lambda tensors, options: ([tensors["a"], tensors["b"]], _public(options)), ranks=_on_a_group, ranks_peers={
         "product then NCCL": _by_nccl,

@@ -7,9 +7,8 @@ Asymmetric (ints): scale = max(x, 0) / n - min(x, 0) / n with n = 2^bits - 1, ze
 scale) + zero.
 
 The division is IEEE's, not a product with 1 / scale: what is a multiple of the scale then has its own code in every rounding. Kernels pay
-two
-fused multiply-adds for it: with r = 1 / s rounded to nearest and q = x r, fma(fma(-q, s, x), r, q) is x / s rounded to nearest (Markstein
-1990, "Computation of elementary functions on the IBM RISC System/6000 processor"), while nothing underflows.
+two fused multiply-adds for it: with r = 1 / s rounded to nearest and q = x r, fma(fma(-q, s, x), r, q) is x / s rounded to nearest
+(Markstein 1990, "Computation of elementary functions on the IBM RISC System/6000 processor"), while nothing underflows.
 
 Sources: Jacob et al. 2018 (arXiv 1712.05877); OCP Microscaling Formats 1.0; Gupta et al. 2015, stochastic rounding (arXiv 1502.02551)."""
 

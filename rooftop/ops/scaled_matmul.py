@@ -104,9 +104,7 @@ def _validate(a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor, bias: Tens
     )
 
 
-def in_float32(
-    a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor, bias: Tensor | None, scales: str, fast: bool, to: str
-) -> Tensor:
+def in_float32(a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor, bias: Tensor | None, scales: str, fast: bool, to: str) -> Tensor:
     import torch
 
     kind = torch.promote_types(scale_a.dtype, torch.float32)
@@ -120,9 +118,7 @@ def in_float32(
     return out if kind == torch.float64 else out.to(getattr(torch, DTYPES[to].torch))
 
 
-def reference(
-    a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor, bias: Tensor | None, scales: str, fast: bool, to: str
-) -> Tensor:
+def reference(a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor, bias: Tensor | None, scales: str, fast: bool, to: str) -> Tensor:
     """`in_float32`, with int8 in float64: float32 holds the sums of no more than 1024 products exactly."""
     import torch
 
@@ -168,9 +164,7 @@ def _public(tensors: Mapping[str, Any], options: Mapping[str, Any]) -> tuple[tup
 def _torch() -> Callable[..., Tensor]:
     import torch
 
-    def scaled_mm(
-        a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor, bias: Tensor | None, scales: str, fast: bool, to: str
-    ) -> Tensor:
+    def scaled_mm(a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor, bias: Tensor | None, scales: str, fast: bool, to: str) -> Tensor:
         """cuBLASLt by `torch._scaled_mm`, which takes fp8 contiguous along K, a scale each or one a row and column."""
         if a.dtype == torch.int8:
             raise ValueError("torch has no scaled product of int8")
@@ -191,9 +185,7 @@ def _sixteen() -> Callable[..., Tensor]:
     left = Kept(lambda a, scale: (a.float() * scale.reshape(-1, 1)).bfloat16())
     right = Kept(lambda b, scale: (b.float() * scale.reshape(1, -1)).bfloat16().t().contiguous())
 
-    def linear(
-        a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor, bias: Tensor | None, scales: str, fast: bool, to: str
-    ) -> Tensor:
+    def linear(a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor, bias: Tensor | None, scales: str, fast: bool, to: str) -> Tensor:
         if scales == "blocks" or to != "bf16":
             raise ValueError("in bf16 for scales of rows and columns, or one of each")
         return torch.nn.functional.linear(left(a, scale_a), right(b, scale_b), bias)

@@ -326,10 +326,7 @@ def _cases() -> list[Case]:
 
 OP = Op(
     reference,
-    judging=Judging(
-        invariant={"batch": "how K is split follows from the sizes of both matrices"},
-        same=in_float32,
-    ),
+    judging=Judging(invariant={"batch": "how K is split follows from the sizes of both matrices"}, same=in_float32),
     outputs=outputs,
     canonical=canonical,
     cases=_cases(),

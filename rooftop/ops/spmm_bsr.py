@@ -292,9 +292,7 @@ def _cases() -> list[Case]:
             case("no rows", tags="edge", **mm(0, 24, 64, 0, 16, 16, dtype)),
             case("b of nan", tags="edge", **mm(64, 40, 96, 9, 16, 16, dtype, fill="nan")),
         ]
-        edge += [
-            case(f"b {how}", tags="edge", **mm(80, 40, 96, 12, 16, 32, dtype, how)) for how in LAYOUTS
-        ]
+        edge += [case(f"b {how}", tags="edge", **mm(80, 40, 96, 12, 16, 32, dtype, how)) for how in LAYOUTS]
     return bench + edge
 
 

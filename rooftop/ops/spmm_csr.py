@@ -299,9 +299,7 @@ def _low(*args: Any) -> Tensor:
 
 
 # sizes of a square matrix of 8 · eights rows and of the dense one; of a multiple of 8 rows, `pattern` makes none but random ones
-ROWS: dict[str, Any] = {
-    "ranges": {"eights": (8, 1 << 18), "N": (1, 2048), "each": (1, 1024)}, "dtypes": ("f32", "bf16"),
-}
+ROWS: dict[str, Any] = {"ranges": {"eights": (8, 1 << 18), "N": (1, 2048), "each": (1, 1024)}, "dtypes": ("f32", "bf16")}
 
 
 def _swept(dtype: str, eights: int, N: int, each: int) -> dict[str, Any]:

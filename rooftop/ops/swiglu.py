@@ -101,9 +101,7 @@ def _backward(
     return joined(da, db, b, interleaved)
 
 
-def cpu(
-    a: Tensor, b: Tensor | None, limit: float = 0.0, alpha: float = 1.0, offset: float = 0.0, interleaved: bool = False
-) -> Any:
+def cpu(a: Tensor, b: Tensor | None, limit: float = 0.0, alpha: float = 1.0, offset: float = 0.0, interleaved: bool = False) -> Any:
     """Of another alpha torch's gradients are NaN for large values."""
     if alpha != 1.0:
         return NotImplemented
@@ -121,9 +119,7 @@ def _factors(gate: Tensor, value: Tensor, limit: float, offset: float) -> tuple[
     return torch.nn.functional.silu(gate, inplace=not gate.requires_grad), value.float() + offset if offset else value
 
 
-def _eager(
-    a: Tensor, b: Tensor | None, limit: float = 0.0, alpha: float = 1.0, offset: float = 0.0, interleaved: bool = False
-) -> Tensor:
+def _eager(a: Tensor, b: Tensor | None, limit: float = 0.0, alpha: float = 1.0, offset: float = 0.0, interleaved: bool = False) -> Tensor:
     import torch
 
     gate, value = halves(a, b, interleaved)

@@ -37,6 +37,4 @@ def launch(
     name = f"{kernel('exchange', dtype, wire, group, rotated, stochastic, here)[:-1]}, {KINDS[kind]}>"
     rows = 1 if kind == "all_gather" else ranks
     grid = (min(BLOCKS, blocks(size * rows, most)), ranks if here else 1)
-    return Launch(
-        name, grid, **typed(args), block=(THREADS,), cooperative=True
-    )
+    return Launch(name, grid, **typed(args), block=(THREADS,), cooperative=True)

@@ -48,7 +48,4 @@ def launch(
         "epochs": ("ptr", "epochs"), "fault": ("ptr", "fault"), "call": ("u32", call), "patience": ("i64", patience),
     }
     name = f"expert_rows<{DTYPES[dtype].cuda}, {KINDS[wire]}, {group}, {str(back).lower()}, {str(here).lower()}>"
-    return Launch(
-        name, (grid, ranks if here else 1), **typed(args),
-        block=(THREADS,), cooperative=True,
-    )
+    return Launch(name, (grid, ranks if here else 1), **typed(args), block=(THREADS,), cooperative=True)

@@ -83,23 +83,19 @@ class Limit:
     def wait(self, work: Any, asked: bool = False) -> bool | None:
         """Wait for the work. Raises what the backend raises when it did not end in time. `asked`: ask whether it has ended until the time
         is over, False then: of a work whose own wait would end the process."""
-        finished: bool | None
         if self._left is None:
-            finished = work.wait()
-            return finished
+            return work.wait()
         begun = time.monotonic()
         try:
             if not asked:
-                finished = work.wait(self.left())
-                return finished
+                return work.wait(self.left())
             pause = 2e-5
             while not work.is_completed():
                 if time.monotonic() - begun > self._left:
                     return False
                 time.sleep(pause)
                 pause = min(2 * pause, 1e-3)
-            finished = work.wait()
-            return finished
+            return work.wait()
         finally:
             self._left -= time.monotonic() - begun
 

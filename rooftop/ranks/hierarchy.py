@@ -64,8 +64,7 @@ def of(group: Any, limit: Limit) -> Hosts | None:
     own = groups.state(group)
     if own.hosts is groups.UNKNOWN:
         own.hosts = _grouped(group, agreement.names("hosts", group, limit), limit) if dist.get_world_size(group) > 1 else None
-    found: Hosts | None = own.hosts
-    return found
+    return own.hosts
 
 
 def _grouped(group: Any, names: Sequence[int], limit: Limit) -> Hosts | None:

@@ -59,5 +59,4 @@ def traced(name: str, x: Tensor, group: Any, *args: Any) -> Tensor:
     import torch.distributed as dist
 
     chosen = dist.group.WORLD if group is None else group
-    found: Tensor = getattr(torch.ops.rooftop_comm, name)(x, chosen.group_name, *args)
-    return found
+    return getattr(torch.ops.rooftop_comm, name)(x, chosen.group_name, *args)

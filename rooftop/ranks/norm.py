@@ -75,9 +75,7 @@ def launch(
         "half": ("i64", half or least), "epochs": ("ptr", "epochs"), "fault": ("ptr", "fault"), "call": ("u32", call),
         "eps": ("f32", norm.eps), "patience": ("i64", patience),
     }
-    said = (
-        DTYPES[dtype].cuda, KINDS[wire], group, str(here).lower(), DTYPES[weight or dtype].cuda, FORMATS[norm.format], norm.group
-    )
+    said = (DTYPES[dtype].cuda, KINDS[wire], group, str(here).lower(), DTYPES[weight or dtype].cuda, FORMATS[norm.format], norm.group)
     return Launch(
         f"all_reduce_norm<{', '.join(map(str, said))}>", (min(rows, most), ranks if here else 1), **typed(args), block=(32 * warps,), cooperative=True,
     )

@@ -43,9 +43,7 @@ class Geometry:
     whole: int  # bytes of all parts
 
 
-def geometry(
-    shots: int, count: int, ranks: int, wire: str, group: int, most: int, each: int = 0, threads: int = 0
-) -> Geometry:
+def geometry(shots: int, count: int, ranks: int, wire: str, group: int, most: int, each: int = 0, threads: int = 0) -> Geometry:
     """`most`: blocks. `threads` 0: as many warps as a block has chunks, at most THREADS. `each` 0: by the pipeline's cost. Its first slab
     leaves the link idle (of two shots the last one too), each slab costs a flag: of R chunks a warp, in R / n slabs, that is least with n =
     sqrt(R FLAG_US / time of a chunk on the link)."""

@@ -31,8 +31,7 @@ def file(device: str) -> Path:
 @cache
 def _table(path: Path) -> Mapping[str, Any]:
     try:
-        found: Mapping[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        return found
+        return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
 

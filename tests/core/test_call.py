@@ -529,3 +529,12 @@ def test_autocast_changes_no_reference_and_no_gradient(name: str) -> None:
         assert a.dtype == torch.float32
         # not of the same bits: with gradients under autocast the reference runs, else torch's own function
         torch.testing.assert_close(a, b)
+
+
+def test_ops_are_found_by_name() -> None:
+    """As a graph that torch compiled in an earlier process asks for them."""
+    dispatch.register(registry.op("softmax"))
+    for op in map(registry.op, registry.op_names()):
+        assert getattr(torch.ops.rooftop, op.name).default
+        assert hasattr(torch.ops.rooftop, f"{op.name}_bwd") == (op.bwd is not None)
+    assert not hasattr(torch.ops.rooftop, "sofmax")

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -232,3 +236,20 @@ def test_a_cache_is_written_in_place() -> None:
     (code,) = _code(lambda: got.append(compiled(keys, values, q, k, v, lengths)))
     torch.testing.assert_close(got[0], want)
     assert torch.equal(keys, others[0]) and "append_kv.default(arg" in code and "copy" not in code and "empty_strided_cpu((2, 32" not in code
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="inductor needs a C++ compiler")
+@pytest.mark.sampled("compiled")
+def test_a_graph_of_torchs_cache_finds_the_ops_in_the_next_process(tmp_path: Path) -> None:
+    """There torch traces no backward: nothing calls its op but the graph, by name."""
+    script = tmp_path / "step.py"
+    script.write_text("""
+import torch, rooftop
+from torch._dynamo.utils import counters
+x = torch.ones(3, 40, requires_grad=True)
+torch.compile(lambda x: rooftop.rms_norm(x, (40,)).sum(), fullgraph=True)(x).backward()
+print(x.grad.shape, counters["aot_autograd"]["autograd_cache_hit"])
+""")
+    env = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "cache")}
+    said = [subprocess.run([sys.executable, str(script)], env=env, capture_output=True, text=True, check=True).stdout.split() for _ in range(2)]
+    assert said == [["torch.Size([3,", "40])", "0"], ["torch.Size([3,", "40])", "1"]]

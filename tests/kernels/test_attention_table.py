@@ -9,6 +9,7 @@ from _kernels import by_the_portable_kernel
 import rooftop
 from rooftop.core import settings
 from rooftop.lab.report import attention_page as page
+from rooftop.lab.report import code_tables
 from rooftop.ops.attention import OP
 
 ORDER = (page.ALONE, *page.FEATURES)
@@ -16,9 +17,10 @@ PAIRS = [(i, j) for i in range(len(ORDER)) for j in range(i + 1)]
 
 
 def test_the_page_is_what_the_kernels_say() -> None:
-    committed = (settings.CHECKOUT / page.PAGE).read_text(encoding="utf-8")
-    assert page.page(committed) == committed, "python -m rooftop.lab.report.attention_page writes it anew"
-    assert page.page(committed.replace("| G |", "| T |", 1)) == committed
+    file = "docs/attention.md"
+    committed = (settings.CHECKOUT / file).read_text(encoding="utf-8")
+    assert code_tables.page(file, committed) == committed, "python -m rooftop.lab.report.code_tables writes it anew"
+    assert code_tables.page(file, committed.replace("| G |", "| T |", 1)) == committed
 
 
 @pytest.mark.sampled("cells", "attention__triton", "attention_bwd__triton")

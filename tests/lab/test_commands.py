@@ -148,7 +148,7 @@ def test_the_doctor_says_that_there_is_no_gpu_and_what_to_do(monkeypatch: pytest
 @without_gpu
 def test_a_check_on_a_gpu_that_is_not_there_has_exit_code_3(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     assert command(monkeypatch, "check", "add", "--case", "odd f32", "--backend", "gpu") == 3
-    assert "no GPU" in flat(capsys.readouterr().err)
+    assert "needs an NVIDIA GPU" in flat(capsys.readouterr().err)
 
 
 @pytest.mark.parametrize("words", [("nosuch",), ("ls", "--bad"), ("where",), ("inspect", "add", "--arch", "x")])

@@ -1,9 +1,10 @@
-"""The commands that README.md and docs/ print: each is one that the command line takes; those that cost little run."""
+"""The commands that README.md, docs/ and the help texts print: each is one that the command line takes; those that cost little run."""
 
 from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -14,13 +15,13 @@ import typer
 from _support import command
 
 import rooftop
-from rooftop.core import settings
+from rooftop.core import registry, settings
 from rooftop.lab import candidates, cli
 
 DOCUMENTS = [settings.CHECKOUT / "README.md", *sorted((settings.CHECKOUT / "docs").glob("*.md"))]
 QUICK = ("ls", "show sgemm_cuda", "show sgemm_cuda/04", "--version", "explain softmax", "where softmax", "cache")
 NAMES = ("check", "inspect", "bench", "sanitize", "tune", "simt", "sweep")  # commands whose words are ops, kernels, ladders, rungs or files
-ELSEWHERE = ("my", "any", "mine", "scale", "rotate", "in.", "out", "square__mine", "x.", "softmax_cuda/09")  # such words stand for the reader's own
+ELSEWHERE = ("my", "any", "mine", "scale", "rotate", "in.", "out", "square__mine", "x.", "softmax_cuda/11")  # such words stand for the reader's own
 
 
 def printed() -> list[tuple[str, str]]:
@@ -38,9 +39,6 @@ def printed() -> list[tuple[str, str]]:
     return list(dict.fromkeys(found))
 
 
-COMMANDS = printed()
-
-
 @cache
 def commands() -> Any:
     """All that the command line has, made once."""
@@ -48,8 +46,28 @@ def commands() -> Any:
     return typer.main.get_command(cli.app)
 
 
+def described(group: Any, name: str = "") -> Iterator[tuple[str, str]]:
+    """Each command and its help text, subcommands included."""
+    for word, one in group.commands.items():
+        yield f"{name}{word}", one.help
+        if isinstance(one, typer.core.TyperGroup):
+            yield from described(one, f"{name}{word} ")
+
+
+HELP = dict(described(commands()))
+EXAMPLES = [("help", words) for text in HELP.values() for words in re.findall(r"\[bold\]rooftop ([^|\[]+)\[/bold\]", text)]
+COMMANDS = list(dict.fromkeys([*printed(), *EXAMPLES]))
+
+
+@pytest.mark.parametrize("name", HELP)
+def test_a_command_says_in_a_line_of_80_columns_what_it_does(name: str) -> None:
+    first = HELP[name].partition("\n\n")[0]
+    assert 10 < len(first) <= 63 and first.endswith("."), first
+    assert first.split()[0] not in ("A", "An", "The", "For", "Of") and "\n" not in first, first
+
+
 def test_there_are_commands_in_the_documents() -> None:
-    assert len(COMMANDS) > 60
+    assert len(COMMANDS) > 60 and len(EXAMPLES) > 60
     assert {name for name, _ in COMMANDS} >= {"README.md", "adding.md", "gpu.md", "simulator.md", "profiling.md"}
 
 
@@ -73,6 +91,9 @@ def test_a_printed_command_is_taken(document: str, words: str) -> None:
     except Exception as error:
         assert type(error).__name__ == "MissingParameter", f"{document}: rooftop {words}: {error}"  # options alone, in the text
         return
+    if group.name == "new" and context.params["kind"] == "rung":
+        ladder, _, slug = context.params["name"].partition("/")
+        assert int(slug[:2]) not in {rung.number for rung in registry.ladder(ladder).rungs}, f"{document}: number {slug[:2]} of {ladder} is taken"
     if group.name in NAMES:
         asked = context.params.get("what") or []
         known = [w for w in ([asked] if isinstance(asked, str) else asked) if not w.startswith(ELSEWHERE) and not Path(w).suffix]

@@ -131,6 +131,20 @@ def test_a_template_that_nothing_instantiates_is_assumed_and_said_so(tmp_path: P
     assert one.found[0]["assumed"] == ""
 
 
+def test_what_nvcc_takes_and_nvrtc_refuses_is_compiled(tmp_path: Path) -> None:
+    launching = "__global__ void c(int* x) { x[0] = 1; }\n__global__ void k(int* x) { c<<<1, 1>>>(x); }\n"
+    assert names(kernels_of(tmp_path, launching)) == ["c", "k"]
+    assert names(kernels_of(tmp_path, "__global__ void k(const int __restrict__* x, int* y) { y[0] = x[0]; }\n")) == ["k"]
+
+
+def test_an_attribute_in_two_parentheses_leaves_a_function_a_function(tmp_path: Path) -> None:
+    text = (
+        "__device__ __attribute__((always_inline)) inline int one(int x) { return x; }\n__global__ void k(int* x) { x[0] = one(1); }\n"
+        "void host(int* x) { LAUNCHED(cudaMalloc(&x, 4)); }\n"
+    )
+    assert names(kernels_of(tmp_path, text)) == ["k"]
+
+
 def test_only_the_chosen_kernel_is_compiled(tmp_path: Path) -> None:
     text = "__global__ void a(float* x) { x[0] = 1; }\n__global__ void b(float* x) { x[0] = nowhere; }\n"
     assert names(kernels_of(tmp_path, text, "a")) == ["a"]
@@ -144,7 +158,6 @@ def test_only_the_chosen_kernel_is_compiled(tmp_path: Path) -> None:
         ("#include <cublas_v2.h>\nint main() { cublasCreate(nullptr); }\n", 3, "own.cu has no kernel of its own; it calls cublasCreate"),
         ("#include <nolib/state.h>\n__global__ void k(nolib::State* s) { s->next(); }\n", 3, "not here: own.cu:1: <nolib/state.h>"),
         ("__global__ void k(int* x) { x[0] = 1 }\n", 1, 'own.cu:1: expected a ";"'),
-        ("__global__ void c() {}\n__global__ void k(int n) { c<<<1, n>>>(); }\n", 3, "own.cu:2: it launches kernels itself (dynamic parallelism)"),
         ("__global__ void k(int* x) {\n    x[0] = 1;\n", 1, "own.cu"),
     ],
 )

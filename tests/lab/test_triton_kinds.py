@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from rooftop.lab.check import triton_like
 from rooftop.lab.cli import commands
 from rooftop.lab.cli.app import app
 from rooftop.lab.inspect import triton_file
@@ -150,10 +151,31 @@ def test_kernels_that_a_file_beside_launches_are_launched_by_it(tmp_path: Path) 
     assert [x.name for x in found.launches] == ["turn"] and not found.findings, found
 
 
+def test_a_function_of_which_nothing_says_what_it_takes_is_called_by_the_tests_above_it(tmp_path: Path) -> None:
+    (tmp_path / "kernels").mkdir()
+    (tmp_path / "test").mkdir()
+    wants = "def solve(x: torch.Tensor, y: torch.Tensor, rows: int, columns: int):\n    assert len(x.packed) == 77\n"
+    path = tmp_path / "kernels" / "turning.py"
+    path.write_text(HEAD + SOLVE.replace("def solve(x: torch.Tensor, y: torch.Tensor, rows: int, columns: int):\n", wants), encoding="utf-8")
+    (tmp_path / "test" / "test_turning.py").write_text(
+        f"{HEAD}from kernels.turning import solve\nx = torch.ones(7, 11, device='cuda')\nx.packed = 'x' * 77\nsolve(x, torch.empty_like(x), 7, 11)\n",
+        encoding="utf-8",
+    )
+    found = triton_file.launches(path, "", {}, (), Watch())
+    assert [(x.name, x.grid, x.values["rows"]) for x in found.launches] == [("turn", (1,), 7)] and not found.findings, found
+    assert not found.assumed and found.notes == ("launched by ../test/test_turning.py, which imports it",)
+
+
 def test_a_test_that_wants_sizes_leaves_the_function_it_tests_to_be_called(tmp_path: Path) -> None:
     code, said = simulated(tmp_path, f"{SOLVE.replace('(x: torch.Tensor, y: torch.Tensor, rows: int, columns: int)', '(x, y, rows: int, columns: int)')}\n"
                            "def test_op(SHAPE, STEPS):\n    x = torch.ones(*SHAPE, STEPS)\n    solve(x, x, 1, STEPS)\n")
     assert code == 0 and "turn[" in said, said
+
+
+def test_a_comparison_tells_what_refused_the_call_that_came_furthest(tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text(f"{HEAD}def cube(x):\n    assert x.dim() == 3\n    return x >= None\n", encoding="utf-8")
+    with pytest.raises(ValueError, match=r"cube and torch.relu were not called together: .*own.py:6: return x >= None: TypeError"):
+        triton_like.compared(tmp_path / "own.py", "cube", "torch.relu", {}, 0)
 
 
 def test_an_error_of_a_module_that_is_imported_is_no_fault(tmp_path: Path) -> None:

@@ -7,22 +7,24 @@ import torch
 
 from rooftop.core import settings
 from rooftop.formats.number_formats import ELEMENTS, decode
-from rooftop.lab.report import format_page
+from rooftop.lab.report import code_tables, format_page
+
+PAGE = "docs/formats.md"
 
 
 def committed() -> str:
-    return (settings.CHECKOUT / format_page.PAGE).read_text(encoding="utf-8")
+    return (settings.CHECKOUT / PAGE).read_text(encoding="utf-8")
 
 
 def test_the_page_is_what_the_code_says() -> None:
-    assert format_page.page(committed()) == committed(), "python -m rooftop.lab.report.format_page writes it anew"
+    assert code_tables.page(PAGE, committed()) == committed(), "python -m rooftop.lab.report.code_tables writes it anew"
 
 
 def test_a_page_with_another_number_is_found_and_one_without_markers_refused() -> None:
     wrong = committed().replace("| 448 |", "| 449 |", 1)
-    assert wrong != committed() and format_page.page(wrong) == committed()
+    assert wrong != committed() and code_tables.page(PAGE, wrong) == committed()
     with pytest.raises(ValueError, match="generated: codes"):
-        format_page.page(committed().replace("<!-- generated: codes -->", ""))
+        code_tables.page(PAGE, committed().replace("<!-- generated: codes -->", ""))
 
 
 @pytest.mark.parametrize("name", ELEMENTS)

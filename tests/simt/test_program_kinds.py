@@ -13,7 +13,7 @@ from rooftop.core.compile import CompileError
 from rooftop.lab import simt
 from rooftop.lab.cli import commands
 from rooftop.lab.cli.app import app
-from rooftop.lab.simt import host, host_variables, kernel_caller, ordinary, program
+from rooftop.lab.simt import host, host_variables, kernel_caller, ordinary, program, program_caller
 from rooftop.lab.simt.tokens import tokenise
 
 pytestmark = pytest.mark.skipif(simt.unavailable() is not None, reason=str(simt.unavailable()))
@@ -81,6 +81,15 @@ def test_a_kernel_alone_takes_a_type_that_a_macro_decides() -> None:
     )
     code, assumed = kernel_caller.call_of_kernels(text, [(k, k.name) for k in ordinary.kernels(text)], {})
     assert "x=own_t:4096, y=i32:4096" in assumed and "own_t* x;" in code, assumed
+
+
+def test_whole_numbers_of_namespace_std_are_sizes_and_elements() -> None:
+    text = (
+        "__global__ void k(std::int32_t* x, const std::size_t n) { x[threadIdx.x] = n; }\n"
+        "void f(const std::int32_t n, std::int32_t* x) { k<<<1, 1>>>(x, n); }\n"
+    )
+    assert kernel_caller.call_of_kernels(text, [(k, k.name) for k in ordinary.kernels(text)], {})[1] == "k<<<1, 1>>>(x=i32:4096, n=1024)"
+    assert program_caller.call_of_arrays(list(program_caller.functions(text)), {})[1] == "f(n = 1000, x: 1,000 elements)"
 
 
 def test_a_header_of_another_folder_of_the_repository_is_found_and_what_defines_its_functions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

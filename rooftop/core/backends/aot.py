@@ -113,8 +113,7 @@ class AotImplementation(ModuleImplementation):
     def rejects(self, problem: Problem) -> str | None:
         if reason := self.foreign(problem.device):
             return reason
-        found: str | None = self.module.supports(problem)
-        return found
+        return self.module.supports(problem)
 
     def builds(self) -> str | None:
         """The package and its version must be found: a folder with the package's name that Python happens to find is not the package."""

@@ -57,8 +57,7 @@ class ModuleImplementation(Implementation):
         return module
 
     def _function_or(self, name: str, otherwise: Callable[..., Any]) -> Callable[..., Any]:
-        found: Callable[..., Any] = getattr(self.module, name, otherwise)
-        return found
+        return getattr(self.module, name, otherwise)
 
     @property
     def demands(self) -> Mapping[str, Any]:
@@ -81,8 +80,7 @@ class ModuleImplementation(Implementation):
             return absent
         if reason := self.foreign(problem.device):
             return reason
-        found: str | None = self.module.supports(problem)
-        return found
+        return self.module.supports(problem)
 
     def configs(self, problem: Problem) -> list[Any]:
         found = [self.choose(problem)]
@@ -93,8 +91,7 @@ class ModuleImplementation(Implementation):
         return self._function_or("choose", lambda p: {})(problem)
 
     def breaks(self, problem: Problem, config: Any) -> str | None:
-        reason: str | None = self._function_or("breaks", lambda p, c: None)(problem, config)
-        return reason
+        return self._function_or("breaks", lambda p, c: None)(problem, config)
 
     def varies(self, problem: Problem) -> str | None:
         found = self._function_or("for_any_rows", lambda p: None)(problem)
@@ -109,20 +106,17 @@ class ModuleImplementation(Implementation):
         return dict(values) if made is None else made(**values)
 
     def launches(self, problem: Problem, config: Any) -> list[Launch]:
-        found: list[Launch] = self.module.launches(problem, config)
-        return found
+        return self.module.launches(problem, config)
 
     def scratch(self, problem: Problem, config: Any) -> dict[str, Meta]:
-        found: dict[str, Meta] = self._function_or("scratch", lambda p, c: {})(problem, config)
-        return found
+        return self._function_or("scratch", lambda p, c: {})(problem, config)
 
     def zeroed(self, problem: Problem, config: Any) -> tuple[str, ...]:
         found: Sequence[str] = self._function_or("zeroed", lambda p, c: ())(problem, config)
         return tuple(found)
 
     def explains(self, problem: Problem, config: Any) -> str:
-        text: str = self._function_or("explains", lambda p, c: "")(problem, config)
-        return text
+        return self._function_or("explains", lambda p, c: "")(problem, config)
 
     @cached_property
     def digest(self) -> str:

@@ -37,8 +37,7 @@ class TritonImplementation(ModuleImplementation):
     def steps(self, problem: Problem, config: Any) -> Sequence[Step]:
         if not hasattr(self.module, "steps"):
             return self.launches(problem, config)
-        found: Sequence[Step] = self.module.steps(problem, config)
-        return found
+        return self.module.steps(problem, config)
 
     def launches(self, problem: Problem, config: Any) -> list[Launch]:
         """The launches. If the module defines `steps`: those of them that are launches, one for each binary."""

@@ -43,32 +43,6 @@ DEMANDS = {"has": ["HGMMA", "UTMALDG"], "spills": 304}
 ROWS = 64  # of a consumer warp group, and of a block of the first launch
 
 
-@gluon.jit
-def _barriers(ring, bias_desc, STAGES: gl.constexpr):
-    """Of what a block loads once; for each stage of the two rings when a tile is there, and when it may be overwritten; and the tiles of a bias,
-    one for each consumer, with theirs. Without a bias the last three are only of the right type."""
-    once = gl.allocate_shared_memory(gl.int64, [1, 1], mbarrier.MBarrierLayout())
-    first_full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
-    second_full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
-    empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
-    z_tiles, z_full, z_empty = ring, empty, empty
-    if bias_desc is not None:
-        z_full = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
-        z_empty = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
-        z_tiles = gl.allocate_shared_memory(bias_desc.dtype, [2] + bias_desc.block_type.shape, bias_desc.layout)
-    mbarrier.init(once.index(0), count=1)
-    for i in gl.static_range(STAGES):
-        mbarrier.init(first_full.index(i), count=1)
-        mbarrier.init(second_full.index(i), count=1)
-        mbarrier.init(empty.index(i), count=2)
-    if bias_desc is not None:
-        for i in gl.static_range(2):
-            mbarrier.init(z_full.index(i), count=1)
-            mbarrier.init(z_empty.index(i), count=1)
-    fence_async_shared()
-    return once, first_full, second_full, empty, z_tiles, z_full, z_empty
-
-
 @gluon.jit(do_not_specialize=("SQ", "SK", "PADDED", "tiles", "all_heads", "section", "H", "GROUP", "ab", "seed", "limit", "EIGHTHS"))
 def _keys(q_desc, k_desc, v_desc, g_desc, norms, deltas, dk, dv, tiles, all_heads, section, H, GROUP, SQ, SK, PADDED, scale, yb, ys, yh, wb,
           ws, wh, D: gl.constexpr, DV: gl.constexpr, STAGES: gl.constexpr, BM: gl.constexpr, LEFT: gl.constexpr, RIGHT: gl.constexpr,
@@ -83,21 +57,54 @@ def _keys(q_desc, k_desc, v_desc, g_desc, norms, deltas, dk, dv, tiles, all_head
     v_tiles = gl.allocate_shared_memory(v_desc.dtype, [TILES] + v_desc.block_type.shape, v_desc.layout)
     q_ring = gl.allocate_shared_memory(q_desc.dtype, [STAGES] + q_desc.block_type.shape, q_desc.layout)
     g_ring = gl.allocate_shared_memory(g_desc.dtype, [STAGES] + g_desc.block_type.shape, g_desc.layout)
+    kv_full = gl.allocate_shared_memory(gl.int64, [1, 1], mbarrier.MBarrierLayout())
+    q_full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    g_full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     BIAS: gl.constexpr = bias_desc is not None
-    kv_full, q_full, g_full, empty, z_tiles, z_full, z_empty = _barriers(q_ring, bias_desc, STAGES)
-    gl.warp_specialize([
-        (to_keys if TILES == 2 else to_half,
-         (0, k_tiles, v_tiles, q_ring, g_ring, z_tiles, kv_full, q_full, g_full, empty, z_full, z_empty, norms, deltas, dk, dv, tiles,
-          all_heads, section, plan, lengths, H, GROUP, SQ, SK, PADDED, scale, yb, ys, yh, wb, ws, wh, softcap, slopes, ab, seed, limit,
-          again, EIGHTHS, D, DV, STAGES, BM, LEFT, RIGHT, CAP, DROP, SHORT, BIAS, REST, REST_V)),
-        (to_keys if TILES == 2 else to_half,
-         (1, k_tiles, v_tiles, q_ring, g_ring, z_tiles, kv_full, q_full, g_full, empty, z_full, z_empty, norms, deltas, dk, dv, tiles,
-          all_heads, section, plan, lengths, H, GROUP, SQ, SK, PADDED, scale, yb, ys, yh, wb, ws, wh, softcap, slopes, ab, seed, limit,
-          again, EIGHTHS, D, DV, STAGES, BM, LEFT, RIGHT, CAP, DROP, SHORT, BIAS, REST, REST_V)),
-        (load_queries,
-         (q_desc, k_desc, v_desc, g_desc, bias_desc, k_tiles, v_tiles, q_ring, g_ring, z_tiles, kv_full, q_full, g_full, empty, z_full,
-          z_empty, tiles, all_heads, section, plan, lengths, H, GROUP, SQ, SK, STAGES, BM, LEFT, RIGHT, TILES, PARTS, BIAS)),
-    ], [4, 1], [240, 24])
+    z_tiles, z_full, z_empty = q_ring, empty, empty
+    if BIAS:
+        z_full = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
+        z_empty = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
+        z_tiles = gl.allocate_shared_memory(bias_desc.dtype, [2] + bias_desc.block_type.shape, bias_desc.layout)
+    mbarrier.init(kv_full.index(0), count=1)
+    for i in gl.static_range(STAGES):
+        mbarrier.init(q_full.index(i), count=1)
+        mbarrier.init(g_full.index(i), count=1)
+        mbarrier.init(empty.index(i), count=2)
+    if BIAS:
+        for i in gl.static_range(2):
+            mbarrier.init(z_full.index(i), count=1)
+            mbarrier.init(z_empty.index(i), count=1)
+    fence_async_shared()
+    if TILES == 2:
+        gl.warp_specialize([
+            (to_keys,
+             (0, k_tiles, v_tiles, q_ring, g_ring, z_tiles, kv_full, q_full, g_full, empty, z_full, z_empty, norms, deltas, dk, dv, tiles,
+              all_heads, section, plan, lengths, H, GROUP, SQ, SK, PADDED, scale, yb, ys, yh, wb, ws, wh, softcap, slopes, ab, seed, limit,
+              again, EIGHTHS, D, DV, STAGES, BM, LEFT, RIGHT, CAP, DROP, SHORT, BIAS, REST, REST_V)),
+            (to_keys,
+             (1, k_tiles, v_tiles, q_ring, g_ring, z_tiles, kv_full, q_full, g_full, empty, z_full, z_empty, norms, deltas, dk, dv, tiles,
+              all_heads, section, plan, lengths, H, GROUP, SQ, SK, PADDED, scale, yb, ys, yh, wb, ws, wh, softcap, slopes, ab, seed, limit,
+              again, EIGHTHS, D, DV, STAGES, BM, LEFT, RIGHT, CAP, DROP, SHORT, BIAS, REST, REST_V)),
+            (load_queries,
+             (q_desc, k_desc, v_desc, g_desc, bias_desc, k_tiles, v_tiles, q_ring, g_ring, z_tiles, kv_full, q_full, g_full, empty, z_full,
+              z_empty, tiles, all_heads, section, plan, lengths, H, GROUP, SQ, SK, STAGES, BM, LEFT, RIGHT, TILES, PARTS, BIAS)),
+        ], [4, 1], [240, 24])
+    else:
+        gl.warp_specialize([
+            (to_half,
+             (0, k_tiles, v_tiles, q_ring, g_ring, z_tiles, kv_full, q_full, g_full, empty, z_full, z_empty, norms, deltas, dk, dv, tiles,
+              all_heads, section, plan, lengths, H, GROUP, SQ, SK, PADDED, scale, yb, ys, yh, wb, ws, wh, softcap, slopes, ab, seed, limit,
+              again, EIGHTHS, D, DV, STAGES, BM, LEFT, RIGHT, CAP, DROP, SHORT, BIAS, REST, REST_V)),
+            (to_half,
+             (1, k_tiles, v_tiles, q_ring, g_ring, z_tiles, kv_full, q_full, g_full, empty, z_full, z_empty, norms, deltas, dk, dv, tiles,
+              all_heads, section, plan, lengths, H, GROUP, SQ, SK, PADDED, scale, yb, ys, yh, wb, ws, wh, softcap, slopes, ab, seed, limit,
+              again, EIGHTHS, D, DV, STAGES, BM, LEFT, RIGHT, CAP, DROP, SHORT, BIAS, REST, REST_V)),
+            (load_queries,
+             (q_desc, k_desc, v_desc, g_desc, bias_desc, k_tiles, v_tiles, q_ring, g_ring, z_tiles, kv_full, q_full, g_full, empty, z_full,
+              z_empty, tiles, all_heads, section, plan, lengths, H, GROUP, SQ, SK, STAGES, BM, LEFT, RIGHT, TILES, PARTS, BIAS)),
+        ], [4, 1], [240, 24])
 
 
 @triton.jit
@@ -126,8 +133,26 @@ def _queries(q_desc, k_desc, v_desc, g_desc, norms, deltas, dq, tiles, all_heads
     g_tiles = gl.allocate_shared_memory(g_desc.dtype, [2] + g_desc.block_type.shape, g_desc.layout)
     k_ring = gl.allocate_shared_memory(k_desc.dtype, [STAGES] + k_desc.block_type.shape, k_desc.layout)
     v_ring = gl.allocate_shared_memory(v_desc.dtype, [STAGES] + v_desc.block_type.shape, v_desc.layout)
+    qg_full = gl.allocate_shared_memory(gl.int64, [1, 1], mbarrier.MBarrierLayout())
+    k_full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    v_full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     BIAS: gl.constexpr = bias_desc is not None
-    qg_full, k_full, v_full, empty, z_tiles, z_full, z_empty = _barriers(k_ring, bias_desc, STAGES)
+    z_tiles, z_full, z_empty = k_ring, empty, empty
+    if BIAS:
+        z_full = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
+        z_empty = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
+        z_tiles = gl.allocate_shared_memory(bias_desc.dtype, [2] + bias_desc.block_type.shape, bias_desc.layout)
+    mbarrier.init(qg_full.index(0), count=1)
+    for i in gl.static_range(STAGES):
+        mbarrier.init(k_full.index(i), count=1)
+        mbarrier.init(v_full.index(i), count=1)
+        mbarrier.init(empty.index(i), count=2)
+    if BIAS:
+        for i in gl.static_range(2):
+            mbarrier.init(z_full.index(i), count=1)
+            mbarrier.init(z_empty.index(i), count=1)
+    fence_async_shared()
     gl.warp_specialize([
         (to_queries,
          (0, q_tiles, g_tiles, k_ring, v_ring, z_tiles, qg_full, k_full, v_full, empty, z_full, z_empty, norms, deltas, dq, tiles,

@@ -135,8 +135,7 @@ def clamped(backward: bool) -> tuple[Any, ...]:
         return p.replace(**{n: Meta((1, m.numel), m.dtype, (m.numel, 1), m.align) for n, m in metas.items()})
 
     def choose(p: Problem) -> Config:
-        found: Config = choose_of(flat(p))
-        return found
+        return choose_of(flat(p))
 
     def configs(p: Problem) -> list[Config]:
         return list(configs_of(flat(p)))

@@ -282,8 +282,7 @@ def product(a_desc, b_desc, out_desc, out, ldo, zo, parts, M, N, K, whole, strea
             B_COLUMNS: gl.constexpr, BATCHED: gl.constexpr, STREAM: gl.constexpr, SPLIT: gl.constexpr, SWAP: gl.constexpr,
             RAW: gl.constexpr, PROMOTE: gl.constexpr, SCALES: gl.constexpr, ACT: gl.constexpr, SHORT: gl.constexpr, EN: gl.constexpr):
     """out = act(alpha · scale_a · scale_b · a b + beta c + bias) · gate + residual, as in `gemm_epilogue.finish`; RAW: out = a b. With SWAP
-    the kernel
-    computes the transposed result: its A is b transposed, its B is a transposed, and out_desc is None."""
+    the kernel computes the transposed result: its A is b transposed, its B is a transposed, and out_desc is None."""
     a_ring = gl.allocate_shared_memory(a_desc.dtype, [STAGES * GROUPS] + a_desc.block_type.shape, a_desc.layout)
     b_ring = gl.allocate_shared_memory(b_desc.dtype, [STAGES] + b_desc.block_type.shape, b_desc.layout)
     if out_desc is None:

@@ -2,8 +2,7 @@
 
 One persistent kernel loops over the tiles of all groups (rooftop/kernels/gemm/_grouped_gluon.py): as many blocks as multiprocessors,
 whatever the groups' sizes. Within a group tiles are ordered in bands of 16 rows of tiles, so that concurrent tiles share weights in L2.
-Groups of 64 rows or fewer on average use
-tiles of 64 rows: then the read of the weights is the limit, not the products."""
+Groups of 64 rows or fewer on average use tiles of 64 rows: then the read of the weights is the limit, not the products."""
 
 from __future__ import annotations
 

@@ -1,10 +1,9 @@
 """float32 operands multiplied as TF32 on Hopper, with the kernel of the 16-bit products. Contract: rooftop/ops/matmul.py
 
 Tensor cores read ten bits of the fraction from shared memory and ignore the rest, so TMA rounds float32 to TF32 as it copies. wgmma reads
-32-bit
-operands only along K: rows of a and columns of b must be contiguous in memory, with strides that are a multiple of 16 bytes. An operand
-with another layout is first copied (rooftop/kernels/gemm/_product_launches.py): 8 bytes of device memory per element, at 4096³ 128 MiB or
-about 32 µs, next to 350 µs of products."""
+32-bit operands only along K: rows of a and columns of b must be contiguous in memory, with strides that are a multiple of 16 bytes. An
+operand with another layout is first copied (rooftop/kernels/gemm/_product_launches.py): 8 bytes of device memory per element, at 4096³ 128
+MiB or about 32 µs, next to 350 µs of products."""
 
 from __future__ import annotations
 

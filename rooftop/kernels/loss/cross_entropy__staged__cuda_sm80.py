@@ -82,8 +82,7 @@ def _shared(p: Problem, config: Mapping[str, Any]) -> int:
 
 def _grid(p: Problem, config: Mapping[str, Any]) -> int:
     resident = max(1, min(BLOCKS if config["pieces"] <= 8 else 2, p.device.shared_per_block // (_shared(p, config) + STATIC)))
-    grid: int = min(-(-p["input"].shape[0] // config["rows"]), resident * p.device.sms)
-    return grid
+    return min(-(-p["input"].shape[0] // config["rows"]), resident * p.device.sms)
 
 
 def _added(p: Problem) -> bool:

@@ -28,8 +28,7 @@ def of(subject: Subject) -> Call | None:
     """How one process of several runs a kernel: the `on_ranks` of its module. None where it does not say."""
     made = subject.implementation
     module = getattr(made, "module", None) or getattr(made, "_module", None)
-    found: Call | None = getattr(module, "on_ranks", None)
-    return found
+    return getattr(module, "on_ranks", None)
 
 
 def check(op: Contract, group: Any, device: torch.device, seed: int, chosen: Sequence[Case] | None = None) -> list[checker.Result]:
@@ -79,5 +78,4 @@ def check_here(op: str, ranks: int, seed: int) -> list[checker.Result]:
             mp.spawn(_work, (folder, op, ranks, seed), ranks)
         except mp.ProcessExitedException as error:  # killed, or ended by the system; what a process raises is a fault of this code
             return [checker.Result(op, op, f"on {ranks} processes", "error", "cpu", f"{error}; run it again")]
-        found: list[checker.Result] = torch.load(Path(folder) / "found.pt", weights_only=False)
-        return found
+        return torch.load(Path(folder) / "found.pt", weights_only=False)

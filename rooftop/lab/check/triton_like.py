@@ -45,6 +45,12 @@ class Judged:
         return bool(self.compared) and all(c.right for c in self.compared) and not self.findings
 
 
+def _line(refusal: str) -> int:
+    """Where in the file a call was refused: the later, the further it came."""
+    found = re.search(r"\.py:(\d+)", refusal)
+    return int(found[1]) if found else 0
+
+
 def compared(path: Path, word: str, like: str, own: Mapping[str, Any], seed: int) -> Judged:
     """`word`: the function, or empty for the one that launches the file's kernels; `own`: its arguments by name.
 
@@ -79,7 +85,7 @@ def compared(path: Path, word: str, like: str, own: Mapping[str, Any], seed: int
         said.refused += [f.text for f in said.findings if TYPES.search(f.text)]
         said.findings = [f for f in said.findings if not TYPES.search(f.text)]
     if not said.compared and not said.findings:
-        why = said.refused[0] if said.refused else "no tensors are known that both take"
+        why = max(said.refused, key=_line, default="no tensors are known that both take")
         raise ValueError(f"{path}: {word} and {like} were not called together: {why}; --arg NAME=f32:48x40 gives its arguments")
     return said
 
@@ -153,7 +159,7 @@ class _Trial:
             with host.standing_in(watch):
                 failed = host.guarded(self.path, lambda values=values, outs=outs: outs.append(self.function(*values.values())), watch)  # type: ignore[misc]
             if failed and failed[0].kind == "host":
-                refusal = refusal or failed[0].text
+                refusal = max(refusal, failed[0].text, key=_line)
                 continue
             self.families = self.families or [number]
             if failed:

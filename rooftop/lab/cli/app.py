@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -25,14 +26,19 @@ if TYPE_CHECKING:
 LOOK, JUDGE, MEASURE, SHOW = "Overview", "Check", "Measure", "Records and pages"  # the panels of the help
 
 
-class _Commands(TyperGroup):
+class Commands(TyperGroup):
     """The commands. A usage error holds words as they were typed: it is shown without control characters, and shortened."""
 
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        for command in self.commands.values():
+            command.help = _paragraphs(command.help or "")
+
     def make_context(self, *args: Any, **kwargs: Any) -> Any:
-        return self._brief(lambda: super(_Commands, self).make_context(*args, **kwargs))
+        return self._brief(lambda: super(Commands, self).make_context(*args, **kwargs))
 
     def invoke(self, ctx: Any) -> Any:
-        return self._brief(lambda: super(_Commands, self).invoke(ctx))
+        return self._brief(lambda: super(Commands, self).invoke(ctx))
 
     def _brief(self, task: Callable[[], Any]) -> Any:
         try:
@@ -43,9 +49,15 @@ class _Commands(TyperGroup):
             raise
 
 
+def _paragraphs(text: str) -> str:
+    """A docstring as help: its paragraphs are wrapped by the terminal, not where the source is, and each example has a line of its own."""
+    found = (" ".join(paragraph.split()) for paragraph in text.split("\n\n"))
+    return "\n\n".join(re.sub(r"^Examples?: ", "Examples:\n  ", p).replace("[/bold] · [bold]", "[/bold]\n  [bold]") for p in found)
+
+
 app = typer.Typer(
-    name="rooftop", cls=_Commands, no_args_is_help=True, add_completion=False, rich_markup_mode="rich", pretty_exceptions_enable=False,
-    help="GPU kernels from naive to the roof, step by step: checked, timed, explained.",
+    name="rooftop", cls=Commands, no_args_is_help=True, add_completion=False, rich_markup_mode="rich", pretty_exceptions_enable=False,
+    help="GPU kernels, step by step from the naive version to the fastest: checked, timed, explained.",
 )
 
 
@@ -61,7 +73,7 @@ def _version(wanted: bool) -> None:
 def options(
     version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")] = False
 ) -> None:
-    """GPU kernels from naive to the roof, step by step: checked, timed, explained."""
+    """GPU kernels, step by step from the naive version to the fastest: checked, timed, explained."""
 
 
 What = Annotated[
@@ -71,19 +83,20 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a ta
 CaseName = Annotated[str | None, typer.Option("--case", help="One case, by name or 'name dtype'.")]
 # Of a file without a head, in every command that takes one.
 KernelName = Annotated[
-    str | None, typer.Option("--kernel", help="Of a .cu without a head: which kernel, with its template arguments ('k<float, 256>').")
+    str | None, typer.Option("--kernel", help="For a .cu without a head: the kernel, with its template arguments ('k<float, 256>').")
 ]
-Grid = Annotated[str | None, typer.Option("--grid", help="With --kernel: blocks, as 4 or 4x2x1.")]
-Block = Annotated[str | None, typer.Option("--block", help="With --kernel: threads of a block, as 256 or 16x16.")]
+Grid = Annotated[str | None, typer.Option("--grid", help="With --kernel: number of blocks, as 4 or 4x2x1.")]
+Block = Annotated[str | None, typer.Option("--block", help="With --kernel: threads per block, as 256 or 16x16.")]
 SharedBytes = Annotated[int, typer.Option("--shared", help="With --kernel: bytes of dynamic shared memory.")]
 Given = Annotated[
     list[str] | None,
     typer.Option(
-        "--arg", help="Of a .cu without a head: n=1000, x=f32:64x64:range (random, zeros, ones, empty, a number, a .npy file), x=data.npy, p={x, 1000}."
+        "--arg", help="For a .cu without a head: an argument, as n=1000, x=data.npy, p={x, 1000} or x=f32:64x64:range (or random, zeros, ones, "
+        "empty, a number, a .npy file). Repeatable."
     ),
 ]
-ProgramWords = Annotated[str | None, typer.Option("--args", help="Of a program: its arguments, as in --args '512 3'.")]
-Include = Annotated[list[Path] | None, typer.Option("-I", help="Of a .cu without a head: a folder with headers that it includes.")]
+ProgramWords = Annotated[str | None, typer.Option("--args", help="For a program: its arguments, as in --args '512 3'.")]
+Include = Annotated[list[Path] | None, typer.Option("-I", help="For a .cu without a head: a folder of headers that it includes. Repeatable.")]
 RecordsFolder = Annotated[Path | None, typer.Option("--records", help="Folder of the records.", show_default="results/")]
 DTypeName = Annotated[str | None, typer.Option("--dtype", help="Only cases of this dtype (f32, f16, bf16).")]
 

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 def check(
     what: What = None, case: CaseName = None, dtype: DTypeName = None,
     backend: Annotated[
-        str, typer.Option(help="auto, gpu, pallas (jax's interpreters, for TPU kernels), or cpu: interpreter or simulator")
+        str, typer.Option(help="auto, gpu, cpu (interpreter or simulator) or pallas (jax's interpreters, for TPU kernels).")
     ] = "auto",
     reference: Annotated[
         str | None, typer.Option(
@@ -75,12 +75,14 @@ def check(
         bool, typer.Option("--quick", help="A sample: at most 40 cases of each kernel, of every dtype and kind, drawn by the seed.")
     ] = False,
     invariant: Annotated[
-        bool, typer.Option("--invariant", help="Whether the bits of a row depend on what else is in the call, under rooftop.invariant().")
+        bool, typer.Option("--invariant", help="Check that the bits of a row do not depend on what else is in the call, under rooftop.invariant().")
     ] = False,
     every: Annotated[bool, typer.Option("--all", help="Show every case, not the summary and the failures.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Check kernels against their contracts: error against float64, allowed error, first wrong element.
+    """Check kernels against float64, by their contracts.
+
+    Shows the error, the allowed error and the first wrong element.
 
     Runs on the GPU if there is one. Otherwise Triton runs in its interpreter, and CUDA C++ in the simulator, thread by thread, after NVRTC
     has compiled it and its launches have been found valid for a GPU. For an op without a kernel, its contract is checked: its wrong

@@ -32,7 +32,7 @@ def _device(text: str) -> str:
         raise ValueError(str(error)) from None
 
 
-Device = Annotated[str, typer.Option(help="Where the weights of a model are worked on: cpu, cuda.", parser=_device, metavar="DEVICE")]
+Device = Annotated[str, typer.Option(help="The device that works on the weights of a model: cpu or cuda.", parser=_device, metavar="DEVICE")]
 Force = Annotated[bool, typer.Option("--force", help="Replace a target that exists.")]
 
 
@@ -40,21 +40,23 @@ Force = Annotated[bool, typer.Option("--force", help="Replace a target that exis
 def compress(
     source: Annotated[Path, typer.Argument(help="A .npy file, or a .safetensors file, whose weights are compressed without loss.")],
     target: Annotated[
-        Path | None, typer.Argument(help="Default: SOURCE.rft, or SOURCE-compressed.safetensors.", show_default=False)
+        Path | None, typer.Argument(help="The file to write. Default: SOURCE.rft, or SOURCE-compressed.safetensors.", show_default=False)
     ] = None,
     abs: Annotated[float | None, typer.Option(help="The largest absolute error.", show_default=False)] = None,
     rel: Annotated[float | None, typer.Option(help="The largest error, as a share of the range of the values.", show_default=False)] = None,
     psnr: Annotated[float | None, typer.Option(help="Minimum PSNR in dB.", show_default=False)] = None,
     lossless: Annotated[bool, typer.Option("--lossless", help="Lossless: every bit is kept.")] = False,
-    codec: Annotated[str, typer.Option(help="auto, fast, ratio, planes, shuffle.")] = "auto",
+    codec: Annotated[str, typer.Option(help="The codec: auto, fast, ratio, planes or shuffle.")] = "auto",
     rank: Annotated[int | None, typer.Option(help="Dimensions of the predictor, 1 to 3.", show_default=False)] = None,
     dtype: Annotated[
-        str | None, typer.Option(help="dtype of a .npy file, if NumPy does not have it: bf16, f8e4m3, f8e5m2.", show_default=False)
+        str | None, typer.Option(help="The dtype of a .npy file, if NumPy does not have it: bf16, f8e4m3, f8e5m2.", show_default=False)
     ] = None,
     device: Device = "cpu",
     force: Force = False,
 ) -> None:
-    """Compress an array or a model; each value stays within the given error bound.
+    """Compress an array or a model within an error bound.
+
+    Each value stays within the bound that is given; weights of a model are compressed without loss.
 
     Examples: [bold]rooftop compress in.npy --abs 1e-3[/bold] · [bold]rooftop compress model.safetensors[/bold]"""
     from rooftop import codecs
@@ -95,15 +97,17 @@ def compress(
 def decompress(
     source: Annotated[Path, typer.Argument(help="A file that rooftop compress wrote.")],
     target: Annotated[
-        Path | None, typer.Argument(help="Default: the source's name with .npy; of a model it must be said.", show_default=False)
+        Path | None, typer.Argument(help="The file to write. Default: the source's name with .npy; for a model there is none.", show_default=False)
     ] = None,
     weight: Annotated[
-        str | None, typer.Option(help="Of a model: this weight alone, as a .npy file; no other is read.", show_default=False)
+        str | None, typer.Option(help="For a model: only this weight, as a .npy file; no other is read.", show_default=False)
     ] = None,
     device: Device = "cpu",
     force: Force = False,
 ) -> None:
-    """Decompress to a .npy file, a model to a .safetensors file. For a damaged file the error names the chunk, and nothing is written.
+    """Decompress to a .npy file, a model to a .safetensors file.
+
+    For a damaged file the error names the chunk, and nothing is written.
 
     The uncompressed in.npy is usually in the same folder as in.rft: it is not replaced.
 

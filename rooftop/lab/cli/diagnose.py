@@ -56,7 +56,7 @@ def diagnose(
         str | None, typer.Option(help="The card whose measured ceilings apply: h100, h200. Default: the card that the report names.")
     ] = None,
     floor: Annotated[float | None, typer.Option(help="A lower bound of the op's time in microseconds, shown with the ceiling.")] = None,
-    diff: Annotated[Path | None, typer.Option(help="The same as a second report.")] = None,
+    diff: Annotated[Path | None, typer.Option(help="The second report, as an option.")] = None,
     keep: Annotated[
         Path | None, typer.Option(help="A file to which the predicted gains are appended; with --diff and --lever also the measured gain.")
     ] = None,
@@ -74,7 +74,9 @@ def diagnose(
     arg: Given = None, grid: Grid = None, block: Block = None, shared: SharedBytes = 0, args: ProgramWords = None, include: Include = None,
     as_json: AsJson = False,
 ) -> None:
-    """Find out what limits a kernel, what is wasted, and what each optimisation may gain.
+    """Find out what limits a kernel, and what to try next.
+
+    Shows what is wasted, and what each optimisation may gain.
 
     Uses the counters of a report; for an op or a rung at a case, recorded times and machine code; for a .cu without a head, the simulator's
     counts of what it launches, and machine code. Needs no GPU.
@@ -245,7 +247,9 @@ def predictions(
     kept: Annotated[bool, typer.Option("--kept", help="The predictions that diagnose stored without --keep.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show how far off the predicted gains were: median error and bias by lever, beside the error of predicting no change.
+    """Show how far off the predicted gains were.
+
+    Shows the median error and the bias of each lever, beside the error of predicting no change.
 
     Without a file: the time of each ladder's next rung, predicted from the present one and the gains of the same idea on other ladders.
 
@@ -289,9 +293,10 @@ def place(
     kernel: KernelName = None, include: Include = None,
     as_json: AsJson = False,
 ) -> None:
-    """Compare a kernel with the rungs of a ladder: which rung it is closest to, which optimisations it lacks, and what each gained there.
-    Needs no GPU. A `.cu` whose head names no op is taken as one of the ladder's; one without a head is compared with the CUDA C++ rungs of
-    every ladder.
+    """Compare a kernel with the rungs of a ladder.
+
+    Shows which rung it is closest to, which optimisations it lacks, and what each gained there. Needs no GPU. A `.cu` whose head names no
+    op is taken as one of the ladder's; one without a head is compared with the CUDA C++ rungs of every ladder.
 
     Examples: [bold]rooftop place my_gemm.cu --ladder sgemm_cuda[/bold] · [bold]rooftop place any.cu --kernel scale[/bold]"""
     from rooftop.core import registry
@@ -325,9 +330,7 @@ def place(
         if not on:
             raise ValueError(f"{what} computes {subject.op.name}, of which there is no ladder")
         records = kept_records()
-        found = placing.on_each(
-            on, lambda n: placing.place(subject, n, records, case=case, dtype=dtype, count=count, measured=measured)
-        )
+        found = placing.on_each(on, lambda n: placing.place(subject, n, records, case=case, dtype=dtype, count=count, measured=measured))
     noted.placing(what, found[0])
     if as_json:
         made = [p.to_json() for p in found]

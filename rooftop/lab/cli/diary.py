@@ -17,12 +17,14 @@ def diary(
     notes: Annotated[
         Path, typer.Option(help="A folder of your notes: Markdown files whose names begin with a date, as 2026-11-29-gemm.md.")
     ] = Path("notes"),
-    encoding: Annotated[str, typer.Option(help="Of notes that are not UTF-8: gb18030, big5, latin-1, ...")] = "",
+    encoding: Annotated[str, typer.Option(help="The encoding of notes that are not UTF-8: gb18030, big5, latin-1, ...")] = "",
     records: Annotated[
         Path | None, typer.Option(help="Also the benches and checks of this folder of records, as of a card elsewhere.")
     ] = None,
 ) -> None:
-    """Collect what was run, with its figures, by day and section, into Markdown and HTML pages with charts. Nothing is sent anywhere.
+    """Collect what you ran, by day, into pages with charts.
+
+    The pages are Markdown and HTML. Nothing is sent anywhere.
 
     check, bench, simt, place and diagnose keep a line each (ROOFTOP_DIARY; 'off' keeps none); predictions, answers and puzzles are those of
     rooftop learn.

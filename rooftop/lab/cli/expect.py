@@ -15,14 +15,16 @@ COLUMNS = {"op": "op", "case": "case", "expected_us": "expected us", "measured_u
 @app.command(rich_help_panel=MEASURE)
 def expect(
     what: Annotated[list[str] | None, typer.Argument(help="Ops. Default: all.", show_default=False)] = None,
-    card: Annotated[str, typer.Option(help="By name: b200, rtx5090, l40s, mi300x, h20, ... or as its driver calls it.")] = "h200",
+    card: Annotated[str, typer.Option(help="The card: b200, rtx5090, l40s, mi300x, h20, ... or as its driver calls it.")] = "h200",
     case: CaseName = None,
     records: Annotated[
-        Path | None, typer.Option(help="Folder of records to show beside it, as rooftop bench --export wrote.", show_default="results/")
+        Path | None, typer.Option(help="Folder of records to show beside it, as rooftop bench --export writes it.", show_default="results/")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show the time that each bench case should take on a card, by a model fitted on an H100, beside what was measured there. Needs no GPU.
+    """Show the time to expect of each bench case on a card.
+
+    The times follow from a model fitted on an H100. What was measured stands beside them. Needs no GPU.
 
     Example: [bold]rooftop expect rms_norm --card b200[/bold]"""
     from rooftop.core import registry, settings

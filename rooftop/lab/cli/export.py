@@ -12,8 +12,9 @@ from rooftop.lab.cli.app import SHOW, app, echo
 
 @app.command(name="export-hf", rich_help_panel=SHOW)
 def export_hf(out: Annotated[Path, typer.Argument(help="A folder that does not exist, or is empty.")]) -> None:
-    """Write layers for Hugging Face's `kernels` library and Transformers' KernelConfig: RMSNorm, SiLUAndMul, RotaryEmbedding,
-    ForCausalLMLoss.
+    """Write layers for the `kernels` library of Hugging Face.
+
+    The layers are RMSNorm, SiLUAndMul, RotaryEmbedding and ForCausalLMLoss, also for KernelConfig of Transformers.
 
     Example: [bold]rooftop export-hf rooftop-layers[/bold]"""
     from rooftop.lab.scaffold import hub as export

@@ -16,17 +16,20 @@ SLOW = 20.0  # seconds from which on the slowest call is named
 @app.command(rich_help_panel=JUDGE)
 def fuzz(
     ops: Annotated[list[str] | None, typer.Argument(help="Ops. Default: all of them, in turn.", show_default=False)] = None,
-    seconds: Annotated[float | None, typer.Option(help="How long; 60 if --calls is not given either.", show_default=False)] = None,
-    calls: Annotated[int | None, typer.Option(help="How many calls.")] = None,
+    seconds: Annotated[float | None, typer.Option(help="Seconds to run; 60 if --calls is not given either.", show_default=False)] = None,
+    calls: Annotated[int | None, typer.Option(help="Number of calls.")] = None,
     seed: Annotated[int | None, typer.Option(help="0 to 2**31 - 1. Default: a new one each time.")] = None,
-    jobs: Annotated[int | None, typer.Option(help="Processes on a GPU.", show_default="a quarter of the CPUs, 8 at most")] = None,
+    jobs: Annotated[int | None, typer.Option(help="Number of processes on a GPU.", show_default="a quarter of the CPUs, 8 at most")] = None,
     cpu: Annotated[bool, typer.Option("--cpu", help="Use the CPU even if there is a GPU.")] = False,
-    invariant: Annotated[bool, typer.Option("--invariant", help="Rows and sequences alone and among others, under rooftop.invariant().")] = False,
+    invariant: Annotated[
+        bool, typer.Option("--invariant", help="Compare the bits of rows and sequences alone and among others, under rooftop.invariant().")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Random calls of the public functions, checked against the contracts: shapes, layouts, offsets, magnitudes, NaN and infinities,
-    options, streams, gradients, torch.compile. On a GPU calls run in child processes; without one the reference is called, and the chosen
-    kernels run in the interpreter and the simulator.
+    """Check random calls of the public functions.
+
+    Draws shapes, layouts, offsets, magnitudes, NaN and infinities, options, streams, gradients and torch.compile. On a GPU calls run in
+    child processes. Without one the reference is called, and the chosen kernels run in the interpreter and the simulator.
 
     A failing call is minimised and printed as lines of Python. A call that runs out of memory is skipped and counted. Exit code 1 if there
     is a finding.

@@ -9,20 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rooftop.lab.cli.app import (
-    ENVIRONMENT,
-    JUDGE,
-    OK,
-    WRONG,
-    AsJson,
-    CaseName,
-    Include,
-    KernelName,
-    What,
-    app,
-    echo,
-    table,
-)
+from rooftop.lab.cli.app import ENVIRONMENT, JUDGE, OK, WRONG, AsJson, CaseName, Include, KernelName, What, app, echo, table
 
 if TYPE_CHECKING:
     pass
@@ -32,21 +19,23 @@ if TYPE_CHECKING:
 def inspect(
     what: What = None, case: CaseName = None,
     arch: Annotated[
-        list[str] | None, typer.Option(help="80, 89 or 90 (all three when not given), or a card: h100, h200, a800, rtx4090.")
+        list[str] | None, typer.Option(help="The architecture, 80, 89 or 90, or a card: h100, h200, a800, rtx4090. Default: 80, 89 and 90.")
     ] = None,
     sass: Annotated[bool, typer.Option("--sass", help="Print the machine code.")] = False,
     ptx: Annotated[bool, typer.Option("--ptx", help="Print PTX (Triton).")] = False,
     target: Annotated[
-        list[str] | None, typer.Option(help="v5e, v5p, v6e: Pallas, by libtpu. ascend910b: Triton, by Huawei's compiler.")
+        list[str] | None, typer.Option(help="An NPU: v5e, v5p or v6e (Pallas, by libtpu), ascend910b (Triton, by Huawei's compiler).")
     ] = None,
     shape: Annotated[
-        str | None, typer.Option(help="For a .cu whose head names no op: its sizes and numbers, as N=1000,M=3. Default: 1024, and 1.")
+        str | None, typer.Option(help="For a .cu whose head names no op: its sizes and numbers, as N=1000,M=3. Default: 1024 for sizes, 1 for numbers.")
     ] = None,
     kernel: KernelName = None, include: Include = None,
     as_json: AsJson = False,
 ) -> None:
-    """Registers, spills, shared memory, occupancy and instructions from the binary; no GPU needed. Exit code 1 if a demand is not met, 3 if
-    nothing could be compiled because a compiler is missing.
+    """Show registers, spills and instructions from the binary.
+
+    Also shared memory and occupancy. Needs no GPU. Exit code 1 if a demand is not met, 3 if nothing could be compiled because a compiler
+    is missing.
 
     Examples: [bold]rooftop inspect sgemm_cuda[/bold] · [bold]rooftop inspect softmax__triton --arch 80 --ptx[/bold] ·
     [bold]rooftop inspect matmul --target v5e[/bold] · [bold]rooftop inspect my.cu --shape N=1000[/bold]"""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rooftop.lab.cli.app import ENVIRONMENT, JUDGE, SHOW, WRONG, AsJson, DTypeName, app, echo, kept_records, table
+from rooftop.lab.cli.app import ENVIRONMENT, JUDGE, SHOW, WRONG, AsJson, Commands, DTypeName, app, echo, kept_records, table
 
 if TYPE_CHECKING:
     from rooftop.lab.judge.board import Board, Entry
@@ -25,15 +25,17 @@ def judge(
         str | None, typer.Option(help="What it computes: FILE.py with class Model and get_inputs (KernelBench), or FILE.py:FUNCTION.")
     ] = None,
     target: Annotated[
-        str | None, typer.Option(help="The card to be timed on, as h200, which must be here; cpu: no card. Default: what is here.")
+        str | None, typer.Option(help="The card to time on, as h200, which this machine must have; cpu: no card. Default: what this machine has.")
     ] = None,
     dtype: DTypeName = None,
-    user: Annotated[str | None, typer.Option(help="Whose entry it is on the board. Default: the user of this machine.")] = None,
+    user: Annotated[str | None, typer.Option(help="The user of the entry on the board. Default: the user of this machine.")] = None,
     board: Annotated[bool, typer.Option("--board/--no-board", help="Keep the entry on the local board.")] = True,
     as_json: AsJson = False,
 ) -> None:
-    """Judge a kernel: right or wrong at shapes and seeds drawn now, its score, its place among the ladder's rungs, what bounds it. Exit
-    code 1 unless it is right.
+    """Judge a kernel: right or wrong, a score, its place.
+
+    Shapes and seeds are drawn at judging. Also shows what bounds the kernel and its place among the rungs of the ladder. Exit code 1 unless
+    it is right.
 
     Without a GPU it is simulated and scored by counts. What is handed in runs in a process that is kept from files and network where the
     system can; the verdict says how (docs/judge.md).
@@ -59,18 +61,20 @@ def judge(
         raise typer.Exit(ENVIRONMENT if verdict.kind == "not judged" else WRONG)
 
 
-board_app = typer.Typer(invoke_without_command=True)
+board_app = typer.Typer(cls=Commands, invoke_without_command=True)
 app.add_typer(board_app, name="board", rich_help_panel=SHOW)
-user_app = typer.Typer(no_args_is_help=True, help="Users of rooftop serve.")
+user_app = typer.Typer(cls=Commands, no_args_is_help=True, help="Add, remove and list the users of rooftop serve.")
 board_app.add_typer(user_app, name="user")
 
 
 @user_app.command("add")
 def add_user(
-    name: Annotated[str, typer.Argument(help="The user; one that is there gets another token.")],
+    name: Annotated[str, typer.Argument(help="The user; an existing user gets another token.")],
     days: Annotated[int, typer.Option(help="Days after which the token expires.")] = 180,
 ) -> None:
-    """Make a token with which a user signs in at rooftop serve. It is printed once; the board keeps a hash of it."""
+    """Make a token with which a user signs in at rooftop serve.
+
+    It is printed once; the board keeps a hash of it."""
     with _queue() as kept:
         token, until = kept.add_user(name, days)
     echo(f"{name} has this token until {until:%Y-%m-%d}; it is not shown again", err=True)
@@ -79,7 +83,9 @@ def add_user(
 
 @user_app.command("remove")
 def remove_user(name: Annotated[str, typer.Argument(help="The user.")]) -> None:
-    """End a user's tokens. Entries stay on the board."""
+    """End a user's tokens.
+
+    Entries stay on the board."""
     with _queue() as kept:
         ended = kept.remove_user(name)
     if not ended:
@@ -89,7 +95,7 @@ def remove_user(name: Annotated[str, typer.Argument(help="The user.")]) -> None:
 
 @user_app.command("list")
 def list_users(as_json: AsJson = False) -> None:
-    """Who has a token, and until when."""
+    """List who has a token, and until when."""
     with _queue() as kept:
         rows = [{"user": user, "made": made, "expires": expires} for user, made, expires in kept.users()]
     table(rows, {"user": "user", "made": "made", "expires": "expires"}, as_json)
@@ -106,7 +112,9 @@ def show_board(
     take: Annotated[Path | None, typer.Option("--import", help="Add the signed entries of a file; all of them, or none.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show the board: what was handed in here or imported, beside every rung and peer of the records.
+    """Show the board of judged kernels.
+
+    Lists what was handed in here or imported, beside every rung and peer of the records.
 
     Examples: [bold]rooftop board --op softmax[/bold] · [bold]rooftop board --user ann[/bold] ·
     [bold]rooftop board --html board.html[/bold] · [bold]rooftop board --export mine.jsonl[/bold] · [bold]rooftop board --import

@@ -27,31 +27,33 @@ def learn(
         str | None, typer.Argument(help="A ladder, a rung (transpose_cuda/04) or a topic (banks). Default: where you are.")
     ] = None,
     quiz: Annotated[
-        bool, typer.Option("--quiz", help="Ask questions: those that are due, then new ones. Of a ladder, or of all that you have read.")
+        bool, typer.Option("--quiz", help="Ask questions, those that are due first: of a ladder, or of all that you have read.")
     ] = False,
     puzzle: Annotated[str | None, typer.Option(help="A puzzle by name (transpose_cuda/04a), or 'next' of a ladder.")] = None,
     solution: Annotated[
-        Path | None, typer.Option(help="With --puzzle: judge this file, and end. Exit code 1 if it does not solve it.")
+        Path | None, typer.Option(help="With --puzzle: judge this file, and end. Exit code 1 if it does not solve the puzzle.")
     ] = None,
     hint: Annotated[int | None, typer.Option(help="With --puzzle: print a hint, 1 to 3, and end.", min=1, max=3)] = None,
     into: Annotated[Path, typer.Option(help="The folder in which files of puzzles are written.")] = Path("puzzles"),
     puzzles: Annotated[bool, typer.Option("--puzzles", help="List the puzzles.")] = False,
-    graph: Annotated[bool, typer.Option("--graph", help="Print what comes before what.")] = False,
+    graph: Annotated[bool, typer.Option("--graph", help="Print which ladders and topics come before which.")] = False,
     know: Annotated[
-        bool, typer.Option("--know", help="You know this ladder or topic already: a short test, and its lessons are skipped.")
+        bool, typer.Option("--know", help="Take a short test of a ladder or topic that you know, to skip its lessons.")
     ] = False,
-    goal: Annotated[str | None, typer.Option(help="Set a goal: 'attention_fwd by 2027-01-20'. 'none' drops those that there are.")] = None,
+    goal: Annotated[str | None, typer.Option(help="Set a goal: 'attention_fwd by 2027-01-20'. 'none' drops all goals.")] = None,
     prompt: Annotated[
-        str | None, typer.Option(help="Print what a language model needs to be your tutor of a rung, to paste into any chat.")
+        str | None, typer.Option(help="Print a text for any chat, with which a language model becomes your tutor of a rung.")
     ] = None,
     export: Annotated[Path | None, typer.Option(help="Write all of your progress as JSON.")] = None,
     prove: Annotated[
-        bool, typer.Option("--prove", help="For those who add rungs: find the puzzles of a ladder anew, in some minutes.")
+        bool, typer.Option("--prove", help="For authors of rungs: find the puzzles of a ladder again. Takes some minutes.")
     ] = False,
     language: Annotated[str, typer.Option(help="The language of lessons, questions and hints: en or zh.")] = "en",
     as_json: AsJson = False,
 ) -> None:
-    """Learn from the ladders: a rung a lesson, with your prediction before the result; quizzes and puzzles when you ask for them.
+    """Learn from the ladders: lessons, quizzes and puzzles.
+
+    A rung is a lesson: you predict, then you see the result. Quizzes and puzzles come when you ask for them.
 
     Examples: [bold]rooftop learn[/bold] · [bold]rooftop learn transpose_cuda[/bold] ·
     [bold]rooftop learn --puzzle transpose_cuda/04a[/bold] ·

@@ -24,7 +24,9 @@ WAY = (  # of a measured time, from the timer to the page
 
 @app.command(rich_help_panel=LOOK)
 def ls(as_json: AsJson = False) -> None:
-    """List ops, implementations and ladders, and the kernels that have not been checked on a GPU yet.
+    """List ops, kernels and ladders.
+
+    Also lists the kernels that have not been checked on a GPU yet.
 
     Example: [bold]rooftop ls[/bold]"""
     from rooftop.core import registry, settings
@@ -44,8 +46,10 @@ def ls(as_json: AsJson = False) -> None:
 
 @app.command(rich_help_panel=LOOK)
 def where(name: Annotated[str, typer.Argument(help="An op, an implementation, a ladder, a rung, or record.")], as_json: AsJson = False) -> None:
-    """Print the files to read for a name, in the order to read them: contract, kernels, and what the kernels include and import; for
-    [bold]record[/bold], the way of a measured time from the timer to the page. On a terminal each has a short description.
+    """Print the files to read for a name, in their order.
+
+    These are the contract, the kernels, and what the kernels include and import. For [bold]record[/bold]: the files that a measured time
+    passes from the timer to the page. On a terminal each has a short description.
 
     Examples: [bold]rooftop where layer_norm__cuda_sm90[/bold] · [bold]vim $(rooftop where softmax)[/bold]"""
     from rooftop.core import settings
@@ -102,8 +106,10 @@ def about(path: Path) -> str:
 
 @app.command(rich_help_panel=LOOK)
 def show(name: Annotated[str, typer.Argument(help="A ladder (sgemm_cuda), or one of its rungs by number (sgemm_cuda/04).")]) -> None:
-    """Show a ladder: each rung's idea, what it changes, what was predicted, measured and counted; for one rung, also the difference from
-    the rung before.
+    """Show a ladder, or what one rung of it changes.
+
+    Shows each rung's idea, what it changes, and what was predicted, measured and counted. For one rung, also the difference from the rung
+    before.
 
     Examples: [bold]rooftop show sgemm_cuda[/bold] · [bold]rooftop show sgemm_cuda/04[/bold]"""
     from rooftop.core import registry
@@ -117,19 +123,21 @@ def show(name: Annotated[str, typer.Argument(help="A ladder (sgemm_cuda), or one
 
 @app.command(rich_help_panel=LOOK)
 def new(
-    kind: Annotated[str, typer.Argument(help="op, kernel, rung or head")],
-    name: Annotated[str, typer.Argument(help="scale · scale__triton · softmax_cuda/09_my_idea · my.cu")],
+    kind: Annotated[str, typer.Argument(help="What to write: op, kernel, rung or head.")],
+    name: Annotated[str, typer.Argument(help="Its name: scale, scale__triton, softmax_cuda/11_my_idea or my.cu.")],
     empty: Annotated[
-        bool, typer.Option("--empty", help="A kernel that writes zeros into the op's outputs, for you to write; not a copy of one.")
+        bool, typer.Option("--empty", help="Write a kernel that only writes zeros, for you to fill, instead of a copy of an existing kernel.")
     ] = False,
-    op: Annotated[str | None, typer.Option("--op", help="Of a head: the op that the kernel computes.")] = None,
-    kernel: Annotated[str | None, typer.Option("--kernel", help="Of a head: the kernel, if the file has several.")] = None,
+    op: Annotated[str | None, typer.Option("--op", help="For a head: the op that the kernel computes.")] = None,
+    kernel: Annotated[str | None, typer.Option("--kernel", help="For a head: the kernel, if the file has several.")] = None,
 ) -> None:
-    """Write a correct skeleton: an op, a kernel, a rung, or the head for a .cu that has none (into a new file).
+    """Write a file that runs: an op, a kernel, a rung or a head.
+
+    A head is written for a .cu that has none, into a new file.
 
     Examples: [bold]rooftop new op scale[/bold] · [bold]rooftop new kernel scale__triton[/bold] ·
     [bold]rooftop new kernel softmax__mine__cuda --empty[/bold] ·
-    [bold]rooftop new rung softmax_cuda/09_my_idea[/bold] · [bold]rooftop new head my.cu --op rms_norm[/bold]"""
+    [bold]rooftop new rung softmax_cuda/11_my_idea[/bold] · [bold]rooftop new head my.cu --op rms_norm[/bold]"""
     from rooftop.lab import scaffold
 
     if kind == "head" or op is not None or kernel is not None:
@@ -155,11 +163,13 @@ def _new_head(kind: str, path: Path, op: str | None, kernel: str | None, empty: 
 def explain(
     op: Annotated[str, typer.Argument(help="An op.")], case: CaseName = None,
     arch: Annotated[str, typer.Option(
-        help="80, 86, ... 120, gfx942 for the default card of that architecture, or a card by name: h200, a800, rtx5090, mi300x."
+        help="A card by name (h200, a800, rtx5090, mi300x), or an architecture (80, 86, ... 120, gfx942), for its default card."
     )] = "90",
     as_json: AsJson = False,
 ) -> None:
-    """Show which kernel a call would run, with which config, and why not the others.
+    """Show which kernel a call would run, and why.
+
+    Shows the config too, and why the other kernels are not chosen.
 
     Example: [bold]rooftop explain softmax --case "rows 2048x131072 bf16"[/bold]"""
     from rooftop.core import dispatch, registry

@@ -183,10 +183,12 @@ def _name(given: str) -> str:
 @app.command(rich_help_panel=LOOK)
 def mcp(
     folder: Annotated[Path, typer.Argument(help="The folder whose files the tools take; nothing is written outside of it.")] = Path(),
-    seconds: Annotated[float, typer.Option(help="Most seconds that a tool may take.")] = SECONDS,
+    seconds: Annotated[float, typer.Option(help="Seconds that a tool may take at most.")] = SECONDS,
 ) -> None:
-    """Serve check, simt, inspect, place, diagnose, explain, ladder and targets to an agent, as tools of the Model Context Protocol over
-    stdin and stdout, on the files of a folder. Needs the package mcp.
+    """Serve tools to an agent, over the Model Context Protocol.
+
+    The tools are check, simt, inspect, place, diagnose, explain, ladder and targets, on the files of one folder. They talk over stdin and
+    stdout. Needs the package mcp.
 
     Example: [bold]rooftop mcp my_kernels[/bold]"""
     root = folder.resolve()

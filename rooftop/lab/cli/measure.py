@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 def bench(
     what: What = None, case: CaseName = None, dtype: DTypeName = None,
     budget: Annotated[str, typer.Option(help="Time for all of it: 90s, 8m.")] = "8m",
-    case_budget: Annotated[float, typer.Option(help="Seconds of sampling a case on the kernel clock.")] = 4.0,
+    case_budget: Annotated[float, typer.Option(help="Seconds of sampling for each case on the kernel clock.")] = 4.0,
     clocks: Annotated[str, typer.Option(help="Clocks, comma-separated: kernel, cold, hot, host.")] = "kernel,cold,hot,host",
     duty: Annotated[str, typer.Option(
         help="For the kernel clock: normal, burst, sustained, comma-separated; auto: burst and sustained for compute-bound cases, else normal."
@@ -56,10 +56,10 @@ def bench(
     like: Annotated[str | None, typer.Option(help="For a .cu without a head: a function to be timed beside it, as torch.softmax or FILE.py:FUNCTION.")] = None,
     arg: Given = None, kernel: KernelName = None, grid: Grid = None, block: Block = None, shared: SharedBytes = 0, args: ProgramWords = None,
     include: Include = None,
-    invariant: Annotated[bool, typer.Option("--invariant", help="What rooftop.invariant() costs: each op timed with and without it, --budget in all.")] = False,
+    invariant: Annotated[bool, typer.Option("--invariant", help="Time each op with and without rooftop.invariant(), --budget in all.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Check and time kernels together with their peers, and write records. Needs a GPU.
+    """Check and time kernels beside their peers. Needs a GPU.
 
     Compiles on all cores first, starts with cases that have no fresh record, writes after each case, and continues an interrupted run.
     Under torchrun: kernels of several ranks on its GPUs, together with NCCL and torch. Of a .cu without a head, each launch that its main()
@@ -168,9 +168,7 @@ def _bench_own(
     at = torch.device("cuda", index)
     device = device_of(index)
     count = own_program.sets(plan, device.l2_bytes)
-    rows = own_program.measure(
-        source, plan, Timer(CudaBackend(index)), at, device.target, own_program.on(peers, at, count), budget, count
-    )
+    rows = own_program.measure(source, plan, Timer(CudaBackend(index)), at, device.target, own_program.on(peers, at, count), budget, count)
     shown = [{**r, "time": f"{r['seconds'] * 1e6:,.1f} us", "of": f"{r['ratio']:.2f}x" if r["ratio"] else ""} for r in rows]
     table(
         rows if as_json else shown, {"what": "launch", "time": f"time on {torch.cuda.get_device_name(index)}", "of": "of the launches'"},
@@ -208,7 +206,9 @@ def calibrate(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Measure this card's ceilings: the memory, the L2, the launch, fp32 FMA, tensor cores. About two minutes; needs a GPU.
+    """Measure this card's ceilings. Needs a GPU.
+
+    The ceilings are the memory, the L2, the launch, fp32 FMA and tensor cores. Takes about two minutes.
 
     Examples: [bold]rooftop calibrate --records out/[/bold] · [bold]rooftop calibrate --parts none --clocks --builds[/bold]"""
     import torch

@@ -89,10 +89,12 @@ def npu(
     check: Annotated[
         bool, typer.Option("--check", help="Write nothing; exit code 1 if the committed results are not those of the present code.")
     ] = False,
-    only: Annotated[str | None, typer.Option(help="checked, compiled, ascend or pages.")] = None,
+    only: Annotated[str | None, typer.Option(help="Only one part: checked, compiled, ascend or pages.")] = None,
 ) -> None:
-    """For kernels that changed: check TPU kernels in the interpreter and compile them for v5e, v5p and v6e, and compile Triton kernels for
-    Ascend; write results/npu and the pages of docs. Needs the environments of make npu-env.
+    """Check and compile the kernels for TPU and Ascend that changed.
+
+    Checks TPU kernels in the interpreter and compiles them for v5e, v5p and v6e; compiles Triton kernels for Ascend. Writes results/npu and
+    the pages of docs. Needs the environments of make npu-env.
 
     Example: [bold]rooftop npu --check[/bold]"""
     from rooftop.lab.npu import ascend, figures, pages

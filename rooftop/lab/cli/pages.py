@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rooftop.lab.cli.app import ENVIRONMENT, SHOW, WRONG, AsJson, app, echo, say_if_none, table
+from rooftop.lab.cli.app import ENVIRONMENT, SHOW, WRONG, AsJson, Commands, app, echo, say_if_none, table
 
 if TYPE_CHECKING:
     from rooftop.lab.records.store import Record
     from rooftop.lab.report.data import Digests
 
-records_app = typer.Typer(no_args_is_help=True, help="Records of other runs and machines.")
+records_app = typer.Typer(cls=Commands, no_args_is_help=True, help="Merge, prune and print records.")
 app.add_typer(records_app, name="records", rich_help_panel=SHOW)
 
 
@@ -24,8 +24,9 @@ def merge(
     into: Annotated[Path | None, typer.Option(help="The folder to add them to.", show_default="results/")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Add the records of another machine. Merging twice changes nothing. Records of another text of a kernel, and of its machine code,
-    count as of the tree.
+    """Add the records of another run or machine.
+
+    Merging twice changes nothing. A record counts if its kernel compiles to the same machine code as in the tree, whatever its text.
 
     Example: [bold]rooftop records merge /tmp/from-the-gpu[/bold]"""
     from rooftop.core import settings
@@ -47,7 +48,9 @@ def prune(
     dry: Annotated[bool, typer.Option("--dry-run", help="Count what would be dropped; write nothing.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Drop superseded records: those with a newer record of the same subject, case and card. What stays is packed: .jsonl.xz.
+    """Drop records that newer ones supersede.
+
+    A newer record has the same subject, case and card. What stays is packed: .jsonl.xz.
 
     The newest record that is not stale is kept, or the newest if all are stale. Pages show no others.
 
@@ -70,7 +73,9 @@ def prune(
 def show(
     path: Annotated[Path | None, typer.Argument(help="A folder or file of records, packed or not.", show_default="results/")] = None
 ) -> None:
-    """Print records, a line of JSON each, oldest first. Each is whole: it holds what its file says once for a run.
+    """Print records, a line of JSON each, oldest first.
+
+    Each line is complete: it also has what its file states once for a run.
 
     Example: [bold]rooftop records show results/h200 | grep '"kind":"sweep"'[/bold]"""
     from rooftop.core import settings
@@ -118,9 +123,11 @@ def report(
     ] = False,
     docs: Annotated[bool, typer.Option("--docs", help="Write the measured tables and pictures of README.md and docs/ instead.")] = False,
     check: Annotated[bool, typer.Option("--check", help="With --docs: write nothing; exit code 1 if a file would change.")] = False,
-    language: Annotated[str, typer.Option(help="The course's pages in this language too, with a switch on each: zh.")] = "en",
+    language: Annotated[str, typer.Option(help="Also write the course's pages in this language: zh. Each page has a switch.")] = "en",
 ) -> None:
-    """Build the HTML pages from the records: home, one for each ladder, op and card. Prunes results/ first, as rooftop records prune does.
+    """Build the HTML pages from the records.
+
+    Writes the home page and one page for each ladder, op and card. Prunes results/ first, as rooftop records prune does.
 
     Example: [bold]rooftop report --docs --check[/bold]"""
     from rooftop.core import settings
@@ -174,7 +181,9 @@ def climb(
     ladders: Annotated[list[str] | None, typer.Argument(help="Ladders. Default: all.", show_default=False)] = None,
     out: Annotated[Path, typer.Option(help="The folder of the report.")] = Path("report"),
 ) -> None:
-    """Check, compile and inspect every rung for three targets, time them if there is a GPU, and write the report.
+    """Check, compile and time every rung, and write the report.
+
+    Compiles for three targets. Times the rungs if there is a GPU.
 
     Example: [bold]rooftop climb sgemm_cuda softmax_cuda[/bold]"""
     from rooftop.lab import climb as climbs
@@ -185,7 +194,9 @@ def climb(
 
 @app.command(rich_help_panel=SHOW)
 def doctor(as_json: AsJson = False) -> None:
-    """Show what works on this machine, what is missing, and how to install it. Exit code 3 if something required is missing."""
+    """Show what works on this machine, and what is missing.
+
+    Says how to install what is missing. Exit code 3 if something required is missing."""
     from rooftop.lab import doctor as doctors
 
     rows = doctors.examine()
@@ -196,7 +207,9 @@ def doctor(as_json: AsJson = False) -> None:
 
 @app.command(rich_help_panel=SHOW)
 def stub() -> None:
-    """Write rooftop/__init__.pyi, which tells type checkers where the public names come from."""
+    """Write rooftop/__init__.pyi, for type checkers.
+
+    It says where the public names come from."""
     from rooftop import public_names
     from rooftop.core import whole_file
 
@@ -206,11 +219,13 @@ def stub() -> None:
 
 @app.command(rich_help_panel=SHOW)
 def cache(
-    empty: Annotated[bool, typer.Option("--empty", help="Remove its content; it is rebuilt when needed.")] = False,
-    part: Annotated[str, typer.Option(help="Only this part.")] = "",
+    empty: Annotated[bool, typer.Option("--empty", help="Empty the cache; it is filled again when needed.")] = False,
+    part: Annotated[str, typer.Option(help="Only this part of the cache.")] = "",
     as_json: AsJson = False,
 ) -> None:
-    """Show what the cache of compiled kernels holds, or empty it. It is kept below ROOFTOP_CACHE_MIB.
+    """Show or empty the cache of compiled kernels.
+
+    Its size stays below ROOFTOP_CACHE_MIB.
 
     Example: [bold]rooftop cache --empty --part simt[/bold]"""
     from rooftop.core import disk_cache, settings

@@ -21,17 +21,18 @@ def profile(
     how: Annotated[str, typer.Option("--with", help="events (the timer), torch (torch.profiler) or ncu (hardware counters).")] = "events",
     case: CaseName = None,
     out: Annotated[Path, typer.Option(help="Folder of the report or trace.")] = Path("profile"),
-    count: Annotated[int | None, typer.Option(help="ncu: maximum number of launches.")] = None,
-    lines: Annotated[bool, typer.Option("--lines", help="ncu: count by source line as well (compile with -lineinfo).")] = False,
-    card: Annotated[str | None, typer.Option(help="ncu: the card whose measured ceilings apply. A model: whose records predict.")] = None,
-    batch: Annotated[int, typer.Option(help="A model: sequences.", min=1)] = 4,
-    length: Annotated[int, typer.Option(help="A model: tokens of a sequence.", min=2)] = 2048,
-    layers: Annotated[int, typer.Option(help="A model: layers of it; 0: as the configuration says.", min=0)] = 0,
-    records: Annotated[Path | None, typer.Option(help="A model: a folder for a record of the measured gains.")] = None,
+    count: Annotated[int | None, typer.Option(help="With ncu: maximum number of launches.")] = None,
+    lines: Annotated[bool, typer.Option("--lines", help="With ncu: count by source line as well (compile with -lineinfo).")] = False,
+    card: Annotated[str | None, typer.Option(help="With ncu: the card whose measured ceilings apply. For a model: the card whose records predict.")] = None,
+    batch: Annotated[int, typer.Option(help="For a model: number of sequences.", min=1)] = 4,
+    length: Annotated[int, typer.Option(help="For a model: tokens per sequence.", min=2)] = 2048,
+    layers: Annotated[int, typer.Option(help="For a model: number of layers; 0: as the configuration says.", min=0)] = 0,
+    records: Annotated[Path | None, typer.Option(help="For a model: a folder for a record of the measured gains.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Time a kernel, or run it under a profiler and diagnose what it wrote. Needs a GPU. Of a model: the ops of a training step, and what
-    patching gains.
+    """Time a kernel, or profile and diagnose it. Needs a GPU.
+
+    For a model: the ops of a training step, and what patching gains.
 
     A model is a config.json of Hugging Face Transformers: a step's share by op, its roof, and what each part of rooftop.patch saves,
     predicted from the bench records of a card (without a GPU of h200) and measured on a GPU, by patching that part alone. With --card

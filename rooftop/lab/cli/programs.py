@@ -63,9 +63,7 @@ def words(args: str | None, scale: float | None) -> tuple[list[str] | None, str]
     return made, f"--args '{shlex.join(made)}' in place of '{args}'"
 
 
-def simulate(
-    source: Source, assumed: str, *given: Any, alone: Callable[[], tuple[Source, str]] | None = None, own: bool = True
-) -> int:
+def simulate(source: Source, assumed: str, *given: Any, alone: Callable[[], tuple[Source, str]] | None = None, own: bool = True) -> int:
     """The exit code: 0, 1 where a fault was found, 3 where the program could not be run to its end. `alone`: the file's kernels without
     its host code, which are judged too where it comes to no launch; `own`: the program is the file's own, not that of one beside it."""
     from rooftop.core.compile import CompileError

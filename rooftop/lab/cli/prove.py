@@ -15,15 +15,17 @@ from rooftop.lab.cli.configured import configuration, model_of
 @app.command(rich_help_panel=JUDGE)
 def prove(
     config: Annotated[Path, typer.Argument(help="A config.json of a model of Hugging Face Transformers.", show_default=False)],
-    layers: Annotated[int, typer.Option(help="Layers of it; 0: as the configuration says.", min=0)] = 0,
-    batch: Annotated[int, typer.Option(help="Sequences.", min=1)] = 2,
-    length: Annotated[int, typer.Option(help="Tokens of a sequence.", min=2)] = 128,
-    steps: Annotated[int, typer.Option(help="Steps of training; 0: none.", min=0)] = 20,
+    layers: Annotated[int, typer.Option(help="Number of layers; 0: as the configuration says.", min=0)] = 0,
+    batch: Annotated[int, typer.Option(help="Number of sequences.", min=1)] = 2,
+    length: Annotated[int, typer.Option(help="Tokens per sequence.", min=2)] = 128,
+    steps: Annotated[int, typer.Option(help="Number of training steps; 0: none.", min=0)] = 20,
     dtype: Annotated[str, typer.Option(help="bf16, f16 or f32; auto: bf16 on a GPU, f32 on a CPU.")] = "auto",
-    residual: Annotated[bool, typer.Option("--residual", help="Residual additions in the norms, too.")] = False,
+    residual: Annotated[bool, typer.Option("--residual", help="Also move residual additions into the norms.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Patch a model with random weights, and compare each layer, each gradient and the losses with eager's, beside eager's own error.
+    """Patch a model with random weights, and compare it with eager.
+
+    Compares each layer, each gradient and the losses, beside the error that eager itself makes.
 
     On the GPU where there is one. Exit code 1: not equal; the first layer that is not is named.
 

@@ -98,7 +98,9 @@ def ranks(
     ] = 2,
     seed: Annotated[int | None, typer.Option(help="Seed of the inputs. Default: a new one each time.")] = None,
 ) -> None:
-    """Check ops of several ranks on several processes, as `rooftop check` checks their kernels on one device.
+    """Check ops of several ranks, on several processes.
+
+    It is what `rooftop check` does for kernels on one device.
 
     Exit code 1 if anything is wrong or there is nothing to check.
 

@@ -18,7 +18,9 @@ def sanitize(
     records: Annotated[Path | None, typer.Option(help="Folder to write sanitize records to.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Run kernels under NVIDIA's compute-sanitizer: bounds, races, barriers. Needs a GPU and the CUDA toolkit.
+    """Find faults on a GPU with compute-sanitizer of NVIDIA.
+
+    Finds accesses out of bounds, races and wrong barriers. Needs a GPU and the CUDA toolkit.
 
     Runs the edge cases with torch's caching allocator off. First the sanitizer must find the faults planted in three small kernels. Exit
     code 1 for any finding.

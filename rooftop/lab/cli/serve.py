@@ -12,23 +12,25 @@ from rooftop.lab.cli.app import ENVIRONMENT, JUDGE, app, echo
 
 @app.command(rich_help_panel=JUDGE)
 def serve(
-    host: Annotated[str, typer.Option(help="The address that it listens at. 0.0.0.0: all, for others of the network.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="The port.", min=1, max=65535)] = 8000,
-    prefix: Annotated[str, typer.Option(help="Of every path, where a proxy serves it under one, as /judge.")] = "",
+    host: Annotated[str, typer.Option(help="The address to listen at; 0.0.0.0: all, for other machines of the network.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="The port to listen at.", min=1, max=65535)] = 8000,
+    prefix: Annotated[str, typer.Option(help="The prefix of every path, if a proxy serves it under one, as /judge.")] = "",
     target: Annotated[
         list[str] | None,
-        typer.Option(help="What is judged on: a card that is here, as h200, or cpu. Several: give it again. Default: what is here."),
+        typer.Option(help="Where kernels are judged: a card of this machine, as h200, or cpu. Repeatable. Default: what this machine has."),
     ] = None,
     trusted: Annotated[
         bool, typer.Option("--trusted", help="Also judge what would run with your rights: kernel modules, and Python on a card.")
     ] = False,
-    log: Annotated[Path | None, typer.Option(help="The file of the log, lines of JSON. Default: stdout.")] = None,
-    waiting: Annotated[int, typer.Option(help="Most jobs that wait.", min=1)] = 200,
-    own: Annotated[int, typer.Option(help="Most jobs of one user that wait.", min=1)] = 10,
-    hourly: Annotated[int, typer.Option(help="Most jobs that one user hands in within an hour.", min=1)] = 60,
+    log: Annotated[Path | None, typer.Option(help="The file of the log, in lines of JSON. Default: stdout.")] = None,
+    waiting: Annotated[int, typer.Option(help="Most jobs that may wait.", min=1)] = 200,
+    own: Annotated[int, typer.Option(help="Most jobs of one user that may wait.", min=1)] = 10,
+    hourly: Annotated[int, typer.Option(help="Most jobs that one user may hand in within an hour.", min=1)] = 60,
 ) -> None:
-    """Serve the judge, the board and the ladders to browsers, for a class, a team or a contest: hand in a kernel, follow it, see its
-    verdict and its place. Users sign in with tokens of [bold]rooftop board user add NAME[/bold]. TLS is a proxy's. Needs the extra serve.
+    """Serve the judge and the board to browsers.
+
+    For a class, a team or a contest: users hand in a kernel, follow it, and see its verdict and its place. They sign in with tokens of
+    [bold]rooftop board user add NAME[/bold]. For TLS put a proxy in front. Needs the extra serve.
 
     Example: [bold]rooftop serve --host 0.0.0.0 --port 8000[/bold]"""
     from rooftop.core import settings

@@ -44,34 +44,35 @@ def simt(
     shape: Annotated[
         str | None, typer.Option(help="Sizes: a=512x512,b=512x512 for the inputs of an op; M=1024,N=1024 for a head without an op.")
     ] = None,
-    blocks: Annotated[int | None, typer.Option(help="Number of blocks to count, spread over the grid (default 32).")] = None,
+    blocks: Annotated[int | None, typer.Option(help="Number of blocks to count, spread over the grid. Default: 32.")] = None,
     seed: Annotated[int, typer.Option(help="Seed of the inputs and of the order in which warps run.")] = 0,
     schedules: Annotated[int, typer.Option(help="Number of random warp orders to check.")] = 1,
     kernel: KernelName = None, grid: Grid = None, block: Block = None, arg: Given = None, shared: SharedBytes = 0,
-    cluster: Annotated[str | None, typer.Option(help="With --kernel: blocks of a cluster.")] = None,
+    cluster: Annotated[str | None, typer.Option(help="With --kernel: blocks per cluster.")] = None,
     cooperative: Annotated[bool, typer.Option("--cooperative", help="With --kernel: a cooperative launch.")] = False,
     args: ProgramWords = None, include: Include = None,
     file: Annotated[
-        list[Path] | None, typer.Option(help="Of a program: a file that it may read, here or beside the source. Repeatable.")
+        list[Path] | None, typer.Option(help="For a program: a file that it may read, here or beside the source. Repeatable.")
     ] = None,
-    input_: Annotated[Path | None, typer.Option("--input", help="Of a program: the file that its standard input is.")] = None,
-    scale: Annotated[float | None, typer.Option(help="Of a program: the factor for the sizes among --args, numbers of 32 or more.")] = None,
+    input_: Annotated[Path | None, typer.Option("--input", help="For a program: the file that it reads as standard input.")] = None,
+    scale: Annotated[float | None, typer.Option(help="For a program: multiply the sizes among --args (numbers of 32 or more) by this factor.")] = None,
     repeat: Annotated[
-        int, typer.Option(help="Of a program: how often a launch is watched that is made again with the same arguments.")
+        int, typer.Option(help="For a program: how many launches with the same arguments are watched.")
     ] = 1,
     budget: Annotated[
-        float, typer.Option(help="Of a program: seconds for the watched blocks of one launch; the others run unwatched.")
+        float, typer.Option(help="For a program: seconds for the watched blocks of one launch; further blocks run unwatched.")
     ] = 10.0,
     check: Annotated[bool, typer.Option("--check/--no-check", help="Also look for faults; this runs all blocks.")] = True,
     expect: Annotated[
         list[str] | None,
-        typer.Option(help="With --kernel: what a tensor must hold afterwards, as out=ref.npy, within the tolerances of torch.testing.")
+        typer.Option(help="With --kernel: what a tensor must hold afterwards, as out=ref.npy. The tolerances are those of torch.testing.")
     ] = None,
     html: Annotated[Path | None, typer.Option(help="Write the annotated source to this page.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Run CUDA C++ on the CPU, thread by thread, and print its source with the memory traffic of each line. Needs no GPU, but a C++
-    compiler.
+    """Run CUDA C++ on the CPU, and show what each line costs.
+
+    The source is printed with the memory traffic of each line. Needs a C++ compiler, no GPU.
 
     Each access is shown with the 32-byte sectors (global memory) or wavefronts (shared memory) that a request of a warp takes, and the
     minimum in brackets. Faults are reported with their line: bounds, races, barriers, waits. Exit code 1 if there is one, 3 if the kernel

@@ -35,21 +35,22 @@ def sweep(
     points: Annotated[int, typer.Option(help="Random sizes, in addition to the models' widths.")] = 100,
     seed: Annotated[int, typer.Option(help="Seed of the sizes.")] = 0,
     dtype: DTypeName = None,
-    size: Annotated[list[str] | None, typer.Option(help="Another range of a size: columns=64..4096.", show_default=False)] = None,
+    size: Annotated[list[str] | None, typer.Option(help="The range of a size, as columns=64..4096. Repeatable.", show_default=False)] = None,
     moved: Annotated[
-        str, typer.Option("--bytes", help="Bytes that a call with many rows reads and writes; the most, for an op without rows.")
+        str, typer.Option("--bytes", help="Range of the bytes that a call with many rows reads and writes; for an op without rows, its upper end is the limit.")
     ] = "128M..1G",
     direction: Annotated[str, typer.Option(help="forward, backward or both.")] = "both",
     compiled: Annotated[int, typer.Option(help="Number of points at which torch.compile and quack are timed too.")] = 4,
     models: Annotated[bool, typer.Option("--models/--no-models", help="Also the widths of forty well-known models.")] = True,
-    budget: Annotated[float, typer.Option(help="Seconds an op and direction, compiling included.")] = 120.0,
+    budget: Annotated[float, typer.Option(help="Seconds for each op and direction, compiling included.")] = 120.0,
     total: Annotated[float | None, typer.Option(help="Seconds in total; each op gets an equal part of the time that is left, at most its budget.")] = None,
-    worst: Annotated[int, typer.Option(help="Number of the worst points that are listed with kernel, config, bound and the fastest other config.")] = 0,
+    worst: Annotated[int, typer.Option(help="List so many of the worst points, with kernel, config, bound and the fastest other config.")] = 0,
     records: RecordsFolder = None,
     as_json: AsJson = False,
 ) -> None:
-    """Time ops between their cases: at the widths of well-known models and at random sizes, together with a copy, torch and Liger. Needs a
-    GPU.
+    """Time ops at sizes between their cases. Needs a GPU.
+
+    The sizes are the widths of well-known models and random ones. A copy, torch and Liger are timed with them.
 
     The op's contract says which numbers are sizes. Results are on disk within a second. If an op fails, the others continue. Exit code 2: a
     point is slower than a peer, or its share of the roof is under 0.8 of its neighbours'; 1: a result is wrong, or an op failed.

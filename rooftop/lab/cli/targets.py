@@ -20,13 +20,14 @@ def targets(
     what: Annotated[
         list[str] | None, typer.Argument(help="Ops or implementations. Default: all, a row a target.", show_default=False)
     ] = None,
-    target: Annotated[list[str] | None, typer.Option(help="sm_80, 86, 90a, 120a, gfx942, ... Default: all ten.")] = None,
-    update: Annotated[bool, typer.Option("--update", help="Compile what has changed since; all of it takes an hour.")] = False,
+    target: Annotated[list[str] | None, typer.Option(help="The target: sm_80, 86, 90a, 120a, gfx942, ... Default: all ten.")] = None,
+    update: Annotated[bool, typer.Option("--update", help="Compile what has changed since the table was written; all of it takes an hour.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show which kernel compiles for which target, NVIDIA's sm_80 to sm_120a and AMD's: registers, spills, shared memory, matrix
-    instructions; from what is kept, so nothing is compiled without --update. Exit code 1 where a kernel has lost its matrix instructions
-    on a target.
+    """Show which kernel compiles for which target.
+
+    Targets are NVIDIA's sm_80 to sm_120a and AMD's. Shows registers, spills, shared memory and matrix instructions from a stored table;
+    only --update compiles. Exit code 1 if a kernel has lost its matrix instructions on a target.
 
     Examples: [bold]rooftop targets[/bold] · [bold]rooftop targets matmul --target 120a[/bold]"""
     from rooftop.lab import candidates

@@ -181,7 +181,9 @@ def inspect(what: Own, archs: Sequence[str], kind: str, as_json: bool) -> int:
     elif rows:
         table(rows, {n: c for n, c in columns.items() if n not in ("config", "note") or any(r.get(n) for r in rows)}, False)
     for name, why in {} if as_json else refused.items():
-        echo(f"{name} does not compile: {why}")
+        echo(f"{name} does not compile{' as its launch is assumed (--arg gives another)' if ran.assumed else ''}: {why}")
+    if refused and ran.assumed:  # which may be why
+        return ENVIRONMENT
     return WRONG if refused or any(r["note"] for r in rows) else OK
 
 

@@ -25,14 +25,15 @@ def tune(
     ] = None,
     regret: Annotated[
         int | None,
-        typer.Option(help="Tune nothing: at so many random sizes, time what a call runs beside the other kernels and 20 of its kernel's configs.")
+        typer.Option(help="Tune nothing: at this number of random sizes, time what a call runs beside the other kernels and 20 configs of its own kernel.")
     ] = None,
-    seed: Annotated[int, typer.Option(help="Seed of the sizes of --regret.")] = 0,
-    size: Annotated[list[str] | None, typer.Option(help="Of --regret: another range of a size, M=16..4096.", show_default=False)] = None,
+    seed: Annotated[int, typer.Option(help="With --regret: seed of the sizes.")] = 0,
+    size: Annotated[list[str] | None, typer.Option(help="With --regret: the range of a size, as M=16..4096. Repeatable.", show_default=False)] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Time every config that a kernel lists; for each case, store one that is faster than the heuristic's by more than the noise. Needs a
-    GPU.
+    """Time the configs of a kernel, and keep faster ones.
+
+    For each case, a config is stored if it is faster than the heuristic's by more than the noise. Needs a GPU.
 
     Without names: every shipped kernel; rungs only if named. Configs with wrong results are never stored. Cases that were never tuned come
     first.

@@ -9,7 +9,7 @@ import typer
 
 from rooftop.lab.cli.app import MEASURE, WRONG, AsJson, DTypeName, RecordsFolder, app, echo, table
 
-Ops = Annotated[list[str] | None, typer.Argument(help="Ops. None: all of them.", show_default=False)]
+Ops = Annotated[list[str] | None, typer.Argument(help="Ops. Default: all.", show_default=False)]
 
 
 @app.command(rich_help_panel=MEASURE)
@@ -21,12 +21,14 @@ def warm(
     dtype: DTypeName = None,
     kernel: Annotated[str | None, typer.Option(help="One kernel by name, instead of those that the calls select.")] = None,
     card: Annotated[
-        str | None, typer.Option(help="h100, h200, a800, rtx4090 or an architecture.", show_default="the GPU here, else h100")
+        str | None, typer.Option(help="The card, h100, h200, a800, rtx4090, or an architecture.", show_default="the GPU here, else h100")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Compile ahead of time, into the disk caches, all binaries for calls with these columns and any number of rows; of an op without rows
-    and columns (attention, matmul) those of usual calls. Needs no GPU.
+    """Compile kernels ahead of time, into the disk caches.
+
+    Compiles all binaries for calls with these columns and any number of rows; for an op without rows and columns (attention, matmul) those
+    of usual calls. Needs no GPU.
 
     Examples: [bold]rooftop warm layer_norm rms_norm --columns 4096 --columns 5120 --dtype bf16[/bold] · [bold]rooftop warm attention --card
     h200[/bold]"""
@@ -52,9 +54,7 @@ def warm(
     if kernel is not None:
         op_name = registry.implementation(kernel).op.removesuffix("_bwd")
         found = [op for op in found if op.name == op_name]
-    rows = [
-        warms.warm(op, c, device, dtype, kernel=kernel) for op in found for c in (columns or [4096] if warms.kinds(op, dtype) else [0])
-    ]
+    rows = [warms.warm(op, c, device, dtype, kernel=kernel) for op in found for c in (columns or [4096] if warms.kinds(op, dtype) else [0])]
     shown = [{**r.__dict__, "columns": r.columns or "", "failed": "; ".join(r.failed)} for r in rows]
     table(shown, {"op": "op", "columns": "columns", "variants": "binaries", "failed": "failed"}, as_json)
     if any(r.failed for r in rows):
@@ -68,16 +68,17 @@ def warm(
 @app.command("first-calls", rich_help_panel=MEASURE)
 def first_calls(
     ops: Ops = None,
-    dtype: Annotated[str, typer.Option(help="Of the inputs.")] = "bf16",
-    rows: Annotated[int, typer.Option(help="How many row counts.")] = 200,
-    columns: Annotated[int, typer.Option(help="How many column counts.")] = 30,
-    seed: Annotated[int, typer.Option(help="Of the shapes.")] = 0,
-    compiled: Annotated[bool, typer.Option("--compiled/--no-compiled", help="Also torch.compile(dynamic=True).")] = True,
+    dtype: Annotated[str, typer.Option(help="The dtype of the inputs.")] = "bf16",
+    rows: Annotated[int, typer.Option(help="Number of row counts.")] = 200,
+    columns: Annotated[int, typer.Option(help="Number of column counts.")] = 30,
+    seed: Annotated[int, typer.Option(help="Seed of the shapes.")] = 0,
+    compiled: Annotated[bool, typer.Option("--compiled/--no-compiled", help="Also time torch.compile(dynamic=True).")] = True,
     records: RecordsFolder = None,
     as_json: AsJson = False,
 ) -> None:
-    """Measure the host time of first calls (the very first, new rows, new columns), together with torch and torch.compile(dynamic=True),
-    and write records. Needs a GPU.
+    """Measure the host time of first calls. Needs a GPU.
+
+    Times the very first call, new rows and new columns, together with torch and torch.compile(dynamic=True), and writes records.
 
     Example: [bold]rooftop first-calls layer_norm --dtype bf16[/bold]"""
     import torch

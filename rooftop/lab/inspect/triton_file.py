@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -13,10 +14,11 @@ from rooftop.core import child, triton_compat
 from rooftop.core.spec import Device
 from rooftop.lab.inspect.inspector import Facts, cached_facts
 from rooftop.lab.inspect.occupancy import occupancy
-from rooftop.lab.interpret import alone, host, wrappers
+from rooftop.lab.interpret import alone, host, imports, wrappers
 from rooftop.lab.interpret.host import Finding, Launched, Watch
 
-FILES = 3  # beside a file that are looked at for what launches its kernels
+FILES = 3  # beside a file, and of tests, that are looked at for what launches its kernels
+TESTS = "test", "tests"  # folders, here and above, that hold these
 EACH = 8  # kinds of launches of one kernel that are compiled: of an autotuned one, configs
 AS_NUMBER = "pointer"  # in what Triton says of a tensor that a kernel takes for a number
 LANGUAGE = re.compile(r"\n\s+\w*Error\w*: ")  # in what a finding says: Triton refuses the code, as it may for a number that is assumed
@@ -47,6 +49,8 @@ def launches(path: Path, word: str, given: Mapping[str, Any], args: Sequence[str
         by_inner = _called(path, names, inner, given, watch, seed)
         found = by_inner if by_inner.launches else found
     own = tuple(f for f in ran.findings if f.kind == "host" and "SystemExit" not in f.text)
+    if not found.launches and not own and functions and not given and (tests := _beside(path, ran, given, watch, seed)).launches:
+        found = tests
     if not found.launches and not own and (launch := alone.launched(names) if not word else {word: kernels[word]}):
         return _alone(path, names, launch, given, watch, seed, found.findings if functions else absent)
     if not found.launches and (own or not found.findings):  # what it says of itself tells more than what was tried with it
@@ -56,18 +60,33 @@ def launches(path: Path, word: str, given: Mapping[str, Any], args: Sequence[str
 
 
 def _beside(path: Path, ran: host.Ran, given: Mapping[str, Any], watch: Watch, seed: int) -> host.Ran:
-    """What the functions of the files beside it that import this one launch of its kernels: it has none that launches them."""
-    imports = re.compile(rf"^[ \t]*(?:from[ \t]+[\w.]*\b{re.escape(path.stem)}[ \t]+import\b|import[ \t]+(?:\w+\.)*{re.escape(path.stem)}\b)", re.M)
+    """What the files beside it and the tests above it that import this one launch of its kernels: it has nothing that launches them, or
+    nothing says with what."""
+    imports_it = re.compile(
+        rf"^[ \t]*(?:from[ \t]+[\w.]*\b{re.escape(path.stem)}[ \t]+import\b|import[ \t]+(?:\w+\.)*{re.escape(path.stem)}\b)", re.M
+    )
+    here = path.resolve().parent
+    folders = [here, *(above / name for above in (here, *here.parents[: imports.ABOVE]) for name in TESTS)]
+    near = [p for folder in folders for p in sorted(folder.glob("*.py")) if p != path.resolve()]
     findings: list[Finding] = []
-    near = [p for p in sorted(path.resolve().parent.glob("*.py")) if p.name != path.name]
-    for other in [p for p in near if imports.search(p.read_text(encoding="utf-8", errors="replace"))][:FILES]:
-        theirs = host.program(other, (), Watch(run=False, total=watch.total / 4))
+    for other in [p for p in near if imports_it.search(p.read_text(encoding="utf-8", errors="replace"))][:FILES]:
+        if watch.over:
+            watch.again()
+        theirs = host.program(other, (), watch)
+        said = f"launched by {os.path.relpath(other, here)}, which imports it"
+        if _own(path, watch):
+            return host.Ran(watch, tuple(f for f in theirs.findings if f.kind in ("fault", "launch", "not-simulated")), ran.names, notes=(said,))
         made = _called(other, dict(theirs.names), wrappers.functions(theirs.names, "__main__"), given, watch, seed)
-        watch.launches = {k: x for k, x in watch.launches.items() if Path(x.kernel.fn.__code__.co_filename).resolve() == path.resolve()}
-        if watch.launches:
-            return made
+        if _own(path, watch):
+            return replace(made, notes=(said,))
         findings += made.findings
     return host.Ran(watch, tuple(findings) or ran.findings, ran.names)
+
+
+def _own(path: Path, watch: Watch) -> bool:
+    """Leaves of the launches those of kernels of this file; whether there are any."""
+    watch.launches = {k: x for k, x in watch.launches.items() if Path(x.kernel.fn.__code__.co_filename).resolve() == path.resolve()}
+    return bool(watch.launches)
 
 
 def _alone(

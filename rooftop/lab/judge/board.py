@@ -188,8 +188,7 @@ class Board:
         return self._base.total_changes - before
 
     def begin(self, records: Sequence[Record] = ()) -> int:
-        """The rungs by counts, and of `records` every rung and peer at a case of a scale, as entries: so that a first entry
-        has a place."""
+        """The rungs by counts, and of `records` every rung and peer at a case of a scale, as entries: so that a first entry has a place."""
         held = {str(i) for (i,) in self._base.execute("SELECT id FROM entries WHERE source = ?", (RECORD,))}
         made = [e for e in (*_of_counts(), *_of_records(records)) if e.id not in held]
         return self.add(made) if made else 0

@@ -109,8 +109,7 @@ def floor(op_name: str, case: Case) -> float:
 @cache
 def shipped() -> Mapping[str, Any]:
     """Ladder -> its op, language, case, and of each rung that the simulator counts its Counts."""
-    found: dict[str, Any] = json.loads(KEPT.read_text(encoding="utf-8"))
-    return found
+    return json.loads(KEPT.read_text(encoding="utf-8"))
 
 
 def case_of(kept: Mapping[str, Any]) -> Case:

@@ -187,9 +187,7 @@ def _solve(request: Request) -> Verdict:
     if not made.right or not isinstance(task, OpTask):
         return made
     if request.device:
-        return _on_card(
-            request, made, lambda c: cuda.fits(solve, task.op, c), lambda c: timed().of_solve(made, solve, task, rule, c)
-        )
+        return _on_card(request, made, lambda c: cuda.fits(solve, task.op, c), lambda c: timed().of_solve(made, solve, task, rule, c))
     scale = score.by_counts(task.name, solve.dtypes[0], "cuda")
     if scale is None:
         return _noted(made, f"no score: no ladder of {task.name} has counts of {solve.dtypes[0]}")

@@ -85,12 +85,7 @@ def timed(records: Iterable[Record], op: str, device: str) -> dict[str, dict[str
     """Case -> subject -> seconds on the kernel clock, of the newest record of each."""
     newest: dict[tuple[str, str], tuple[str, float]] = {}
     for r in records:
-        if (
-            r.kind == "bench"
-            and r.op == op
-            and slug(r.card) == slug(device)
-            and "kernel" in r.clocks
-        ):
+        if (r.kind == "bench" and r.op == op and slug(r.card) == slug(device) and "kernel" in r.clocks):
             key = r.case, r.subject
             newest[key] = max(newest.get(key, ("", 0.0)), (r.at, r.clocks["kernel"].median))
     found: dict[str, dict[str, float]] = {}

@@ -82,8 +82,7 @@ class Puzzle:
 
 @cache
 def _listed() -> Mapping[str, list[dict[str, object]]]:
-    found: Mapping[str, list[dict[str, object]]] = json.loads(PROVEN.read_text(encoding="utf-8")) if PROVEN.is_file() else {}
-    return found
+    return json.loads(PROVEN.read_text(encoding="utf-8")) if PROVEN.is_file() else {}
 
 
 @cache

@@ -76,8 +76,7 @@ def compiled(subject: Subject, case: Case) -> list[dict[str, Any]]:
     if not lines:
         said = (ran.stderr.strip().splitlines() or ["no word"])[-1]
         return [{"kernel": subject.name, "refused": f"the compiler ended with {ran.returncode}: {said[:200]}"}]
-    answer: list[dict[str, Any]] = json.loads(lines[-1])
-    return answer
+    return json.loads(lines[-1])
 
 
 def tried(subject: Subject) -> list[dict[str, Any]]:

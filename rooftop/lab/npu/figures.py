@@ -88,8 +88,7 @@ def compile_all(subject: Subject, case: Case) -> dict[str, Any]:
 
 
 def read(path: Path = TPU) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-    return found
+    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
 
 
 def write(found: dict[str, Any], path: Path = TPU) -> None:

@@ -1,26 +1,20 @@
 """The tables of docs/attention.md: which kernel runs a call of `rooftop.attention` with any two features, forward and backward, as the
-kernels say it.
-
-python -m rooftop.lab.report.attention_page      writes them anew"""
+kernels say it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rooftop.core import registry, settings, whole_file
+from rooftop.core import registry
 from rooftop.core.call import select
 from rooftop.core.contract import Contract, metas_of
 from rooftop.core.spec import TARGETS
-from rooftop.lab.exit_codes import ended
-from rooftop.lab.report.documents import replaced
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-PAGE = "docs/attention.md"
 CARD = "h200"
 BATCH, QUERIES, HEADS, KEY_HEADS, SIZE = 2, 136, 4, 2, 64
 SIGNS = {"gluon_sm90": "G", "eight__gluon_sm90": "E", "triton": "T", "decode__triton": "D"}
@@ -206,15 +200,9 @@ def matrix(backward: bool) -> str:
     return "\n".join([*lines, "", *told])
 
 
-def page(text: str) -> str:
-    """The page with its tables as the kernels have them. Raises ValueError where a marker is missing."""
-    return replaced(replaced(text, "forward", matrix(False)), "backward", matrix(True))
+def forward() -> str:
+    return matrix(False)
 
 
-def write(root: Path = settings.CHECKOUT) -> None:
-    path = root / PAGE
-    whole_file.write(path, page(path.read_text(encoding="utf-8")))
-
-
-if __name__ == "__main__":
-    ended(write)
+def backward() -> str:
+    return matrix(True)

@@ -4,7 +4,7 @@ they use."""
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from markupsafe import Markup, escape
 
@@ -55,9 +55,14 @@ def _blocks(text: str) -> Iterator[str]:
                 yield f"<p>{_line(block)}</p>"
 
 
+def inline(text: str, shown: Callable[[str], str] = escape) -> Markup:
+    """A line whose code stands between backticks; `shown`: the words between, as HTML."""
+    parts = re.split(r"``?([^`]+)``?", " ".join(text.split()))
+    return Markup("".join(f"<code>{escape(p)}</code>" if i % 2 else shown(p) for i, p in enumerate(parts)))
+
+
 def _line(text: str) -> str:
-    parts = re.split(r"`([^`]+)`", " ".join(text.split()))
-    return "".join(f"<code>{escape(p)}</code>" if i % 2 else _marked(p) for i, p in enumerate(parts))
+    return inline(text, _marked)
 
 
 def _marked(text: str) -> str:

@@ -49,19 +49,19 @@ def figures(found: list[Record], site: SiteData) -> str:
         best = [m for m in fresh if m.case.startswith(begins) and m.roofs.unit == unit]
         if best:
             m = max(best, key=lambda m: m.throughput or 0.0)
-            peer = f", {m.best_peer.speed:.2f}x {m.best_peer.label}" if m.best_peer else ""
+            peer = f", {m.best_peer.speed:.2f}x the speed of {m.best_peer.label}" if m.best_peer else ""
             share = f" ({100 * m.share:.0f} % of the roof)" if m.share else ""
-            shown.append(f"{title} {m.throughput or 0.0:,.0f} {m.roofs.unit}{share}{peer}")
+            shown.append(f"{title}: {m.throughput or 0.0:,.0f} {m.roofs.unit}{share}{peer}")
     shown += models_page.front(found)
-    return f"Measured on an {cards[0].device.short}: {'; '.join(shown)}." if shown else NOTHING
+    return "\n".join([f"Measured on an {cards[0].device.short}:", "", *(f"- {text}" for text in shown)]) if shown else NOTHING
 
 
 FRONT = (  # op, how its cases begin, their unit, what the README calls it: of each the case with the highest throughput
-    ("attention", "causal d128", "TFLOP/s", "causal attention forward"),
-    ("attention_bwd", "causal d128", "TFLOP/s", "backward"),
-    ("attention", "decode", "GB/s", "decode"),
-    ("matmul", "8192 cubed", "TFLOP/s", "a product of 8192 cubed"),
-    ("linear_cross_entropy", "", "TFLOP/s", "a vocabulary's loss"),
+    ("attention", "causal d128", "TFLOP/s", "attention forward, causal"),
+    ("attention_bwd", "causal d128", "TFLOP/s", "attention backward, causal"),
+    ("attention", "decode", "GB/s", "attention, decoding"),
+    ("matmul", "8192 cubed", "TFLOP/s", "matrix product of 8192 cubed"),
+    ("linear_cross_entropy", "", "TFLOP/s", "loss of a large vocabulary"),
     ("rms_norm", "", "GB/s", "RMSNorm"),
 )
 

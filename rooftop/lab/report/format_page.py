@@ -1,17 +1,8 @@
-"""The tables of docs/formats.md, from rooftop/formats/number_formats.py: the bits of each format, its ranges, every code with its value.
-
-python -m rooftop.lab.report.format_page      writes them anew"""
+"""The tables of docs/formats.md, from rooftop/formats/number_formats.py: the bits of each format, its ranges, every code with its value."""
 
 from __future__ import annotations
 
-from pathlib import Path
-
-from rooftop.core import settings, whole_file
 from rooftop.formats.number_formats import ELEMENTS, FORMATS, Format, decode
-from rooftop.lab.exit_codes import ended
-from rooftop.lab.report.documents import replaced
-
-PAGE = "docs/formats.md"
 
 
 def drawing(f: Format) -> str:
@@ -118,19 +109,3 @@ def chances() -> str:
             chi, worst = chi + off * off, max(worst, abs(off))
         lines.append(f"| {f.name} | {chi:.1f} | {worst:.1f} | {others} |")
     return "\n".join(lines)
-
-
-def page(text: str) -> str:
-    """The page with its tables as the code has them. Raises ValueError where a marker is missing."""
-    for name, make in (("ranges", ranges), ("shared", shared), ("chances", chances), ("codes", tables)):
-        text = replaced(text, name, make())
-    return text
-
-
-def write(root: Path = settings.CHECKOUT) -> None:
-    path = root / PAGE
-    whole_file.write(path, page(path.read_text(encoding="utf-8")))
-
-
-if __name__ == "__main__":
-    ended(write)

@@ -55,11 +55,11 @@ def front(found: list[Record]) -> list[str]:
         for peer in PEERS
     }
     if all(ratios.values()):
-        means = " and ".join(f"{geometric_mean(r):.2f}x {NAMES[peer]}" for peer, r in ratios.items())
-        said.append(f"a training step of patched models {means} in the geometric mean of {max(map(len, ratios.values()))}")
+        means = " and ".join(f"{geometric_mean(r):.2f}x the speed of {NAMES[peer]}" for peer, r in ratios.items())
+        said.append(f"training step of patched models: {means}, geometric mean of {max(map(len, ratios.values()))} models")
     if ours := decode.get(("1", "rooftop")):
-        beside = f", {ours['tokens/s'] / other['tokens/s']:.2f}x Transformers" if (other := decode.get(("1", "transformers"))) else ""
-        said.append(f"decoding of a Llama {ours['tokens/s']:,.0f} tokens/s{beside}")
+        beside = f", {ours['tokens/s'] / other['tokens/s']:.2f}x the speed of Transformers" if (other := decode.get(("1", "transformers"))) else ""
+        said.append(f"decoding of a Llama: {ours['tokens/s']:,.0f} tokens/s{beside}")
     return said
 
 

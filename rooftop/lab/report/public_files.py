@@ -22,11 +22,13 @@ SUFFIX = {"cuda": ".cu", "triton": ".py"}
 
 def table(found: Sequence[Record], _site: SiteData | None = None) -> str:
     path = settings.load().results / "public_files.json"
-    return text(json.loads(path.read_text(encoding="utf-8"))) if found and path.is_file() else "Nothing has been measured yet."
+    if not (found and path.is_file()):
+        return "Nothing has been measured yet."
+    return "\n\n".join(map(text, json.loads(path.read_text(encoding="utf-8"))))
 
 
 def text(record: Mapping[str, Any]) -> str:
-    """Of each run, with what runs before it found of the files that it left out."""
+    """One draw: of each run, with what runs before it found of the files that it left out."""
     kinds = {f["sha256"][:16]: f["kind"] for f in record["files"]}
     repositories = len({f["repository"] for f in record["files"]})
     counts = Counter(f["kind"] for f in record["files"])

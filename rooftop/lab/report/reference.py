@@ -23,6 +23,7 @@ from rooftop.core.contract import Contract
 from rooftop.core.op import Op
 from rooftop.core.spec import DTYPES, Case, Input
 from rooftop.lab import public_calls
+from rooftop.lab.report import document
 
 TRIED = 12  # cases of an op whose call is looked at
 WIDE = 100  # columns of a signature on one line
@@ -51,8 +52,8 @@ class Entry:
 def sentence(text: str) -> str:
     """The first sentence of a text, its white space single."""
     first = re.sub(r"\s+", " ", text.strip().partition("\n\n")[0])
-    end = re.search(r"(?<!e\.g)(?<!i\.e)[.:](?= [A-Z`(]|$)", first)
-    return first[: end.start() + 1].rstrip(":") if end else first
+    end = re.search(r"(?<!e\.g)(?<!i\.e)[.:](?= [A-Z`(]| rooftop/|$)", first)
+    return f"{(first[: end.start()] if end else first).rstrip(':.')}." if first else ""
 
 
 @cache
@@ -146,7 +147,7 @@ def _blocks(text: str) -> Iterator[str]:
         if re.fullmatch(r"(Args|Raises|Returns|Attributes):", lines[0]):
             yield '<dl class="arguments">'
             for name, words in _arguments(lines[1:]):
-                yield f"<dt><code>{escape(name)}</code></dt><dd>{_inline(words)}</dd>"
+                yield f"<dt><code>{escape(name)}</code></dt><dd>{document.inline(words)}</dd>"
             yield "</dl>"
         elif all(line.startswith("    ") for line in lines):
             yield f'<pre class="formula">{escape(inspect.cleandoc(block))}</pre>'
@@ -155,7 +156,7 @@ def _blocks(text: str) -> Iterator[str]:
                 joined = list(group)
                 yield (
                     f'<pre class="formula">{escape(inspect.cleandoc(chr(10).join(joined)))}</pre>' if indented
-                    else f"<p>{_inline(' '.join(joined))}</p>"
+                    else f"<p>{document.inline(' '.join(joined))}</p>"
                 )
 
 
@@ -168,10 +169,6 @@ def _arguments(lines: list[str]) -> Iterator[tuple[str, str]]:
         elif made:
             made[-1][1] += " " + line.strip()
     yield from ((name, words) for name, words in made)
-
-
-def _inline(text: str) -> str:
-    return re.sub(r"``(.+?)``|`(.+?)`", lambda m: f"<code>{m[1] or m[2]}</code>", str(escape(re.sub(r"\s+", " ", text).strip())))
 
 
 # -- how an op is called --------------------------------------------------------------------------------------------------

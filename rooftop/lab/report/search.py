@@ -16,7 +16,7 @@ LONGEST = 110  # letters of a line
 
 
 def entries(site: SiteData, spaces: Iterable[tuple[str, str, tuple[Entry, ...]]]) -> Iterator[tuple[str, ...]]:
-    """(kind, title, line, address), and of a rung what limits it: found, not shown."""
+    """(kind, title, line, address), and texts that are found but not shown: what limits a rung, the docstring of an op's function."""
     if site.tutorial:
         for anchor, title in document.chapters(site.tutorial):
             yield "tutorial", title, "", f"tutorial.html#{anchor}"
@@ -25,7 +25,7 @@ def entries(site: SiteData, spaces: Iterable[tuple[str, str, tuple[Entry, ...]]]
         for rung in ladder.rungs:
             yield "rung", f"{ladder.name}/{rung.number:02d} {rung.title}", rung.idea, f"{ladder.file}#{rung.anchor}", rung.limit
     for op in site.ops:
-        yield "op", op.name, op.line, op.file
+        yield "op", op.name, op.line, op.file, op.entry.doc if op.entry else ""
         for i in op.implementations:
             yield "kernel", i.name, "", f"{op.file}#kernels"
     for card in site.cards:
@@ -43,7 +43,7 @@ def script(site: SiteData, spaces: Iterable[tuple[str, str, tuple[Entry, ...]]])
 
 
 def _short(line: str) -> str:
-    line = re.sub(r"\s+", " ", line)
+    line = re.sub(r"\s+", " ", line).replace("`", "")
     return line if len(line) <= LONGEST else line[: LONGEST - 3].rpartition(" ")[0] + "..."
 
 

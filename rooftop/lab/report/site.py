@@ -162,7 +162,7 @@ def environment() -> jinja2.Environment:
     env.filters.update(num=number, micro=lambda seconds: number(seconds * 1e6), percent=lambda share: f"{100 * share:.1f}")
     env.filters.update(ratio=lambda value: number(value, 4 if value >= 0.9995 else 3))
     env.filters.update(grouped=lambda n: f"{n:,}".replace(",", "\N{NARROW NO-BREAK SPACE}"), instructions=instructions, plain=counts.plain)
-    env.filters.update(doc=reference.shown, sentence=reference.sentence)
+    env.filters.update(doc=reference.shown, sentence=reference.sentence, inline=document.inline)
     env.globals.update(_=lambda text, /, **about: Markup(text).format(**about), language="en", others=(), course="learn.html")
     env.globals.update(
         summary=counts.summary, hit=round(100 * HIT), gained=gained, about=dict(COUNTS), shown=shown, packed=packed, alike=alike,
@@ -297,8 +297,8 @@ def _said(text: str) -> set[int]:
     except SyntaxError:
         return set()
     said = [
-        n for n in body if isinstance(n, ast.Assign)
-        and any(isinstance(t, ast.Name) and t.id in ("IDEA", "PREDICT", "LIMIT") for t in n.targets)
+        n for n in body if isinstance(n, ast.Assign | ast.AnnAssign)
+        and any(isinstance(t, ast.Name) and t.id in ("IDEA", "PREDICT", "LIMIT") for t in (n.targets if isinstance(n, ast.Assign) else [n.target]))
     ]
     return {i for node in said for i in range(node.lineno - 1, node.end_lineno or node.lineno)}
 

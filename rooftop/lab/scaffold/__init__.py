@@ -33,7 +33,7 @@ def write(kind: str, name: str, house: House = HOUSE, empty: bool = False) -> Pa
     backend a copy of the op's kernel there: the one without a variant if there is one, else the first by name. A `.py` beside a `.cu` is
     copied with it. Where there is none, or with `empty`: in CUDA C++ and Triton a kernel of the op's own names that writes zeros, in torch
     a call of the reference.
-    `rung softmax_cuda/09_my_idea`: the last `.cu` rung, its idea, prediction and limit emptied.
+    `rung softmax_cuda/11_my_idea`: the last `.cu` rung, its idea, prediction and limit emptied.
 
     Where the package is installed, not a clone, a kernel is written into the current folder, as a file of one's own.
 
@@ -212,7 +212,7 @@ def _rung(name: str, house: House) -> tuple[Path, str]:
     ladder = registry.ladder(ladder_name, house)
     match = registry._RUNG.match(stem)
     if not match or match["backend"]:
-        raise ValueError(f"{name!r} must read <ladder>/NN_slug, as softmax_cuda/09_my_idea")
+        raise ValueError(f"{name!r} must read <ladder>/NN_slug, as softmax_cuda/11_my_idea")
     path = ladder.path / f"{stem}.cu"
     for rung in ladder.rungs:
         if rung.number == int(match["number"]) and rung.path != path:

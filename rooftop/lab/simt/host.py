@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from rooftop.core.digests import without_comments
@@ -64,7 +63,7 @@ def left_out(tokens: Sequence[Token], device: Collection[str]) -> list[Token]:
     kept: list[Token] = []
     for (part, _), own, name, gone in zip(parts, words, names, out, strict=True):
         if gone or (name and not own & set(device) and name not in spoken):
-            kept += [t if t.kind == "directive" else replace(t, kind="space", text="\n" * t.text.count("\n")) for t in part]
+            kept += [t if t.kind == "directive" else t._replace(kind="space", text="\n" * t.text.count("\n")) for t in part]
         else:
             kept += part
     return kept
@@ -128,8 +127,11 @@ def _outside(words: Sequence[str]) -> list[str]:
                 if angle <= 0:
                     break
         elif words[i] in _ALIGNING and words[i + 1 : i + 2] == ["("]:
-            while i < len(words) and words[i] != ")":
+            i += 1
+            nested = 1
+            while nested and i + 1 < len(words):
                 i += 1
+                nested += (words[i] == "(") - (words[i] == ")")
         else:
             depth -= words[i] in (")", "]", "}")
             if depth == 0:

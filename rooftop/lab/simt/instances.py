@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
 
@@ -294,7 +294,7 @@ def expanded(texts: Sequence[str]) -> list[Token]:
             body = together([b for b in tokenise(m[3].replace("\\\n", " ").strip()) if b.kind not in _BLANK])
             if any(b.text == "asm" for b in body):
                 continue
-            macros[m[1]] = [p.strip() for p in m[2].split(",")], [replace(b, line=t.line) for b in body]
+            macros[m[1]] = [p.strip() for p in m[2].split(",")], [b._replace(line=t.line) for b in body]
     return _expanded([t for t in every if t.kind not in (*_BLANK, "directive")], macros, DEEP)
 
 
@@ -311,7 +311,7 @@ def _expanded(tokens: list[Token], macros: Mapping[str, tuple[list[str], list[To
                 rest = given[len(names) - 1 :]
                 bound["__VA_ARGS__"] = [x for i, g in enumerate(rest) for x in ([Token("symbol", ",", t.line)] if i else []) + list(g)]
             inside = _pasted([x for b in body for x in (bound.get(b.text, [b]) if b.kind == "word" else [b])])
-            made += _expanded([replace(x, line=t.line) for x in inside], {n: m for n, m in macros.items() if n != t.text}, deep - 1)
+            made += _expanded([x._replace(line=t.line) for x in inside], {n: m for n, m in macros.items() if n != t.text}, deep - 1)
             at = end
         else:
             made.append(t)
@@ -326,7 +326,7 @@ def _pasted(tokens: Sequence[Token]) -> list[Token]:
         if t.text == "##":
             joins = bool(made)
         elif joins:
-            made[-1] = replace(made[-1], text=made[-1].text + t.text)
+            made[-1] = made[-1]._replace(text=made[-1].text + t.text)
             joins = False
         elif t.text != "#":
             made.append(t)

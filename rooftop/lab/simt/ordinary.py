@@ -89,6 +89,7 @@ def every_kernel_of(every: Sequence[Token]) -> list[Kernel]:
     return found
 
 
+_STD = re.compile(r"\bstd::(?=(?:u?int\d+_t|size_t|ptrdiff_t)\b)")  # before types that have their names without it too
 KIND = re.compile(r"__(?:half2?|nv_\w+|int\d+)")  # types; other words of that form say how a parameter is passed
 
 
@@ -106,7 +107,7 @@ def parameters(tokens: Sequence[Token]) -> list[Parameter]:
         words = words[: words.index("=")] if "=" in words else words
         at = next((k for k in range(len(words) - 1, 0, -1) if re.fullmatch(r"[A-Za-z_]\w*", words[k]) and words[k] != "const"), 0)
         text = re.sub(r" ?(::|[<>*&,]) ?", r"\1", " ".join(w for k, w in enumerate(words) if k != at and not (w.startswith("__") and not KIND.fullmatch(w))))
-        made.append(Parameter(words[at] if at else f"argument{i + 1}", text))
+        made.append(Parameter(words[at] if at else f"argument{i + 1}", _STD.sub("", text)))
     return made
 
 

@@ -205,6 +205,16 @@ class Code:
                 made += [t.text for t in part.tokens]
         return "".join(made)
 
+    def as_nvcc(self, errors: Sequence[tuple[str, int, str]]) -> bool:
+        """Takes out what nvcc ignores and NVRTC refuses: `__restrict__` of a type that is no pointer. Whether there was any."""
+        lines = {(shown, line) for shown, line, said in errors if said == '"restrict" is not allowed'}
+        before = sum(len(t.text) for p in self.parts for t in p.tokens)
+        for part in self.parts:
+            part.tokens = [
+                t._replace(text="") if (part.shown, t.line) in lines and t.text in ("__restrict__", "__restrict") else t for t in part.tokens
+            ]
+        return sum(len(t.text) for p in self.parts for t in p.tokens) < before
+
     def leave_out(self, errors: Sequence[tuple[str, int, str]]) -> bool:
         """Marks the declarations with errors; whether there are any more than before."""
         more = False
@@ -226,8 +236,6 @@ class Code:
                 break
             seen.add(id(cause))
             said = cause.error
-        if "device-side kernel launch" in said:
-            return f"{said.partition(': ')[0]}: it launches kernels itself (dynamic parallelism): that is not compiled here"
         return said + (f"; not here: {', '.join(self.absent)}" if self.absent else "")
 
 
@@ -265,7 +273,7 @@ def facts(source: Source, device: Device, only: str | None = None) -> Kernels:
     if only is not None and not found and not refused:
         have = "; ".join(map(str, [*templates.plain, *templates.kernels.values()]))
         raise ValueError(f"--kernel {only}: {source.shown} has no such kernel; it has {have}")
-    needs = bool(code.absent) or bool(opened) or any("dynamic parallelism" in why for why in refused.values())
+    needs = bool(code.absent) or bool(opened)
     left = [p.error for p in code.parts if p.error and not p.kernel and any(t.text in code.marks for t in p.tokens)]
     return Kernels(found, refused, needs, left, code.stands_in)
 
@@ -304,18 +312,22 @@ def _chosen(code: Code, templates: Templates, wanted: Sequence[Instance], only: 
 def _compiled(code: Code, wanted: list[Instance], target: str) -> tuple[Binary | None, dict[str, str]]:
     """The machine code of all that compiles, and of instances that do not why. `wanted` loses these."""
     refused: dict[str, str] = {}
+    options: tuple[str, ...] = ()
     for _ in range(ROUNDS):
         try:
-            return compile_cuda(code.text(), name=code.source.shown, target=target, kernels=[i.name for i in wanted]), refused
+            return compile_cuda(code.text(), name=code.source.shown, target=target, kernels=[i.name for i in wanted], options=options), refused
         except CompileError as error:
             said = str(error)
+        if "device-side kernel launch" in said and not options:
+            options = ("relocatable",)  # kernels that launch kernels are linked with CUDA's device runtime
+            continue
         absent = {m[1].strip(): m[2] for line in said.splitlines() if (m := _ABSENT.search(line))}
         if absent:
             refused |= {n: why for n, why in absent.items() if not any(p.error and p.kernel and p.names[0] == _base(n) for p in code.parts)}
             gone = {re.sub(r"\s", "", n) for n in absent}  # NVRTC writes names with spaces of its own
             kept = [i for i in wanted if re.sub(r"\s", "", i.name) not in gone]
             wanted[:] = kept if len(kept) < len(wanted) else []
-        elif not code.leave_out(list(_errors(said))):
+        elif not code.as_nvcc(errors := list(_errors(said))) and not code.leave_out(errors):
             return None, {**refused, code.source.shown: said}
     return None, {**refused, code.source.shown: said}
 

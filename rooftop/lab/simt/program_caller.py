@@ -27,7 +27,7 @@ TYPES = {
 TESTED = re.compile(r"^[ \t]*#[ \t]*include[ \t]*[<\"]gtest/gtest\.h", re.M)
 TESTS = "SIMT_MAIN int main() { return RUN_ALL_TESTS(); }\n"  # of a file of tests without a main()
 _TENSOR = re.compile(r"(?:torch|at)::Tensor")
-WHOLE = re.compile(r"(?:const)?(?:unsigned|signed|int|long|short|size_t|std::size_t|u?int\d+_t|uint|ulong|clock_t|ptrdiff_t)(?:int|long|unsigned)*&?")
+WHOLE = re.compile(r"(?:const)?(?:unsigned|signed|int|long|short|size_t|u?int\d+_t|uint|ulong|clock_t|ptrdiff_t)(?:int|long|unsigned)*&?")
 REAL = re.compile(r"(?:const)?(?:float|double|half|__half)&?")
 
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import replace
 
 from rooftop.lab.simt import host
 from rooftop.lab.simt.tokens import Token, tokenise
@@ -59,7 +58,7 @@ def _opened(part: list[Token]) -> Iterator[Token]:
     words = [t.text for t in part if t.kind in ("word", "symbol")]
     for t in _positions(part):
         if words == ["namespace", "{"] and t.text == "namespace":
-            t = replace(t, text="inline namespace simt_unnamed")
+            t = t._replace(text="inline namespace simt_unnamed")
         yield t
 
 
@@ -116,15 +115,15 @@ def _positions(part: Sequence[Token]) -> Iterator[Token]:
     variable = any(t.text in ("__device__", "__constant__", "__managed__") for t in part)
     for i, t in enumerate(part):
         if t.kind == "directive":
-            yield replace(
-                t, text=re.sub(r"(?<![\w.>])(threadIdx|blockIdx|blockDim|gridDim)(?=\s*\.)", lambda m: f"(simt::{EXTENTS[m[1]]}())", t.text)
+            yield t._replace(
+                text=re.sub(r"(?<![\w.>])(threadIdx|blockIdx|blockDim|gridDim)(?=\s*\.)", lambda m: f"(simt::{EXTENTS[m[1]]}())", t.text)
             )
             continue
         if t.kind == "word" and t.text in EXTENTS and before not in (".", "->", "::") and _next(part, i + 1) == ".":
-            yield replace(t, text=f"(simt::{EXTENTS[t.text]}())")
+            yield t._replace(text=f"(simt::{EXTENTS[t.text]}())")
         elif variable and t.text == "static" and not static and not depth:
             static = 1
-            yield replace(t, kind="space", text="")
+            yield t._replace(kind="space", text="")
         else:
             yield t
         if t.kind not in _BLANK:
@@ -182,8 +181,8 @@ def _launches(tokens: list[Token], kernels: Collection[str], macro: Collection[s
             if by_pointer:
                 made += [Token("word", ").pointed(", line), *kernel, *arguments, Token("symbol", ")", line)]
             else:
-                again = [replace(t, text=" ") if t.kind in _BLANK else t for t in kernel]
-                made += [*(replace(t, text="\n" * t.text.count("\n")) for t in kernel if t.kind in _BLANK and "\n" in t.text)]
+                again = [t._replace(text=" ") if t.kind in _BLANK else t for t in kernel]
+                made += [*(t._replace(text="\n" * t.text.count("\n")) for t in kernel if t.kind in _BLANK and "\n" in t.text)]
                 made += [
                     Token("word", ").run([=](auto... simt_a) -> decltype(", line), *again, Token("word", "(simt_a...)) { ", line), *again
                 ]
@@ -210,10 +209,10 @@ def together(tokens: list[Token]) -> list[Token]:
         t = tokens[at]
         second = at if t.text == "<<" else follows(at + 1, "<") if t.text == "<" else None
         if second is not None and t.kind == "symbol" and (second or t.text == "<<") and (end := follows(second + 1, "<")):
-            made.append(replace(t, text="<<<"))
+            made.append(t._replace(text="<<<"))
             opened, at = True, end + 1
         elif opened and t.text == ">" and t.kind == "symbol" and (two := follows(at + 1, ">")) and (end := follows(two + 1, ">")) and follows(end + 1, "("):
-            made.append(replace(t, text=">>>"))
+            made.append(t._replace(text=">>>"))
             opened, at = False, end + 1
         else:
             made.append(t)
@@ -254,13 +253,13 @@ _TEXT = re.compile(r'("(?:\\.|[^"\\\n])*")(?=([A-Za-z_]\w*))')  # with a word ri
 def _directive(token: Token, kernels: Collection[str]) -> tuple[Token, bool]:
     if (match := _DEFINE.match(token.text)) and match[2]:  # since C++11 "..."name is a literal of its own; older code means a parameter
         own = [*(p.strip() for p in match[2].split(",")), "__VA_ARGS__"]
-        token = replace(token, text=match[1] + _TEXT.sub(lambda m: m[1] + " " * (m[2] in own), match[3]))
+        token = token._replace(text=match[1] + _TEXT.sub(lambda m: m[1] + " " * (m[2] in own), match[3]))
     if not re.search(r"<\s*<\s*<", token.text) or (match := _DEFINE.match(token.text)) is None:
         return token, False
     body = tokenise(match[3].replace("\\\n", " "))
     made, pointed = _launches(body, kernels, [p.strip() for p in (match[2] or "").split(",")])
     lines = "\\\n" * token.text.count("\n") + ("\n" if token.text.endswith("\n") else "")
-    return replace(token, text=match[1] + "".join(t.text for t in made) + lines), pointed
+    return token._replace(text=match[1] + "".join(t.text for t in made) + lines), pointed
 
 
 def _ends(tokens: Sequence[Token], at: int) -> tuple[int, int, int] | None:
@@ -340,7 +339,7 @@ def _arguments(tokens: Sequence[Token]) -> list[Token]:
     for t in [*tokens, None]:
         if t is None or (t.kind == "symbol" and t.text == "," and depth == 0):
             if _plain(part) in ("0", "NULL"):
-                part = [replace(p, text="simt::Zero{}") if p.kind not in _BLANK else p for p in part]
+                part = [p._replace(text="simt::Zero{}") if p.kind not in _BLANK else p for p in part]
             made += part + ([t] if t is not None else [])
             part = []
             continue

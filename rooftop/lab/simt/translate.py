@@ -162,9 +162,7 @@ class _Translator:
         match = _DEFINE.match(token.text)
         if match is None or "asm" not in match[2]:
             return ""
-        body = tokenise(match[2].replace("\\\n", " "))
-        for part in body:
-            part.line = token.line
+        body = [t._replace(line=token.line) for t in tokenise(match[2].replace("\\\n", " "))]
         return match[1] + "".join(_Translator(body, self.path, False).run()) + "\n" * token.text.count("\n")
 
     def _launch(self) -> str:
@@ -207,9 +205,7 @@ class _Translator:
         while end < len(self.tokens) and self.tokens[end].text not in ("(", "[", "=", ";", "{", "}", "*", "&"):
             end += 1
         if end < len(self.tokens) and self.tokens[end].text == "[":
-            for token in self.tokens[self.at : end]:
-                if token.text == "const":
-                    token.kind, token.text = "space", ""
+            self.tokens[self.at : end] = [t._replace(kind="space", text="") if t.text == "const" else t for t in self.tokens[self.at : end]]
 
     # -- shared memory ------------------------------------------------------------------------------------------------
 

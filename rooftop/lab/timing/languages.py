@@ -132,8 +132,7 @@ def compiled(name: str, op: str, case: str) -> dict[str, Any]:
     found = [line for line in done.stdout.splitlines() if line.startswith("FACTS")]
     if not found:
         raise RuntimeError(f"{name}: {(done.stderr.strip().splitlines() or ['no word of why'])[-1][:300]}")
-    facts: dict[str, Any] = json.loads(found[0].removeprefix("FACTS"))
-    return facts
+    return json.loads(found[0].removeprefix("FACTS"))
 
 
 def warmed() -> None:

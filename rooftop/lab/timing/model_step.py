@@ -110,8 +110,7 @@ def _bytes(t: Tensor) -> int:
 def _contract(name: str, args: Any) -> Work:
     op: Any = registry.op(name)
     tensors, options = op.flattened(args[: len(op.kinds)])
-    work: Work = op.work(op.problem_of(metas_of(tensors, addresses=False), options))
-    return work
+    return op.work(op.problem_of(metas_of(tensors, addresses=False), options))
 
 
 def _counted(function: Any, name: str, args: Any, kwargs: Mapping[str, Any], given: list[Tensor], made: list[Tensor]) -> Work:

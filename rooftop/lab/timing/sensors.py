@@ -91,8 +91,7 @@ def _nvml() -> ModuleType | str:
         pynvml.nvmlInit()
     except Exception as error:  # NVMLError_LibraryNotFound, NVMLError_DriverNotLoaded, ...
         return f"NVML cannot be used ({error})"
-    module: ModuleType = pynvml
-    return module
+    return pynvml
 
 
 def _from_nvml(nvml: ModuleType, device: int | str) -> Sensors | Absent:

@@ -64,9 +64,7 @@ class Streams:
 
         pdl = self._arch >= 90 and not kernel.startswith("fma")  # whose launches are long
         names = list(tensors)
-        prepared = self._module.prepare(
-            Launch(kernel, (blocks,), args, types=tuple(types), block=(THREADS,), pdl=pdl), names, self._index
-        )
+        prepared = self._module.prepare(Launch(kernel, (blocks,), args, types=tuple(types), block=(THREADS,), pdl=pdl), names, self._index)
         current, index, kept = self._torch.cuda.current_stream, self._index, dict(tensors)
         addresses = [kept[n].data_ptr() for n in names]
 

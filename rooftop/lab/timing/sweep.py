@@ -254,9 +254,7 @@ class Sweep:
             fields.append(BenchGroup(self.op, p.case(self.of), [*([mine] if mine else []), *self.named]))
         return bench.compile_first(fields, self.device)
 
-    def run(
-        self, budget_s: float, say: Callable[[str], None] = print, save: Callable[[store.Table], object] | None = None
-    ) -> store.Table:
+    def run(self, budget_s: float, say: Callable[[str], None] = print, save: Callable[[store.Table], object] | None = None) -> store.Table:
         """The record. Points that the budget leaves no time for are left out, and those that raise, which `wrong` names.
 
         save   is given the record of the points that there are, about once a second while there come more"""

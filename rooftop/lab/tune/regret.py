@@ -50,9 +50,7 @@ class Regret(sweep.Sweep):
         peers = {n: t for n, t in row["peers"].items() if n not in named}
         best, case = min(times, key=lambda n: times[n]), point.case(self.of).id
         self.every[i] = {"point": case, "by": row["by"], "config": worst.config_of(self, point), "seconds": times, "peers": peers}
-        say(
-            f"{case}: {row['seconds'] * 1e6:.4g} us, the best of {len(times)} {times[best] * 1e6:.4g}; {time.monotonic() - began:.1f} s"
-        )
+        say(f"{case}: {row['seconds'] * 1e6:.4g} us, the best of {len(times)} {times[best] * 1e6:.4g}; {time.monotonic() - began:.1f} s")
         return {**row, "peers": peers, "best": best, "best_us": times[best] * 1e6, "tried": len(times)}
 
     def _record(self, rows: Sequence[Mapping[str, Any]]) -> Table:

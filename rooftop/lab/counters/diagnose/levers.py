@@ -59,9 +59,8 @@ class Waste:
 
 @dataclass(frozen=True)
 class Lever:
-    """`low`, `high`: the time before over that after, with the overlap of now (less what is usually lost) and with full
-    overlap; both None where they are WIDEST_RANGE or more apart, or
-    the counters do not say. `then`: what bounds afterwards; `moves`: counters."""
+    """`low`, `high`: the time before over that after, with the overlap of now (less what is usually lost) and with full overlap; both None
+    where they are WIDEST_RANGE or more apart, or the counters do not say. `then`: what bounds afterwards; `moves`: counters."""
 
     key: str
     text: str

@@ -52,10 +52,7 @@ def diagnose(subject: Subject, case: Case, target: int | str, records: Sequence[
     if "refused" in facts:
         raise ValueError(f"{subject.name} at {case.id}: {facts['refused']}")
     here = slug(device.name)
-    measured = [
-        r for r in records if r.kind == "bench"
-        and (r.subject, r.case, slug(r.card)) == (subject.name, case.id, here)
-    ]
+    measured = [r for r in records if r.kind == "bench" and (r.subject, r.case, slug(r.card)) == (subject.name, case.id, here)]
     now = subject.identity(case, device)
     fresh = [r for r in measured if now.made(r)]
     record = max(fresh, key=lambda r: r.at, default=None)

@@ -128,9 +128,7 @@ class Queue(Board):
                 raise LimitError(f"the queue is full: {waiting} are waiting; try again later", 60, full=True)
             if own >= limits.own:
                 raise LimitError(f"{own} of yours are waiting, which is the most; try again when one is judged", 60)
-            since = self._all(
-                "SELECT at FROM jobs WHERE user = ? AND at > ? ORDER BY at", (user, _text(at - timedelta(hours=1)))
-            )
+            since = self._all("SELECT at FROM jobs WHERE user = ? AND at > ? ORDER BY at", (user, _text(at - timedelta(hours=1))))
             if len(since) >= limits.hourly:
                 free = datetime.fromisoformat(since[-limits.hourly][0]) + timedelta(hours=1)
                 seconds = max(1, int((free - at).total_seconds()))
@@ -194,9 +192,7 @@ class Queue(Board):
             found = self._all("SELECT id FROM jobs WHERE state = 'waiting' AND target = ? ORDER BY number LIMIT 1", (target,))
             if not found:
                 return None
-            self._base.execute(
-                "UPDATE jobs SET state = 'judging', tries = tries + 1, began = ? WHERE id = ?", (_text(now()), found[0][0])
-            )
+            self._base.execute("UPDATE jobs SET state = 'judging', tries = tries + 1, began = ? WHERE id = ?", (_text(now()), found[0][0]))
         return self.job(found[0][0])
 
     def back(self, job: Job) -> None:

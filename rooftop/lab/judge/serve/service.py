@@ -116,8 +116,7 @@ def refusal(request: Request, error: Exception) -> Response:
 
 
 def service_of(request: Request) -> Service:
-    found: Service = request.app.state.service
-    return found
+    return request.app.state.service
 
 
 def page(request: Request, template: str, **about: Any) -> HTMLResponse:

@@ -88,14 +88,17 @@
     if (pre.clientHeight && pre.getBoundingClientRect().top < innerHeight + 800) { look(pre); } else { near.observe(pre); }
   });
 
-  // On a narrow screen a drawing is made to fit; a tap shows it at its own size, and the next one does not.
-  document.querySelectorAll("figure.drawing").forEach(function (figure) {
-    figure.addEventListener("click", function () { figure.classList.toggle("large"); });
-  });
-
-  const SAID = { zh: { "your number": "你的数字", "that is no number": "这不是数字", " points of 100": " 分（满分 100）", right: "正确", no: "不对", "nothing found": "没有找到",
+  const SAID = { zh: { "your number": "你的数字", "that is no number": "这不是数字", " points of 100": " 分（满分 100）", right: "正确", no: "不对", "nothing found": "没有找到", "tap to enlarge": "点按放大",
     "search the pages": "搜索页面", search: "搜索" } };
   function words(text) { return (SAID[document.documentElement.lang] || {})[text] || text; }
+
+  // On a narrow screen a drawing is made to fit; a tap shows it at its own size, and the next one does not.
+  document.querySelectorAll("figure.drawing").forEach(function (figure) {
+    const picture = figure.querySelector("svg");
+    figure.classList.toggle("shrunk", picture.width.baseVal.value > picture.clientWidth + 1);
+    figure.dataset.hint = words("tap to enlarge");
+    figure.addEventListener("click", function () { figure.classList.toggle("large"); });
+  });
 
   // The course: a choice is marked when it is taken, and a number is asked for before the answer unfolds.
   document.querySelectorAll(".ask").forEach(function (ask) {
@@ -162,7 +165,8 @@
         const shown = plain(row[0] + " " + row[1] + " " + row[2]);
         const all = shown + " " + row[4];
         function begin(text) { return parts.every(function (part) { return text.includes(" " + part); }); }
-        if (!parts.every(function (part) { return all.includes(part); })) { return null; }
+        const joined = title.replace(/ /g, "").includes(parts.join(""));  // layernorm is layer_norm
+        if (!joined && !parts.every(function (part) { return all.includes(part); })) { return null; }
         const rank = title === whole ? 0 : title.startsWith(whole) ? 1 : begin(title) ? 2 : begin(shown) ? 3 : begin(all) ? 4 : 5;
         return { row: row, rank: rank };
       }).filter(Boolean).sort(function (a, b) { return a.rank - b.rank || a.row[1].length - b.row[1].length; });
