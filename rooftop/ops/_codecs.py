@@ -113,23 +113,6 @@ def measured_work(p: Problem, tensors: Any) -> Work:
     return Work(p["x"].nbytes, 4 * int(tensors["total"]) + p["table"].nbytes + 8)
 
 
-def work_back(p: Problem) -> Work:
-    """The values written once; at least a word a chunk read."""
-    return Work(4 * p["damaged"].numel + p["starts"].nbytes + p["checks"].nbytes, p["y"].nbytes + p["damaged"].nbytes)
-
-
-def measured_work_back(p: Problem, tensors: Any) -> Work:
-    return Work(4 * int(tensors["starts"][-1]) + p["starts"].nbytes + p["checks"].nbytes, p["y"].nbytes + p["damaged"].nbytes)
-
-
-def decoded(values: Any, damaged: Any, device: Any) -> tuple[Tensor, Tensor]:
-    """NumPy's arrays of bits and of what is wrong with each chunk as tensors."""
-    import torch
-
-    size = values.itemsize
-    return torch.from_numpy(values.view(f"i{size}" if size > 1 else "u1")).to(device), torch.from_numpy(damaged).to(device)
-
-
 def wrong_decoder(reference: Callable[..., Any], change: str) -> Callable[..., Any]:
     """One that decodes with another "bound", reports no "damage", or is wrong in the last of the "values"."""
 

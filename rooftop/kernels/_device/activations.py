@@ -83,9 +83,9 @@ def gelu_tanh_slope(x):  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _normal(x, y, p):  # type: ignore[no-untyped-def]
-    """|[x > 0] - 2^p|, where p is a polynomial of y = |x| without its last two terms: -1 and the coefficient of y."""
-    return tl.abs(tl.where(x > 0, 1.0, 0.0) - tl.exp2(p * y - 1.0))
+def _half(x, y, p):  # type: ignore[no-untyped-def]
+    """x |[x > 0] - 2^p|, where p is a polynomial of y = |x| without its last two terms: -1 and the coefficient of y."""
+    return x * tl.abs(tl.where(x > 0, 1.0, 0.0) - tl.exp2(p * y - 1.0))
 
 
 @triton.jit
@@ -97,12 +97,12 @@ def gelu_coarse(x):  # type: ignore[no-untyped-def]
     p = -0.04523707817220202 + p * y
     p = -0.46818422102907264 + p * y
     p = -1.1476737479834211 + p * y
-    return x * _normal(x, y, p)
+    return _half(x, y, p)
 
 
 @triton.jit
-def normal_fine(x):  # type: ignore[no-untyped-def]
-    """Φ(x), with a relative error of it or of 1 - Φ of 7e-6, for float16: seven multiply-adds."""
+def gelu_fine(x):  # type: ignore[no-untyped-def]
+    """x Φ(x) with a relative error of Φ or 1 - Φ of 7e-6, for float16: seven multiply-adds."""
     y = tl.abs(x)
     p = 5.9754067385828225e-05 - 1.7356653543854073e-06 * y
     p = -0.0009169386381084332 + p * y
@@ -110,12 +110,7 @@ def normal_fine(x):  # type: ignore[no-untyped-def]
     p = -0.05386145716967388 + p * y
     p = -0.4585615975756573 + p * y
     p = -1.1512100265386889 + p * y
-    return _normal(x, y, p)
-
-
-@triton.jit
-def gelu_fine(x):  # type: ignore[no-untyped-def]
-    return x * normal_fine(x)
+    return _half(x, y, p)
 
 
 @triton.jit
@@ -128,4 +123,4 @@ def gelu_tanh_fine(x):  # type: ignore[no-untyped-def]
     p = -0.07945439432297621 + p * y
     p = -0.44440656864656314 + p * y
     p = -1.1537079912607058 + p * y
-    return x * _normal(x, y, p)
+    return _half(x, y, p)

@@ -174,15 +174,3 @@ __device__ inline unsigned transposed(unsigned v) {
     }
     return v;
 }
-
-/// The sum over the lanes up to this one.
-template <typename U>
-__device__ U inclusive_sum(U v) {
-    const int lane = threadIdx.x % 32;
-#pragma unroll
-    for (int j = 1; j < 32; j *= 2) {
-        const U other = __shfl_up_sync(~0u, v, j);
-        if (lane >= j) v += other;
-    }
-    return v;
-}

@@ -21,14 +21,3 @@ __device__ inline unsigned long long words_before(volatile unsigned long long* s
         if (done) return sum;
     }
 }
-
-/// Where a chunk of `size` words begins, by one warp; says where it ends, for the last chunk as `total` too.
-__device__ inline void publish(
-    volatile unsigned long long* states, long long chunk, long long chunks, int size, unsigned long long& start, long long* total) {
-    const unsigned long long before = chunk ? words_before(states, chunk) : 0;
-    if (threadIdx.x % 32 == 0) {
-        if (chunk) states[chunk] = ALL | (before + size);
-        start = before;
-        if (chunk == chunks - 1) *total = static_cast<long long>(before) + size;
-    }
-}

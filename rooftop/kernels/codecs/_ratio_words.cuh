@@ -121,7 +121,12 @@ __device__ bool decoded(const Reading& r, int stream, const unsigned* from, unsi
     for (int first = 0; first < 256; first += 32) {
         const int symbol = first + lane;
         const unsigned f = symbol >= low && symbol <= high ? table[symbol - low] : 0;
-        unsigned up_to = inclusive_sum(f);
+        unsigned up_to = f;
+#pragma unroll
+        for (int j = 1; j < 32; j *= 2) {
+            const unsigned other = __shfl_up_sync(~0u, up_to, j);
+            if (lane >= j) up_to += other;
+        }
         slots[symbol] = f | (before + up_to - f) << 16;
         before += __shfl_sync(~0u, up_to, 31);
     }

@@ -231,7 +231,14 @@ compress_blocks(const typename Element<F>::Bits* __restrict__ x, const double* _
         else if (most <= 16) put<16>(z, width, held + at);
         else put<32>(z, width, held + at);
     }
-    if (warp == 0) publish(states, chunk, chunks, size, start, total);
+    if (warp == 0) {
+        const unsigned long long before = chunk ? words_before(states, chunk) : 0;
+        if (lane == 0) {
+            if (chunk) states[chunk] = ALL | (before + size);
+            start = before;
+            if (chunk == chunks - 1) *total = static_cast<long long>(before) + size;
+        }
+    }
     __syncthreads();
 
     unsigned* to = words + start;
@@ -267,7 +274,12 @@ compress_blocks(const typename Element<F>::Bits* __restrict__ x, const double* _
                 const int at = 2 + 4 * planes;
                 const unsigned marks = gathered(flags);
                 if (lane % 8 == 0) write(at + lane / 8, marks);
-                int next = inclusive_sum(__popc(flags));
+                int next = __popc(flags);
+#pragma unroll
+                for (int j = 1; j < 32; j *= 2) {
+                    const int other = __shfl_up_sync(~0u, next, j);
+                    if (lane >= j) next += other;
+                }
                 next += at + 4 - __popc(flags);
 #pragma unroll
                 for (int j = 0; j < 4; ++j)

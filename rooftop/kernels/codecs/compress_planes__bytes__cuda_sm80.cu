@@ -160,7 +160,12 @@ compress_planes(const typename Element<F>::Bits* __restrict__ x, long long n, bo
         unsigned f[8], sum = 0;
 #pragma unroll
         for (int j = 0; j < 8; ++j) f[j] = frequencies[8 * lane + j], sum += f[j];
-        unsigned at = inclusive_sum(sum);
+        unsigned at = sum;
+#pragma unroll
+        for (int j = 1; j < 32; j *= 2) {
+            const unsigned other = __shfl_up_sync(~0u, at, j);
+            if (lane >= j) at += other;
+        }
         at -= sum;
         bool sure = true;
 #pragma unroll

@@ -118,7 +118,12 @@ __device__ void with_starts(unsigned* table) {
     unsigned f[8], sum = 0;
 #pragma unroll
     for (int j = 0; j < 8; ++j) f[j] = table[8 * lane + j], sum += f[j];
-    unsigned at = inclusive_sum(sum);
+    unsigned at = sum;
+#pragma unroll
+    for (int j = 1; j < 32; j *= 2) {
+        const unsigned other = __shfl_up_sync(~0u, at, j);
+        if (lane >= j) at += other;
+    }
     at -= sum;
     __syncwarp();
 #pragma unroll
@@ -299,7 +304,14 @@ pack(const unsigned* __restrict__ x, long long Z, long long Y, long long X, int 
             }
         }
     }
-    if (warp == 0) publish(states, chunk, chunks, size, start, total);
+    if (warp == 0) {
+        const unsigned long long before = chunk ? words_before(states, chunk) : 0;
+        if (lane == 0) {
+            if (chunk) states[chunk] = ALL | (before + size);
+            start = before;
+            if (chunk == chunks - 1) *total = static_cast<long long>(before) + size;
+        }
+    }
     __syncthreads();
     unsigned* to = words + start;
     unsigned check = 0;

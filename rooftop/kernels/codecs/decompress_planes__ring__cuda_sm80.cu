@@ -34,7 +34,12 @@ decompress_planes(const unsigned* __restrict__ words, long long count, const lon
         unsigned f[8], sum = 0;
 #pragma unroll
         for (int j = 0; j < 8; ++j) f[j] = frequencies[8 * lane + j], sum += f[j];
-        unsigned at = inclusive_sum(sum);
+        unsigned at = sum;
+#pragma unroll
+        for (int j = 1; j < 32; j *= 2) {
+            const unsigned other = __shfl_up_sync(~0u, at, j);
+            if (lane >= j) at += other;
+        }
         if (lane == 31) starts_of[256] = at;
         at -= sum;
 #pragma unroll
