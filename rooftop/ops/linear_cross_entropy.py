@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from rooftop.core import debugging, invariance, library
+from rooftop.core import invariance
 from rooftop.core.argument_checks import flag, wants_gradient
 from rooftop.core.autocasting import lowered
 from rooftop.core.op import Calls, Grad, Judging, Op, Timed, Tolerance
@@ -157,25 +157,16 @@ def cpu(
     lse_square_scale: float, softcap: float, start: int, classes: int, weight_to: str, memory: str, x_grad: bool, weight_grad: bool,
     bias_grad: bool, inplace: bool, with_entropy: bool = False, logit_scale: float = 1.0,
 ) -> Any:
-    """Two calls of torch, where all logits of float32 are few; its gradients err more than what is allowed. Products of whole tiles of bfloat16
-    are torch's own (`cpu` of rooftop/ops/matmul.py), and gradients with them where the forward makes them."""
+    """Two calls of torch, where all logits of float32 are few. Its gradients err more than what is allowed."""
     import torch
 
     wanted = (x_grad and x.requires_grad) or (weight_grad and weight.requires_grad) or (
         bias_grad and bias is not None and bias.requires_grad
     )
-    narrow = x.dtype == torch.bfloat16 == weight.dtype and x.shape[1] > 0 and x.shape[1] % 32 == 0
-    if wanted and narrow and made_inforward(reduction, memory) and not (with_entropy or torch.is_grad_enabled()):
-        rest = (ignore_index, reduction, label_smoothing, lse_square_scale, softcap, start, classes)
-        given = (x, weight, bias, target, *rest, weight_to, memory, x_grad, weight_grad, bias_grad, inplace, with_entropy, logit_scale)
-        debugging.check(OP, given)
-        return library.shaped(OP, given, forward(x, weight, bias, target, options_of(weight, rest), memory, False, logit_scale, narrow=True))
     if wanted or lse_square_scale or classes or memory != "fast" or with_entropy or x.shape[0] * weight.shape[0] > FEW:
         return NotImplemented
-    if narrow:
-        z = (x @ weight.t()).float() if bias is None else (x @ weight.t()).float() + bias
-    else:
-        z = torch.nn.functional.linear(*(t.float() if t is not None and t.element_size() == 2 else t for t in (x, weight, bias)))
+    x, weight, bias = (t.float() if t is not None and t.element_size() == 2 else t for t in (x, weight, bias))
+    z = torch.nn.functional.linear(x, weight, bias)
     z = z if logit_scale == 1 else z * logit_scale
     z = softcap * (z / softcap).tanh() if softcap else z
     try:
