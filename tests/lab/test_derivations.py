@@ -124,8 +124,8 @@ def test_a_derivation_stands_on_the_page_and_is_worked_out(tmp_path: Path, monke
     assert "<p>So many & no more: 256, 36.57.<" in page
     assert '<pre class="formula">f = 512</pre>' in page
     assert "row &lt; all: 256 elements" in page and 'id="step-1"' in page, "lessons link to it"
-    assert "datasheet here" not in page, "nothing was timed"
-    assert "an H100's datasheet here; the climb below is timed on H100 80GB HBM3." in _report.Strict(made.build(made.climb())[1]).text
+    assert "The times below" not in page, "nothing was timed"
+    assert "for an H100, from its datasheet. The times below were measured on H100 80GB HBM3." in _report.Strict(made.build(made.climb())[1]).text
 
 
 @pytest.mark.parametrize(("text", "said"), [
