@@ -8,7 +8,7 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from _support import KERNEL, command, flat
 import rooftop
 from rooftop.core import registry, settings
 from rooftop.core.texts import CONTROL
-from rooftop.lab import cli, doctor
+from rooftop.lab import cli, climb, doctor
 from rooftop.lab.cli.app import _narrow
 from rooftop.lab.exit_codes import ended
 
@@ -398,3 +398,15 @@ def test_a_rank_that_is_ended_is_an_error_and_no_traceback(monkeypatch: pytest.M
     monkeypatch.setattr(mp, "spawn", ended_by_somebody)
     (result,) = ranks.check_here("all_reduce_ranks", 2, 0)
     assert result.status == "error" and "terminated with signal SIGKILL; run it again" in result.message
+
+
+def test_report_says_what_it_does_without_a_terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    def build(out: Path, known: Any, digests: Any, say: Callable[[str], None], *rest: Any) -> tuple[Path, str]:
+        say("page [1] of 2")
+        return out / "index.html", ""
+
+    monkeypatch.setattr(climb, "build_report", build)
+    monkeypatch.setattr(climb, "EVERY_S", 0.0)
+    (tmp_path / "records").mkdir()
+    assert command(monkeypatch, "report", "--records", str(tmp_path / "records"), "--out", str(tmp_path / "out")) == 0
+    assert "page [1] of 2\n" in capsys.readouterr().err

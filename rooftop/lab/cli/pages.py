@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -149,7 +150,16 @@ def report(
     from rich.console import Console
     from rich.markup import escape
 
-    with Console(stderr=True).status("reading the records") as shown:
+    with (console := Console(stderr=True)).status("reading the records") as shown:
+        told = time.monotonic()
+
+        def show(stage: str) -> None:
+            nonlocal told
+            shown.update(escape(stage))
+            if not console.is_terminal and time.monotonic() - told >= climb.EVERY_S:
+                told = time.monotonic()
+                echo(stage, err=True)
+
         known = _prune_records(settings.load().results, digests, cut) if records is None and not check else None
         if docs:
             from rooftop.lab.report import documents
@@ -160,7 +170,7 @@ def report(
         else:
             known = recorded.read(records or settings.load().results, cut) if known is None else known
             say_if_none(known, records or settings.load().results)
-            index, lacking = climb.build_report(out, known, digests, lambda text: shown.update(escape(text)), compute, language)
+            index, lacking = climb.build_report(out, known, digests, show, compute, language)
     known_digests.save(digests)
     if docs:
         said = "not as the records have it" if check else "written anew"
