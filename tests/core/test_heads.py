@@ -9,24 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from _support import KERNEL as HEAD
 
 from rooftop.core import head, head_text, registry
 from rooftop.core.expressions import ExpressionError
 from rooftop.core.head import HeadError
 from rooftop.core.spec import TARGETS, Meta, Problem
 from rooftop.lab import candidates
-
-HEAD = """/* rooftop
-op      = "softmax"
-dtypes  = ["f32"]
-args    = ["C: i32", "x: T[R, C, 1]", "y: T[R, C, 1]"]
-[[launch]]
-kernel  = "k<{T}>"
-grid    = ["R"]
-block   = [256]
-*/
-template <typename T> __global__ void k(int C, const T* x, T* y) { if (threadIdx.x == 0) y[0] = x[0]; }
-"""
 
 
 def problem(rows: int = 4, columns: int = 8, dtype: str = "f32") -> Problem:

@@ -6,22 +6,11 @@ import re
 from pathlib import Path
 
 import pytest
+from _support import KERNEL as HEAD
 
 from rooftop.core import head_text, registry
 from rooftop.core.head_parts import HeadError
 from rooftop.lab import candidates
-
-HEAD = """/* rooftop
-op      = "softmax"
-dtypes  = ["f32"]
-args    = ["C: i32", "x: T[R, C, 1]", "y: T[R, C, 1]"]
-[[launch]]
-kernel  = "k<{T}>"
-grid    = ["R"]
-block   = [256]
-*/
-template <typename T> __global__ void k(int C, const T* x, T* y) { if (threadIdx.x == 0) y[0] = x[0]; }
-"""
 
 
 @pytest.mark.parametrize(("word", "hint"), [("softmx", "softmax"), ("sgemm_cud", "sgemm_cuda"), ("softmax__tritn", "softmax__triton")])
