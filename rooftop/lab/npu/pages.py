@@ -95,11 +95,12 @@ INTRO = """# Which of our Triton kernels run on an Ascend, and why not
 
 This page is generated (`rooftop npu`). Every Triton kernel of this library, unchanged, is compiled for an Ascend 910B3 by Huawei's Triton (triton-ascend
 {triton}) and its compiler (ascendnpu-ir {ir}) down to HIVM, with memory planning and pipe synchronisation. The step from HIVM to machine code is closed
-source and is not done here. Nothing was run on a chip. *Accepted* means only that Huawei's compiler accepts the kernel and that the kernel fits the core's memory.
+source and is not done here. Nothing was run on a chip. *Accepted* means only that Huawei's compiler accepts the kernel and that the kernel fits the core's
+memory.
 
-Tile sizes are those that the kernel uses on an NVIDIA A800. They are chosen for its registers, not for the 192 KiB of an Ascend's unified buffer (UB). So a kernel may be
-refused at a timed case and accepted at a small one; both are shown. *Scalar loads* are loads of single elements that remain in loops; they are slow.
-The memories are [described here](npu.md#three-memories).
+Tile sizes are those that the kernel uses on an NVIDIA A800. They are chosen for its registers, not for the 192 KiB of an Ascend's unified buffer (UB). So a
+kernel may be refused at a timed case and accepted at a small one; both are shown. *Scalar loads* are loads of single elements that remain in loops; they are
+slow. The memories are [described here](npu.md#three-memories).
 
 """
 
