@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 APPROXIMATIONS = ("none", "tanh")
+LARGE, FAINT = 0x7cf0bdc2, 0xda24260  # the bits of 1e37 and 1e-30 in float32, whose upper half bfloat16 has
+INFINITE = 0x7C00  # in float16
 
 
 def gelu(input: Tensor, approximate: str = "none", *, implementation: str | None = None) -> Tensor:
@@ -52,19 +54,31 @@ def _eager(x: Tensor, approximate: str) -> Tensor:
 
 def cpu(x: Tensor, approximate: str) -> Any:
     """oneDNN, which computes the exact one of contiguous tensors, makes infinities of what is large and NaN of them, and zeros of
-    denormals of 16 bits; its gradients err more than what is allowed. What it does not take, transposed tensors, torch computes itself."""
+    denormals of bfloat16; its gradients err more than what is allowed. What it does not take, transposed tensors, torch computes itself."""
     import torch
 
     if approximate == "tanh" or not x.is_contiguous():
         return _eager(x, approximate)
     followed = x.requires_grad and torch.is_grad_enabled()
-    if x.element_size() == 4 and not followed and x.numel() and x.detach().amax().item() < 1e37:
+    if not followed and x.numel() and _ordinary(x):
         return _eager(x, approximate)
     if x.dim() > 1 and x.shape[-1] > 1 and x.shape[-2] > 1:
         return _eager(x.mT, approximate).mT
-    if followed or (x.numel() and not x.detach().amax().item() < 1e37):
-        return NotImplemented
-    return _eager(x.float(), approximate).to(x.dtype)
+    return NotImplemented
+
+
+def _ordinary(x: Tensor) -> bool:
+    """Whether no element is as large, and in each row of bfloat16 one large enough that zeros for denormals are within the contract. The
+    bits of positive numbers are ordered as the numbers are."""
+    import torch
+
+    if x.element_size() == 4:
+        return x.detach().view(torch.int32).amax().item() < LARGE
+    bits = x.detach().view(torch.int16)
+    if x.dtype == torch.float16:
+        return bits.amax().item() < INFINITE
+    least, most = bits.amax(-1).aminmax()
+    return least.item() > FAINT >> 16 and most.item() < LARGE >> 16
 
 
 def backward(dy: Tensor, x: Tensor, approximate: str) -> Tensor:
