@@ -46,7 +46,7 @@ def reference(x: Tensor, approximate: str) -> Tensor:
     return x * ((1 + (sqrt(2 / pi) * (x + 0.044715 * x**3)).tanh()) / 2)
 
 
-def _eager(x: Tensor, approximate: str) -> Tensor:
+def eager(x: Tensor, approximate: str) -> Tensor:
     import torch
 
     return torch.nn.functional.gelu(x, approximate=approximate)
@@ -58,12 +58,12 @@ def cpu(x: Tensor, approximate: str) -> Any:
     import torch
 
     if approximate == "tanh" or not x.is_contiguous():
-        return _eager(x, approximate)
+        return eager(x, approximate)
     followed = x.requires_grad and torch.is_grad_enabled()
     if not followed and x.numel() and _ordinary(x):
-        return _eager(x, approximate)
+        return eager(x, approximate)
     if x.dim() > 1 and x.shape[-1] > 1 and x.shape[-2] > 1:
-        return _eager(x.mT, approximate).mT
+        return eager(x.mT, approximate).mT
     return NotImplemented
 
 
@@ -138,7 +138,7 @@ OP = Op(
             "x times the density left out": lambda dy, x, approximate: dy * (1 + (x * sqrt(0.5)).erf()) / 2,
         },
     ),
-    peers={"torch": lambda: _eager, "torch.compile": compiled(reference)},
+    peers={"torch": lambda: eager, "torch.compile": compiled(reference)},
     wrong={
         "the other approximation": lambda x, approximate: reference(x, "tanh" if approximate == "none" else "none"),
         "by sigmoid": lambda x, approximate: x * (1.702 * x).sigmoid(),
