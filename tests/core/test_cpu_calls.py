@@ -193,6 +193,8 @@ def test_first_of_equal_elements_of_16_bits(dtype: torch.dtype, filled: str) -> 
         for k in {1, min(9, x.shape[-1]), x.shape[-1]}:
             for largest in (True, False):
                 assert torch.equal(_ordering.first_by_torch(x, k, largest), _ordering.ordered(x, None, largest, "largest")[..., :k])
+    long = made.reshape(-1).repeat(4)[None]
+    assert long.shape[1] > 2**16 and torch.equal(_ordering.first_by_torch(long, 9, True), _ordering.ordered(long, None, True, "largest")[..., :9])
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
