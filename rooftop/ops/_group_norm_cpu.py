@@ -67,7 +67,7 @@ def _differentiable() -> Callable[..., Tensor]:
         groups, eps, off = ctx.options
         found = None if off else _by_torch(dy, x, weight, mean, scale, eps, ctx.needs_input_grad[0])
         if found is None:
-            found = group_norm.backward(*(widen(t) for t in (dy, x, weight, bias)), groups, eps)
+            found = group_norm.backward(dy.float(), x.float(), widen(weight), widen(bias), groups, eps)
         dx, *own = found
         if dx is not None and dx.stride() != x.stride():
             dx = torch.empty_like(x).copy_(dx)
