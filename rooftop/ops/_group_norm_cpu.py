@@ -17,14 +17,19 @@ if TYPE_CHECKING:
 LEAST, MOST = 64, 1024  # positions that torch adds up in a vector
 
 
-def cpu(x: Tensor, weight: Tensor | None, bias: Tensor | None, groups: int, eps: float) -> Any:
-    import torch
+def cpu(plain: Callable[..., Any]) -> Callable[..., Any]:
+    """`plain`: the gradients by the contract's formula, which run in float32 where torch's err too much."""
 
-    if not x.numel():
-        return NotImplemented
-    if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in (x, weight, bias)):
-        return _differentiable()(x, weight, bias, groups, eps)
-    return _forward(x, weight, bias, groups, eps)[0]
+    def run(x: Tensor, weight: Tensor | None, bias: Tensor | None, groups: int, eps: float) -> Any:
+        import torch
+
+        if not x.numel():
+            return NotImplemented
+        if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in (x, weight, bias)):
+            return _differentiable(plain)(x, weight, bias, groups, eps)
+        return _forward(x, weight, bias, groups, eps)[0]
+
+    return run
 
 
 def _forward(x: Tensor, weight: Tensor | None, bias: Tensor | None, groups: int, eps: float) -> tuple[Tensor, Tensor, Tensor, bool]:
@@ -49,10 +54,8 @@ def _forward(x: Tensor, weight: Tensor | None, bias: Tensor | None, groups: int,
 
 
 @cache
-def _differentiable() -> Callable[..., Tensor]:
+def _differentiable(plain: Callable[..., Any]) -> Callable[..., Tensor]:
     import torch
-
-    from rooftop.ops import group_norm
 
     def forward(ctx: Any, x: Tensor, weight: Tensor | None, bias: Tensor | None, groups: int, eps: float) -> Tensor:
         y, mean, scale, off = _forward(x, weight, bias, groups, eps)
@@ -67,7 +70,7 @@ def _differentiable() -> Callable[..., Tensor]:
         groups, eps, off = ctx.options
         found = None if off else _by_torch(dy, x, weight, mean, scale, eps, ctx.needs_input_grad[0])
         if found is None:
-            found = group_norm.backward(dy.float(), x.float(), widen(weight), widen(bias), groups, eps)
+            found = plain(dy.float(), x.float(), widen(weight), widen(bias), groups, eps)
         dx, *own = found
         if dx is not None and dx.stride() != x.stride():
             dx = torch.empty_like(x).copy_(dx)

@@ -268,7 +268,7 @@ def _swept(dtype: str, samples: int, channels: int, positions: int) -> Mapping[s
 
 OP = Op(
     reference,
-    calls=Calls(cpu=cpu, public=_public),
+    calls=Calls(cpu=cpu(backward), public=_public),
     outputs=outputs,
     canonical=canonical,
     cases=_cases(),
