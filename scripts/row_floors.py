@@ -25,6 +25,7 @@ from typing import Any
 
 from rooftop.core import registry, settings
 from rooftop.core.spec import TARGETS, Device
+from rooftop.lab.candidates import Subject
 from rooftop.lab.report.sweep_page import GROUPS, reached
 from rooftop.lab.timing import sweep
 
@@ -58,37 +59,42 @@ def drawn(op: Any, of: Any, device: Device, seed: int) -> list[sweep.Point]:
     return found
 
 
-def runs(seed: int, device: Device, on_gpu: bool, names: list[str]) -> Iterator[sweep.Sweep]:
+class Run(sweep.Sweep):
+    """A sweep whose peers are chosen point by point."""
+
+    liger: list[Subject]
+    compiler: list[Subject]
+
+    def beside(self, i: int, compiled: bool) -> list[Subject]:
+        """Liger's kernels take rows of at most 65,536 elements."""
+        return self.compiler if compiled else self.liger if dict(self.points[i].sizes)["columns"] <= 65536 else []
+
+
+def runs(seed: int, device: Device, on_gpu: bool, names: list[str]) -> Iterator[Run]:
     ceilings = sweep.ceilings_of(device)
     timer, copies, kept = sweep._on_this_gpu() if on_gpu else (object(), None, 1 << 40)
     for name in names:
         op = registry.op(name)
         of = dataclasses.replace(sweep.swept(op), dtypes=DTYPES)
-        run = sweep.Sweep(op, of, drawn(op, of, device, seed), device, timer=timer, compiled=0, ceilings=ceilings)  # type: ignore[arg-type]
+        run = Run(op, of, drawn(op, of, device, seed), device, timer=timer, compiled=0, ceilings=ceilings)  # type: ignore[arg-type]
         run.streams, run.kept = copies, kept
-        run.liger = [s for s in run.peers if s.peer == "liger"]  # type: ignore[attr-defined]
-        run.compiler = [s for s in run.sampled if s.peer == "torch.compile"]  # type: ignore[attr-defined]
+        run.liger = [s for s in run.peers if s.peer == "liger"]
+        run.compiler = [s for s in run.sampled if s.peer == "torch.compile"]
         yield run
 
 
-def order(seed: int, found: list[sweep.Sweep]) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
+def order(seed: int, found: list[Run]) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
     """(op, point) of all in turn, and of those that are timed again beside torch.compile."""
     every = [(k, i) for k, run in enumerate(found) for i in range(len(run.points))]
     random.Random(seed).shuffle(every)
-    able = [(k, i) for k, i in every if found[k].compiler]  # type: ignore[attr-defined]
-    again, each = [], dict.fromkeys(range(len(found)), 0)
+    able = [(k, i) for k, i in every if found[k].compiler]
+    again: list[tuple[int, int]] = []
+    each = dict.fromkeys(range(len(found)), 0)
     for k, i in able:
         if each[k] < 2 and len(again) < COMPILED:
             each[k] += 1
             again.append((k, i))
     return every, again
-
-
-def beside(run: sweep.Sweep, i: int, compiled: bool) -> list[Any]:
-    """Liger's kernels take rows of at most 65,536 elements."""
-    if compiled:
-        return list(run.compiler)  # type: ignore[attr-defined]
-    return list(run.liger) if dict(run.points[i].sizes)["columns"] <= 65536 else []  # type: ignore[attr-defined]
 
 
 def once(job: tuple[int, str, list[tuple[int, bool]]]) -> list[str]:
@@ -103,8 +109,10 @@ def once(job: tuple[int, str, list[tuple[int, bool]]]) -> list[str]:
     for i, compiled in points:
         case = run.points[i].case(run.of)
         try:
+            if compiled:
+                torch.compiler.reset()  # as the sweep does, past the shape before
             tensors, options = make(run.op, case, "cuda", 0)
-            for s in beside(run, i, compiled):
+            for s in run.beside(i, compiled):
                 with torch.no_grad():
                     s.function(*run.op.arguments(tensors, options))
             torch.cuda.synchronize()
@@ -130,7 +138,7 @@ def compile_all(given: argparse.Namespace) -> None:
     jobs: dict[tuple[str, bool], list[tuple[int, bool]]] = defaultdict(list)
     for compiled, some in ((True, again), (False, every)):
         for k, i in some:
-            if beside(found[k], i, compiled):
+            if found[k].beside(i, compiled):
                 jobs[found[k].op.name, compiled].append((i, compiled))
     todo = [(given.seed, name, some) for (name, _), some in jobs.items()]
     with ProcessPoolExecutor(PROCESSES, mp_context=multiprocessing.get_context("spawn")) as pool:
@@ -159,7 +167,7 @@ def measure(given: argparse.Namespace) -> None:
                 print(f"{len(every) + len(again) - n} points left out: {given.seconds:g} s are spent", flush=True)
                 break
             run, at = found[k], time.time()
-            run.peers, run.sampled, run.sample = beside(run, i, compiled), [], {i} if compiled else set()
+            run.peers, run.sampled, run.sample = run.beside(i, compiled), [], {i} if compiled else set()
             try:
                 row = run.row(i, lambda text: print(text[:200], flush=True))
             except Exception as error:
@@ -205,6 +213,7 @@ def records(given: argparse.Namespace) -> None:
 
 
 def show(given: argparse.Namespace) -> None:
+    """The floors, peers, and the worst points of each group."""
     found, device = read(given.rows), here()[0]
     named = {run.op.name: run for run in runs(given.seed, device, False, list(found))}
     for group, asked in FLOORS.items():
@@ -212,15 +221,16 @@ def show(given: argparse.Namespace) -> None:
         if not mine:
             continue
         shares = [m[0] for m in mine]
-        said = ", ".join(f"{100 * part:g} % at {reached(shares, part):.2f} (asked {floor}; under it {sum(s < floor for s in shares)})" for part, floor in asked.items())
-        print(f"FLOOR {group}: {len(mine)} of {COUNTS[group] * len(ops(group))} points; {said}; median {reached(shares, 0.5):.2f}")
+        print(f"FLOOR {group}: {len(mine)} of {COUNTS[group] * len([n for n in ops() if group_of(n) == group])} points, median {reached(shares, 0.5):.2f}")
+        for part, floor in asked.items():
+            print(f"    {100 * part:g} % at {reached(shares, part):.2f}; asked {floor}, under it {sum(s < floor for s in shares)}")
         for peer in sorted({n for m in mine for n in m[3]["peers"]}):
             ratios = [m[3]["peers"][peer] / m[3]["seconds"] for m in mine if peer in m[3]["peers"]]
-            least = 0.95 if peer == "torch.compile" else 0.97
-            print(f"    {peer}: {len(ratios)} points, {math.exp(sum(map(math.log, ratios)) / len(ratios)):.2f}x, least {min(ratios):.2f}, under {least}: {sum(x < least for x in ratios)}")
+            least, mean = 0.95 if peer == "torch.compile" else 0.97, math.exp(sum(map(math.log, ratios)) / len(ratios))
+            print(f"    {peer}: {len(ratios)} points, {mean:.2f}x, least {min(ratios):.2f}, under {least}: {sum(x < least for x in ratios)}")
         for share, name, i, r in sorted(mine, key=lambda m: m[0])[: given.worst]:
-            p = named[name].points[i]
-            print(f"    {share:.2f} {name} {p.dtype} {' x '.join(str(v) for _, v in p.sizes)} {r['by']} {r['seconds'] * 1e6:.1f} us {({n: round(s / r['seconds'], 2) for n, s in r['peers'].items()})}")
+            p, peers = named[name].points[i], {n: round(s / r["seconds"], 2) for n, s in r["peers"].items()}
+            print(f"    {share:.2f} {name} {p.dtype} {' x '.join(str(v) for _, v in p.sizes)} {r['by']} {r['seconds'] * 1e6:.1f} us {peers}")
 
 
 def main() -> None:

@@ -16,11 +16,8 @@ TALL = 128
 
 def choose(p: Problem, head: Head) -> dict[str, Any]:
     """The widest tiles, unless narrower ones waste less of the last one. A flat tile is as wide as fits."""
-    x, out = p["x"], p["out"]
-    rows, columns = x.shape[3:]
-    size = x.itemsize
-    widths = _flat(p)
-    wide = min(widths or WIDTHS, key=lambda w: -(-columns * size // w) * (w + MORE))
+    x, widths = p["x"], _flat(p)
+    wide = min(widths or WIDTHS, key=lambda w: -(-x.shape[4] * x.itemsize // w) * (w + MORE))
     return {"wide": wide, "tall": TALL, "flat": int(bool(widths)), "threads": 256}
 
 
