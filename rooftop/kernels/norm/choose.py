@@ -261,7 +261,7 @@ OTHERS = {
     SOFT: (TILE, ROWS, CLUSTERS, LONG, STAGED, SPLIT), SOFT_BWD: (TILE, ROWS, CLUSTERS, LONG, SPLIT),
     **dict.fromkeys(LOGS, (TILE, ROWS, CLUSTERS)), **dict.fromkeys((*FORWARD, *BACKWARD), (TILE, ROWS, CLUSTERS, LONG, SPLIT, STAGED)),
 }
-ADDEND = ("rms_norm__addend__triton", "the only one that adds to the result")
+ADDEND = ("rms_norm__triton", "the only one that adds to the result")
 
 
 def _choose(p: Problem, named: str = "") -> Chosen | str:
