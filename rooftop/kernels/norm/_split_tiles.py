@@ -21,6 +21,7 @@ import triton.language as tl
 from rooftop.core.spec import Meta, Problem, pow2
 
 SINGLES = 16  # elements of a tile of singles
+SMALLEST = 4096  # elements of a tile: half of them leave a program of 256 threads 16 or 32 bytes a thread
 
 
 @triton.jit
@@ -86,20 +87,23 @@ def refuses(p: Problem, row: str, equally: tuple[str, ...]) -> str | None:
 
 def choose(p: Problem, row: str, bytes_a_thread: int = 64) -> Config:
     """64 bytes of each tensor a thread: 1024 threads have 64 KiB in flight to a multiprocessor. For 16 bits, which take more instructions a
-    byte, programs have
-    256 threads: while one computes, three others load."""
+    byte, programs have 256 threads: while one computes, three others load. Smaller tiles where these are fewer than four programs a
+    multiprocessor."""
     x = p[row]
     rows, columns = x.shape[:2]
     whole = columns % vector(x) == 0 and (
         rows == 1 or all(m.strides[0] % vector(x) == 0 for _, m in p.tensors if m is not None and m.shape[:2] == x.shape[:2])
     )
     warps = 16 if x.itemsize == 4 else 8
-    return Config(32 * warps * bytes_a_thread // x.itemsize, warps, not whole)
+    tile = 32 * warps * bytes_a_thread // x.itemsize
+    while tile > SMALLEST and rows * -(-columns // tile) < 4 * p.device.sms:
+        tile, warps = tile // 2, min(warps, 8)
+    return Config(tile, warps, not whole)
 
 
 def configs(one: Config) -> list[Config]:
     """The configs for tuning."""
-    others = ((one.columns // 2, one.warps), (one.columns // 2, one.warps // 2), (2 * one.columns, 16))
+    others = ((one.columns // 2, one.warps), (one.columns // 2, one.warps // 2), (one.columns // 4, one.warps // 2), (2 * one.columns, 16))
     return [one, *(Config(columns, warps, one.singles) for columns, warps in others)]
 
 

@@ -14,7 +14,7 @@ from rooftop.core.spec import Launch, Meta, Problem, pow2
 from rooftop.kernels._device.column_sums import column_sums
 from rooftop.kernels.norm import _split_tiles
 from rooftop.kernels.norm._split_tiles import Config, located, places
-from rooftop.kernels.norm.norms__triton import affine, load, over, scale_of, wide_access
+from rooftop.kernels.norm.norms__triton import affine, both, load, over, scale_of, wide_access
 from rooftop.kernels.norm.norms_bwd__triton import _slabs_bwd
 
 OPS = ("rms_norm", "layer_norm", "rms_norm_bwd", "layer_norm_bwd")
@@ -32,14 +32,14 @@ def _elements(tile, tiles, first, last, C, COLUMNS: tl.constexpr, SINGLES: tl.co
 
 @triton.jit
 def _moments(v, inside, n, CENTRE: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Mean (0 without CENTRE), distances from it, and the sum of their squares. The rounding error of the mean is subtracted (Chan, Golub &
-    LeVeque 1983), so that equal elements give exactly 0."""
+    """Mean (0 without CENTRE), distances from it up to its rounding error, and the sum of squares about it. The rounding error, which is
+    the mean of the distances, is corrected (Chan, Golub & LeVeque 1983), so that equal elements give exactly 0."""
     if CENTRE:
         mean = over(tl.sum(v, 0), tl.maximum(n, 1))
         off = tl.where(inside, v - mean, 0)
-        rest = over(tl.sum(off, 0), tl.maximum(n, 1))
-        off = tl.where(inside, off - rest, 0)
-        return mean + rest, off, tl.sum(off * off, 0)
+        rest, squares = tl.reduce((off, off * off), 0, both)
+        left = over(rest, tl.maximum(n, 1))
+        return mean + left, off, tl.maximum(squares - rest * left, 0)
     return tl.full((), 0.0, tl.float32), v, tl.sum(v * v, 0)
 
 
