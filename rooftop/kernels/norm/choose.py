@@ -139,15 +139,15 @@ def _faster_than_clusters(p: Problem) -> bool:
     """By one estimate for both. It was within 0.1 of what these kernels took on an H200, padded and odd rows too, for which that of
     norms_bwd__cuda_sm80.py is too optimistic. The memory time of odd rows counts 1.5 times: vectors of a warp that start amid 32 bytes are
     requested one by one."""
-    s, r = p["s"], bwd_rows.of(p)
-    if not r.by_cycles:
-        return True
+    r = bwd_rows.of(p)
+    if p["s"].nbytes <= FILLED or not r.by_cycles:
+        return False
     c = r.by_cycles[0]
     least = c["teams"] * r.vectors * 16 * (r.tensors + 1) / _cluster_slices.BYTES
     exchange, pack = bwd_clusters.costs(p.op == LAYER_BWD, r.itemsize)
     own = exchange + c["team"] * c["teams"] // 32 * c["vectors"] * pack / 4
     round_ = _cluster_slices.takes_turns(least * (1 if r.aligned else 1.5), own)
-    return s.nbytes > FILLED and bwd_clusters.share_of(p) <= 1.08 * least / round_
+    return bwd_clusters.share_of(p) <= 1.08 * least / round_
 
 
 FORWARD, BACKWARD = (RMS, LAYER), (RMS_BWD, LAYER_BWD)
