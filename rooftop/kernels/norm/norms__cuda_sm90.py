@@ -33,7 +33,7 @@ from rooftop.core.spec import DTYPES, Launch, Problem, instance
 from rooftop.kernels.norm import _cluster_slices
 from rooftop.kernels.norm._cluster_slices import ANY, KIB, Choice
 
-SHORTEST = 4 * KIB  # bytes of a row: shorter ones leave most threads of a block without a pack
+SHORTEST = 4 * KIB  # bytes of a row in a ring: shorter ones leave most threads of a block without a pack
 
 
 class Rows(_cluster_slices.Rows):
@@ -115,11 +115,12 @@ TABLE = (  # the first entry that fits the input is used
     Choice(128 * KIB, 256 * KIB, persistent(16, 4, 2, 3), "layer_norm: weight and bias are read once", "aligned", second=False,
            min_rows=0.25),
     Choice(256 * KIB, 512 * KIB, persistent(16, 2, 1, 3), "the same; one block a multiprocessor", "aligned", second=False, min_rows=0.25),
-    Choice(SHORTEST, 32 * KIB, streaming(1, 4, 3), "short rows: three blocks, a row each", second=False),
+    Choice(-1, 32 * KIB, streaming(1, 4, 3), "short rows: three blocks, a row each", second=False),
     Choice(32 * KIB, 64 * KIB, streaming(1, 8, 2), "two blocks, a row each", second=False),
     Choice(64 * KIB, 256 * KIB, streaming(8, 8, 4), "few rows: eight blocks share one", second=False),
     Choice(256 * KIB, 512 * KIB, streaming(8, 8, 2), "the same; 64 KiB a block, two of them", second=False),
-    Choice(SHORTEST, 64 * KIB, streaming(2, 4, 2), "a residual: two blocks share a row and its residual's"),
+    Choice(-1, 8 * KIB, streaming(1, 4, 3), "a residual: a block holds a row and its residual's"),
+    Choice(8 * KIB, 64 * KIB, streaming(2, 4, 2), "the same with two blocks"),
     Choice(64 * KIB, 256 * KIB, streaming(8, 4, 3), "the same with eight blocks, three on a multiprocessor"),
     Choice(256 * KIB, 512 * KIB, streaming(16, 4, 3), "the same with sixteen blocks"),
     Choice(512 * KIB, ANY, streaming(16, 8, 1), "the same; one block a multiprocessor"),
@@ -127,10 +128,7 @@ TABLE = (  # the first entry that fits the input is used
 
 
 def supports(p: Problem, head: Head | None = None) -> str | None:
-    r = of(p)
-    if not r.same_alignment:
-        return "rows must start equally far from 16 bytes in the input, the residual and the results"
-    return None if r.bytes > SHORTEST else f"takes rows of more than {SHORTEST} bytes; given {r.bytes}"
+    return None if of(p).same_alignment else "rows must start equally far from 16 bytes in the input, the residual and the results"
 
 
 def _complete(r: Rows, config: Mapping[str, Any]) -> dict[str, Any]:
