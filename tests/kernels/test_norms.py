@@ -32,10 +32,9 @@ WAYS = {
         ({"way": "split", "columns": 128, "lanes": 1, "warps": 4, "parts": 8}, 2, 1020, ("_part", "_fold")),
     ],
     "_bwd": [
-        ({"way": "tile", "columns": 64, "lanes": 1, "warps": 4, "parts": 1}, 37, 40, ("_tile_bwd", "_columns")),
-        ({"way": "tile", "columns": 64, "lanes": 2, "warps": 4, "parts": 1, "stages": 3}, 75, 64, ("_tile_bwd", "_columns")),
-        ({"way": "tile", "columns": 64, "lanes": 8, "warps": 4, "parts": 1}, 70, 64, ("_tile_bwd", "_columns")),
-        ({"way": "slabs", "columns": 128, "lanes": 4, "warps": 4, "parts": 8}, 21, 300, ("_rows_bwd", "_slabs_bwd", "_columns")),
+        ({"columns": 64, "lanes": 1, "warps": 4, "parts": 1}, 37, 40, ("_tile_bwd", "_columns")),
+        ({"columns": 64, "lanes": 2, "warps": 4, "parts": 1, "stages": 3}, 75, 64, ("_tile_bwd", "_columns")),
+        ({"columns": 64, "lanes": 8, "warps": 4, "parts": 1}, 70, 64, ("_tile_bwd", "_columns")),
     ],
 }
 

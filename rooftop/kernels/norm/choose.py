@@ -39,7 +39,9 @@ CLUSTER = 1800000  # bytes of the longest row that a cluster of sixteen blocks h
 RMS, LAYER, RMS_BWD, LAYER_BWD = "rms_norm", "layer_norm", "rms_norm_bwd", "layer_norm_bwd"
 SOFT, LOG, SOFT_BWD, LOG_BWD = "softmax", "log_softmax", "softmax_bwd", "log_softmax_bwd"
 BEFORE_HOPPER, HOPPER = (0, 89), (90, 999)  # compute capabilities
-WAVE = 48 * KIB  # bytes of rows for each multiprocessor that the programs of a pass hold at once: on an H200 6.2 MiB, up to which two passes were faster than clusters
+# bytes of rows for each multiprocessor that the programs of a pass hold at once: on an H200 6.2 MiB, up to which two passes were faster
+# than clusters
+WAVE = 48 * KIB
 FILLED = 64 << 20  # bytes: up to here filling the rings of blocks and adding their partial rows cost more than a cluster's exchanges
 
 

@@ -1,8 +1,8 @@
 """rms_norm and layer_norm (CENTRE) of rows too long for a cluster, and their backward: rows are divided into tiles (_split_tiles.py).
 
 Forward: the means and sums of squares of the tiles, then the result. Backward: four statistics of each tile, combined to four of each row;
-then blocks of columns are processed down the rows, so that dweight and dbias are summed in registers (`_slabs_bwd`,
-norms_bwd__triton.py): dy and s are read twice, dx is written once, 5/3 of the fewest bytes."""
+then blocks of columns are processed down the rows, so that dweight and dbias are summed in registers (`_slabs_bwd`): dy and s are read
+twice, dx is written once, 5/3 of the fewest bytes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from rooftop.kernels._device.column_sums import column_sums
 from rooftop.kernels.norm import _split_tiles
 from rooftop.kernels.norm._split_tiles import Config, located, places
 from rooftop.kernels.norm.norms__triton import affine, both, load, over, scale_of, wide_access
-from rooftop.kernels.norm.norms_bwd__triton import _slabs_bwd
 
 OPS = ("rms_norm", "layer_norm", "rms_norm_bwd", "layer_norm_bwd")
 
@@ -172,6 +171,45 @@ def _fold_bwd(found, rows, C, ss, eps, tiles, V: tl.constexpr, COLUMNS: tl.const
     scale = scale_of(tl.sum(squares, 0), C, eps)
     tl.store(rows + 4 * row + 1, scale)
     tl.store(rows + 4 * row + 2, over(tl.sum(products, 0) * scale, C))
+
+
+@triton.jit(do_not_specialize=["R"])
+def _slabs_bwd(dy, ds, s, w, dx, pw, pb, found, R, C, dys, dss, ss, dxs, blocks, height,
+               COLUMNS: tl.constexpr, LANES: tl.constexpr, PDL: tl.constexpr, FIRST: tl.constexpr):  # type: ignore[no-untyped-def]
+    """COLUMNS columns of a slab of `height` rows; its parts of dweight and dbias are written to pw, pb[slab, C]. FIRST: another launch
+    follows."""
+    if PDL:
+        gdc_wait()
+        if FIRST:
+            gdc_launch_dependents()
+    slab = tl.program_id(0) // blocks
+    column = (tl.program_id(0) % blocks) * COLUMNS + tl.arange(0, COLUMNS)[None, :]
+    weight = tl.full((1, COLUMNS), 1.0, tl.float32)
+    if w is not None:
+        weight = load(w, column, column < C)
+    sum_w = tl.zeros((LANES, COLUMNS), tl.float32)
+    sum_b = tl.zeros((LANES, COLUMNS), tl.float32)
+    for k in range(height // LANES):
+        row = slab.to(tl.int64) * height + k * LANES + tl.arange(0, LANES)[:, None]
+        inside = (row < R) & (column < C)
+        mean = load(found, 4 * row, row < R)
+        scale = load(found, 4 * row + 1, row < R)
+        n = (load(s, row * ss + column, inside) - mean) * scale
+        g = load(dy, row * dys + column, inside)
+        if pb is not None:
+            sum_b += g
+        if pw is not None:
+            sum_w += tl.where(inside, g * n, 0)
+        d = scale * (g * weight - n * load(found, 4 * row + 2, row < R) - load(found, 4 * row + 3, row < R))
+        if ds is not None:
+            d += load(ds, row * dss + column, inside)
+        tl.store(dx + row * dxs + column, d.to(dx.dtype.element_ty), inside)
+    at = slab.to(tl.int64) * C + (tl.program_id(0) % blocks) * COLUMNS + tl.arange(0, COLUMNS)
+    kept = (tl.program_id(0) % blocks) * COLUMNS + tl.arange(0, COLUMNS) < C
+    if pw is not None:
+        tl.store(pw + at, tl.sum(sum_w, 0), kept)
+    if pb is not None:
+        tl.store(pb + at, tl.sum(sum_b, 0), kept)
 
 
 def _is_backward(p: Problem) -> bool:
