@@ -3,8 +3,8 @@
     a row in registers         *__cuda_sm80       up to 64 KiB: some lanes of a warp, or a block. One tile a program: *__triton
     short rows, staged         *__staged          a block copies a range of rows to shared memory, whatever their starts
     a row in shared memory     *__cuda_sm90       a block, or the blocks of a cluster; rows that follow are fetched meanwhile; *__ring
-    longer rows                *__long            all blocks of the card, which exchange sums through global memory; *__split__triton in two
-                               passes
+    few or longer rows         *__split__triton   tiles of a row, in two passes
+    longer rows                *__long            all blocks of the card, which exchange sums through global memory
 
 A regime is taken by the bytes of a row, how rows start, the bytes of the tensor, and, where kernels overlap, by their estimates: bytes in
 flight, waves, registers and instructions. The first line that fits, and whose kernel takes the problem, decides. Figures are shares of a
@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from rooftop.core.choice import Chosen
 from rooftop.core.registry import in_order
-from rooftop.core.spec import Problem
+from rooftop.core.spec import Meta, Problem
 from rooftop.kernels._device import contiguous_rows
 from rooftop.kernels.norm import _cluster_slices, _register_rows
 from rooftop.kernels.norm import norms__cuda_sm90 as clusters
@@ -97,12 +97,18 @@ def _no_power_of_bytes(p: Problem) -> bool:
     return size & (size - 1) != 0
 
 
+def _in_vectors(m: Meta) -> bool:
+    """Whether Triton accesses the rows in vectors of 16 bytes: where addresses, strides and extents are multiples of 16."""
+    return m.align >= 16 and m.shape[1] % 16 == 0 and m.strides[0] % 16 == 0
+
+
 def _up_to_8192(p: Problem) -> bool:
-    return p["x"].shape[1] <= 8192
+    return p["x"].shape[1] <= 8192 and _in_vectors(p["x"])
 
 
 def _with_residual(p: Problem) -> bool:
-    return p.get("residual") is not None
+    residual = p.get("residual")
+    return residual is not None and _in_vectors(p["x"]) and _in_vectors(residual)
 
 
 def _one_wave(p: Problem) -> bool:
@@ -113,8 +119,8 @@ def _rests_in_l2(p: Problem) -> bool:
     return p["x"].nbytes <= p.device.l2_bytes
 
 
-def _exceeds_l2(p: Problem) -> bool:
-    return p["y"].nbytes > p.device.l2_bytes
+def _exceeds_l2_in_vectors(p: Problem) -> bool:
+    return p["y"].nbytes > p.device.l2_bytes and _in_vectors(p["y"])
 
 
 def _no_groups(p: Problem) -> bool:
@@ -162,9 +168,9 @@ TABLE = (
            "them has no such lanes", _no_power_of_bytes, resident=96 * KIB),
     Regime(ROWS, SOFTMAXES, -1, REGISTERS, "the row fits the registers of a block: it is read once and written once, 0.93 to 0.99 of a copy"),
     Regime(TILE, SOFTMAXES_BWD, -1, 32 * KIB, "a tile of a power of two has no idle lane: in tensors larger than the L2 up to 1.06 times as "
-           "fast as rows in the registers of a block", _exceeds_l2, power=True),
+           "fast as rows in the registers of a block", _exceeds_l2_in_vectors, power=True),
     Regime(CLUSTERS, SOFTMAXES_BWD, 32 * KIB, REGISTERS, "two rows of 64 KiB leave a block few registers; a cluster holds them in shared "
-           "memory, 1.03 times as fast in tensors larger than the L2", _exceeds_l2, arch=HOPPER, power=True),
+           "memory, 1.03 times as fast in tensors larger than the L2", _exceeds_l2_in_vectors, arch=HOPPER, power=True),
     Regime(ROWS, SOFTMAXES_BWD, -1, REGISTERS, "both rows fit the registers of a block: they are read once, and the result is written once"),
     Regime(SPLIT, (SOFT,), CLUSTER, ANY, "no cluster holds the row: two passes are faster than all blocks of the card on one row",
            arch=HOPPER),
