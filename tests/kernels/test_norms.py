@@ -28,8 +28,6 @@ WAYS = {
         ({"way": "tile", "columns": 1024, "lanes": 1, "warps": 2, "more": 512, "early": True}, 3, 1500, ("_tile",)),
         ({"way": "loop", "columns": 256, "lanes": 1, "warps": 4}, 4, 1000, ("_loop",)),
         ({"way": "loop", "columns": 256, "lanes": 1, "warps": 4}, 2, 130, ("_loop",)),
-        ({"way": "split", "columns": 128, "lanes": 1, "warps": 4, "parts": 3}, 3, 1000, ("_part", "_fold")),
-        ({"way": "split", "columns": 128, "lanes": 1, "warps": 4, "parts": 8}, 2, 1020, ("_part", "_fold")),
     ],
     "_bwd": [
         ({"columns": 64, "lanes": 1, "warps": 4, "parts": 1}, 37, 40, ("_tile_bwd", "_columns")),

@@ -25,10 +25,8 @@ from rooftop.kernels.norm import norms__long__cuda_sm80 as long_rows
 from rooftop.kernels.norm import norms__staged__cuda_sm80 as staged
 from rooftop.kernels.norm import norms_bwd__cuda_sm80 as bwd_rows
 from rooftop.kernels.norm import norms_bwd__cuda_sm90 as bwd_clusters
-from rooftop.kernels.norm import norms_bwd__long__cuda_sm80 as bwd_long_rows
 from rooftop.kernels.norm import norms_bwd__staged__cuda_sm80 as bwd_staged
 from rooftop.kernels.norm import softmax__ring__cuda_sm90 as softmax_ring
-from rooftop.kernels.norm import softmaxes__long__cuda_sm80 as softmax_long_rows
 
 KIB, ANY = 1 << 10, 1 << 62
 STAGED, ROWS, CLUSTERS, RING, LONG, SPLIT, TILE = (
@@ -42,7 +40,10 @@ BEFORE_HOPPER, HOPPER = (0, 89), (90, 999)  # compute capabilities
 # bytes of rows for each multiprocessor that the programs of a pass hold at once: on an H200 6.2 MiB, up to which two passes were faster
 # than clusters
 WAVE = 48 * KIB
-FILLED = 64 << 20  # bytes: up to here filling the rings of blocks and adding their partial rows cost more than a cluster's exchanges
+# bytes of rows up to which filling the rings of blocks and adding their partial rows cost more than a cluster's exchanges; twice as many
+# where a block has one row at a time
+FILLED = 32 << 20
+FEW = 32  # rows: odd ones start in up to 16 places, so that the ring of a cluster would run empty after each
 
 
 @dataclass(frozen=True)
@@ -82,8 +83,7 @@ def _ring(p: Problem) -> bool:
 
 
 def _no_ring(p: Problem) -> bool:
-    """A ring is faster for odd rows of layer_norm alone, whose weight and bias it shifts once."""
-    return p.op == RMS or not _ring(p)
+    return not _ring(p)
 
 
 def _ring_shifts_once(p: Problem) -> bool:
@@ -102,8 +102,13 @@ def _in_vectors(m: Meta) -> bool:
     return m.align >= 16 and m.shape[1] % 16 == 0 and m.strides[0] % 16 == 0
 
 
-def _up_to_8192(p: Problem) -> bool:
-    return p["x"].shape[1] <= 8192 and _in_vectors(p["x"])
+def _tile_is_faster(p: Problem) -> bool:
+    x = p["x"]
+    return x.shape[1] <= 8192 and _in_vectors(x) and (x.shape[1] * x.itemsize <= 16 * KIB or not _rests_in_l2(p))
+
+
+def _y_in_vectors(p: Problem) -> bool:
+    return _in_vectors(p["y"])
 
 
 def _with_residual(p: Problem) -> bool:
@@ -123,10 +128,12 @@ def _exceeds_l2_in_vectors(p: Problem) -> bool:
     return p["y"].nbytes > p.device.l2_bytes and _in_vectors(p["y"])
 
 
-def _no_groups(p: Problem) -> bool:
-    """Whether no group of blocks holds a row."""
-    rows = long_rows if p.op in (RMS, LAYER) else bwd_long_rows if p.op in (RMS_BWD, LAYER_BWD) else softmax_long_rows
-    return rows.supports(p) is not None
+def _both_rest_in_l2(p: Problem) -> bool:
+    return 2 * p["y"].nbytes <= p.device.l2_bytes
+
+
+def _few(p: Problem) -> bool:
+    return p["s"].shape[0] < FEW
 
 
 def _groups_are_fast(p: Problem) -> bool:
@@ -151,6 +158,8 @@ def _faster_than_clusters(p: Problem) -> bool:
     if p["s"].nbytes <= FILLED or not r.by_cycles:
         return False
     c = r.by_cycles[0]
+    if c["teams"] == 1 and p["s"].nbytes <= 2 * FILLED:
+        return False
     least = c["teams"] * r.vectors * 16 * (r.tensors + 1) / _cluster_slices.BYTES
     exchange, pack = bwd_clusters.costs(p.op == LAYER_BWD, r.itemsize)
     own = exchange + c["team"] * c["teams"] // 32 * c["vectors"] * pack / 4
@@ -166,32 +175,42 @@ TABLE = (
            "row themselves reach 0.5 to 0.65", starts="odd", resident=96 * KIB),
     Regime(STAGED, (SOFT,), -1, KIB, "short rows would leave lanes of a warp idle (0.70 to 0.89 of a copy); a block that copies a range of "
            "them has no such lanes", _no_power_of_bytes, resident=96 * KIB),
+    Regime(TILE, SOFTMAXES, -1, KIB, "short rows of a power of two: a tile has no idle lane, and no row ends within a vector", _y_in_vectors,
+           power=True),
     Regime(ROWS, SOFTMAXES, -1, REGISTERS, "the row fits the registers of a block: it is read once and written once, 0.93 to 0.99 of a copy"),
     Regime(TILE, SOFTMAXES_BWD, -1, 32 * KIB, "a tile of a power of two has no idle lane: in tensors larger than the L2 up to 1.06 times as "
            "fast as rows in the registers of a block", _exceeds_l2_in_vectors, power=True),
     Regime(CLUSTERS, SOFTMAXES_BWD, 32 * KIB, REGISTERS, "two rows of 64 KiB leave a block few registers; a cluster holds them in shared "
            "memory, 1.03 times as fast in tensors larger than the L2", _exceeds_l2_in_vectors, arch=HOPPER, power=True),
     Regime(ROWS, SOFTMAXES_BWD, -1, REGISTERS, "both rows fit the registers of a block: they are read once, and the result is written once"),
-    Regime(SPLIT, (SOFT,), CLUSTER, ANY, "no cluster holds the row: two passes are faster than all blocks of the card on one row",
+    Regime(SPLIT, SOFTMAXES, CLUSTER, ANY, "no cluster holds the row: two passes are faster than all blocks of the card on one row",
            arch=HOPPER),
-    Regime(SPLIT, (SOFT, SOFT_BWD), REGISTERS, ANY, "no block holds the row, and no group of blocks either", _no_groups, arch=BEFORE_HOPPER),
-    Regime(SPLIT, (SOFT_BWD,), CLUSTER // 2, ANY, "no cluster holds the rows, and no group of blocks either", _no_groups, arch=HOPPER),
+    Regime(SPLIT, SOFTMAXES_BWD, CLUSTER // 2, ANY, "no cluster holds the rows: the second of two passes reads them from the L2",
+           _both_rest_in_l2, arch=HOPPER),
     Regime(LONG, (SOFT_BWD,), CLUSTER // 2, ANY, "no cluster holds the rows: all blocks of the card share them, and read them once",
            arch=HOPPER),
+    Regime(SPLIT, SOFTMAXES_BWD, CLUSTER // 2, ANY, "no cluster holds the rows, and no group of blocks either: two passes over tiles",
+           arch=HOPPER),
     Regime(LONG, (SOFT, SOFT_BWD), REGISTERS, ANY, "no block holds the row: a group of blocks shares it, and reads it once",
+           arch=BEFORE_HOPPER),
+    Regime(SPLIT, (SOFT, SOFT_BWD), REGISTERS, ANY, "no block holds the row, and no group of blocks: two passes over tiles",
+           arch=BEFORE_HOPPER),
+    Regime(SPLIT, (LOG, LOG_BWD), 512 * KIB, ANY, "a program a row would occupy few multiprocessors: two passes over tiles",
            arch=BEFORE_HOPPER),
     Regime(RING, (SOFT,), 128 * KIB - 1, ANY, "clusters that loop over rows keep the memory busy while a row's sums are exchanged",
            softmax_ring.keeps_busy, arch=HOPPER),
     Regime(CLUSTERS, (*SOFTMAXES, *SOFTMAXES_BWD), REGISTERS, ANY, "a cluster holds the row in shared memory: it is read once", arch=HOPPER),
     # the forward of norms: rows of up to 64 KiB
-    Regime(STAGED, FORWARD, -1, REGISTERS, "a block copies a range of short odd rows in whole vectors; no ring holds them", _no_ring,
+    Regime(STAGED, (RMS,), -1, 2 * KIB, "a block copies a range of short odd rows in whole vectors", starts="odd", alone=True,
+           resident=staged.RESIDENT),
+    Regime(STAGED, (LAYER,), -1, REGISTERS, "a block copies a range of short odd rows in whole vectors; no ring holds them", _no_ring,
            starts="odd", alone=True, resident=staged.RESIDENT),
     Regime(STAGED, (LAYER,), -1, 1280, "short rows of 16 bits would leave lanes of a warp idle; a block copies a range of them", itemsize=2,
            power=False, alone=True, resident=staged.RESIDENT),
     Regime(CLUSTERS, (LAYER,), -1, REGISTERS, "odd rows: blocks that loop over rows shift weight and bias once, others for each row (0.70 to "
            "0.75 of a copy)", _ring_shifts_once, arch=HOPPER, starts="odd", alone=True),
     Regime(TILE, (RMS,), 2 * KIB - 1, 32 * KIB, "up to 8192 columns, a power of two: a tile has no idle lane and one reduction; up to 1.08 times "
-           "as fast as a row in the registers of a block", _up_to_8192, power=True, starts="whole"),
+           "as fast as a row in the registers of a block", _tile_is_faster, power=True, starts="whole"),
     Regime(TILE, FORWARD, -1, REGISTERS, "a residual: weight and row have registers enough in a tile", _with_residual, starts="whole"),
     Regime(ROWS, FORWARD, -1, REGISTERS, "the row fits the registers of a block: it is read once and written once"),
     # longer rows
@@ -199,7 +218,7 @@ TABLE = (
            "sums are exchanged", _ring, arch=HOPPER, alone=True),
     Regime(SPLIT, FORWARD, REGISTERS, ANY, "few rows: tiles of them are one wave of the whole card, and the second pass reads them from the "
            "L2; clusters would leave multiprocessors idle", _one_wave, arch=HOPPER),
-    Regime(SPLIT, FORWARD, 960 * KIB, ANY, "the second pass reads the row from the L2, and no block waits for another (42 rows of 187593 "
+    Regime(SPLIT, FORWARD, KIB * KIB, ANY, "the second pass reads the row from the L2, and no block waits for another (42 rows of 187593 "
            "float32: 33 us, by groups of blocks 39)", _rests_in_l2, arch=HOPPER),
     Regime(LONG, FORWARD, long_rows.STREAMED, ANY, "clusters that end with their row take 1.4 to 1.9 times the time of a copy; a group of "
            "blocks that loops over rows is faster", _groups_are_fast, arch=HOPPER, alone=True),
@@ -220,6 +239,8 @@ TABLE = (
            arch=HOPPER, alone=True),
     Regime(ROWS, (RMS_BWD,), -1, 16 * KIB, "odd rows: by the estimate of both, a block in its ring is faster than clusters",
            _faster_than_clusters, arch=HOPPER, starts="odd", alone=True),
+    Regime(SPLIT, BACKWARD, 32 * KIB, ANY, "few odd rows: the ring of a cluster would run empty between rows that start elsewhere within a "
+           "vector", _few, arch=HOPPER, starts="odd"),
     Regime(CLUSTERS, BACKWARD, -1, ANY, "clusters loop over rows: each is read once, and dweight and dbias are summed in registers",
            arch=HOPPER),
     Regime(LONG, BACKWARD, -1, ANY, "no cluster holds the row: a group of blocks shares it, 2.3 to 2.5 times as fast as Triton at 1048576 "
@@ -229,7 +250,7 @@ TABLE = (
 OF_OP = {op: tuple(r for r in TABLE if op in r.ops) for op in (RMS, LAYER, RMS_BWD, LAYER_BWD, SOFT, LOG, SOFT_BWD, LOG_BWD)}
 OTHERS = {
     SOFT: (TILE, ROWS, CLUSTERS, LONG, STAGED, SPLIT), SOFT_BWD: (TILE, ROWS, CLUSTERS, LONG, SPLIT),
-    **dict.fromkeys((LOG, LOG_BWD), (TILE, ROWS, CLUSTERS)), **dict.fromkeys((*FORWARD, *BACKWARD), (TILE, ROWS, CLUSTERS, LONG, SPLIT, STAGED)),
+    **dict.fromkeys((LOG, LOG_BWD), (TILE, ROWS, CLUSTERS, SPLIT)), **dict.fromkeys((*FORWARD, *BACKWARD), (TILE, ROWS, CLUSTERS, LONG, SPLIT, STAGED)),
 }
 ADDEND = ("rms_norm__triton", "the only one that adds to the result")
 

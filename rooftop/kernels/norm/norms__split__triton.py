@@ -89,7 +89,7 @@ def _write(  # type: ignore[no-untyped-def]
 
 @triton.jit(do_not_specialize=["R", "C", "vs", "ys", "tiles", "programs"])
 def _apply(found, v, w, b, y, R, C, vs, ys, eps, tiles, programs, V: tl.constexpr, COLUMNS: tl.constexpr, TILES: tl.constexpr,
-           SINGLES: tl.constexpr, PDL: tl.constexpr):  # type: ignore[no-untyped-def]
+           SINGLES: tl.constexpr, CENTRE: tl.constexpr, PDL: tl.constexpr):  # type: ignore[no-untyped-def]
     """The result of one tile, given the statistics of all tiles of its row; the last ones first."""
     if PDL:
         gdc_wait()
@@ -97,12 +97,16 @@ def _apply(found, v, w, b, y, R, C, vs, ys, eps, tiles, programs, V: tl.constexp
     row, tile = (at_once % R).to(tl.int64), at_once // R
     begin, shift, first, last = located(row, vs, C, V)
     k = tl.arange(0, TILES)
-    means = load(found, 2 * (row * tiles + k), k < tiles)
     squares = load(found, 2 * (row * tiles + k) + 1, k < tiles)
-    n = tl.where(k < tiles, _elements(k, tiles, first, last, C, COLUMNS, SINGLES), 0).to(tl.float32)
-    mean = over(tl.sum(n * means, 0), C)
-    off = tl.where(k < tiles, means - mean, 0)
-    scale = scale_of(tl.sum(squares + n * off * off, 0), C, eps)
+    mean = tl.full((), 0.0, tl.float32)
+    if CENTRE:
+        means = load(found, 2 * (row * tiles + k), k < tiles)
+        n = tl.where(k < tiles, _elements(k, tiles, first, last, C, COLUMNS, SINGLES), 0).to(tl.float32)
+        base = tl.load(found + 2 * row * tiles)  # means are summed as distances from one of them: exact if all elements are equal
+        mean = base + over(tl.sum(n * (means - base), 0), C)
+        off = tl.where(k < tiles, means - mean, 0)
+        squares += n * off * off
+    scale = scale_of(tl.sum(squares, 0), C, eps)
     y += (row * ys) // V * V
     if SINGLES > 0 and tile == tiles - 1:
         _write(v + begin, w, b, y, tile, shift, first, last, C, mean, scale, COLUMNS, SINGLES)
@@ -159,7 +163,8 @@ def _fold_bwd(found, rows, C, ss, eps, tiles, V: tl.constexpr, COLUMNS: tl.const
     mean, squares, level, products = load(from_, 0, there), load(from_, 1, there), load(from_, 2, there), load(from_, 3, there)
     if CENTRE:
         n = tl.where(there, _elements(k, tiles, first, last, C, COLUMNS, SINGLES), 0).to(tl.float32)
-        middle = over(tl.sum(n * mean, 0), C)
+        base = tl.load(found + 4 * row * tiles)  # as in _apply
+        middle = base + over(tl.sum(n * (mean - base), 0), C)
         off = tl.where(there, mean - middle, 0)
         squares += n * off * off
         products += n * off * level
@@ -268,7 +273,7 @@ def _forward(p: Problem, config: Config) -> list[Launch]:
     first = {**shared, "R": rows, "x": "x", "r": "residual", "s": "s", **_strides(p, x="x", r="residual", s="s")}
     first["CENTRE"] = p.op == "layer_norm"
     second = {**shared, "R": rows, "v": source, "w": "weight", "b": "bias", "y": "y", **_strides(p, v=source, y="y")}
-    second |= {"eps": float(p.option("eps")), "programs": grid[0], "TILES": _split_tiles.folded(tiles)}
+    second |= {"eps": float(p.option("eps")), "programs": grid[0], "TILES": _split_tiles.folded(tiles), "CENTRE": first["CENTRE"]}
     return [Launch(_statistics, grid, first, config.warps, pdl=chain), Launch(_apply, grid, second, config.warps, pdl=chain)]
 
 
