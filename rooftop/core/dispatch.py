@@ -112,9 +112,10 @@ def _found_by_name() -> None:
         __module__ = namespace.__module__  # torch names ops after it
 
         def __getattr__(self, name: str) -> Any:
-            if name not in library.names and name.removesuffix("_bwd") in registry.op_names():
-                with suppress(RegistryError):  # an op without a backward
-                    register(registry.op(name))
+            if name.removesuffix("_bwd") in registry.op_names():
+                with library.registering, suppress(RegistryError):  # another thread may be registering it; an op may have no backward
+                    if name not in library.names:
+                        register(registry.op(name))
             return super().__getattr__(name)
 
     namespace.__class__ = Namespace

@@ -14,7 +14,7 @@ from rooftop.core.one_by_one import one_by_one
 
 NAMESPACE = "rooftop"
 _LIBRARY: Any = None
-_REGISTERING = threading.RLock()  # several threads may make their first call at once
+registering = threading.RLock()  # several threads may make their first call at once
 names: set[str] = set()  # of the ops that are registered, or about to be
 
 
@@ -65,7 +65,7 @@ Run = Callable[[Sequence[Any], "str | None"], Any]
 
 def register(op: Contract, run: Run) -> Callable[..., Any]:
     """The registered op as a callable; the first call registers it. `run`: what it does with CUDA tensors."""
-    with _REGISTERING:
+    with registering:
         if op._library is None:
             names.add(op.name)
             op._library = _registered(op, run)

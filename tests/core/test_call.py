@@ -3,6 +3,7 @@ comparisons."""
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -538,3 +539,16 @@ def test_ops_are_found_by_name() -> None:
         assert getattr(torch.ops.rooftop, op.name).default
         assert hasattr(torch.ops.rooftop, f"{op.name}_bwd") == (op.bwd is not None)
     assert not hasattr(torch.ops.rooftop, "sofmax")
+
+
+def test_an_op_is_found_by_name_when_the_thread_that_registers_it_is_done() -> None:
+    dispatch.register(registry.op("softmax"))
+    vars(torch.ops.rooftop).pop("softmax", None)  # torch keeps what it has found
+    found: list[Any] = []
+    asks = threading.Thread(target=lambda: found.append(torch.ops.rooftop.softmax))
+    with library.registering:
+        asks.start()
+        asks.join(0.1)
+        assert not found
+    asks.join()
+    assert found[0].default
