@@ -1,6 +1,7 @@
-"""rooftop: every operation climbed from the naive kernel to the roof; the kernel at the top shipped as a drop-in function.
+"""rooftop: GPU kernels for PyTorch. Each op is developed step by step, from a naive kernel to the fastest one, which a call of
+the op runs.
 
-Importing it loads nothing: an op, torch and the toolchain are loaded by the first use of a name."""
+`import rooftop` loads nothing else: an op, torch and the compilers are loaded when a name is first used."""
 
 import sys
 from typing import Any

@@ -36,7 +36,7 @@ class Rooftop(Codec):  # type: ignore[misc]
         x = buf if isinstance(buf, np.ndarray) else ensure_ndarray(buf)
         if not x.dtype.isnative:
             raise TypeError(
-                f"rooftop: values are {x.dtype.str}, big-endian, which could not be told when they are read: use "
+                f"rooftop: values are {x.dtype.str}, big-endian, and the container does not store the byte order: use "
                 f"{x.dtype.newbyteorder('<').str}"
             )
         if not isinstance(buf, np.ndarray) and not self.how.lossless:

@@ -1,6 +1,6 @@
-"""Functions with the signatures of other libraries, over the ops of this one, for code that calls those: torch's scaled dot-product
-attention, the attention interface of Hugging Face Transformers; and whole models, patched by `patch` and compared by `prove`. Nothing is
-replaced by importing this."""
+"""Replacements for functions of other libraries, with the same signatures: torch's scaled dot-product attention, and the attention
+interface of Hugging Face Transformers. `patch` makes whole models use rooftop's ops, and `prove` compares such a model with the original. Importing
+this module replaces nothing."""
 
 from __future__ import annotations
 

@@ -169,7 +169,7 @@ def test_square_chunks_in_the_order_of_fortran() -> None:
 
 def test_what_numcodecs_could_not_tell_is_refused() -> None:
     x = np.arange(12, dtype=">f4")
-    with pytest.raises(TypeError, match="values are >f4, big-endian, which could not be told when they are read: use <f4"):
+    with pytest.raises(TypeError, match="values are >f4, big-endian, and the container does not store the byte order: use <f4"):
         Rooftop(abs=1.0).encode(x)
     with pytest.raises(TypeError, match="a memoryview holds bytes, not values that may change within a bound: give an array, or lossless=True"):
         Rooftop(abs=1.0).encode(memoryview(b"12345678"))

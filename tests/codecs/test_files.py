@@ -128,7 +128,7 @@ def test_models_on_the_command_line(tmp_path: Path) -> None:
     assert run(app, ["decompress", target, npy, "--weight", "a.weight", "--force"]).exit_code == 0
     assert (np.load(npy).view(np.int16) == model()["a.weight"][1].view(torch.int16).numpy()).all()
     assert "is a model: name the file to write" in said("decompress", target)
-    assert "--weight x: it is of models" in said("decompress", npy, "--weight", "x")
+    assert "--weight x: it is for models" in said("decompress", npy, "--weight", "x")
     assert "has no weight 'x'" in said("decompress", target, tmp_path / "x.npy", "--weight", "x") and not (tmp_path / "x.npy").exists()
     assert "--device" in run(app, ["compress", source, "--device", "sofa"]).output
 

@@ -41,8 +41,8 @@ def dtypes(op: Contract) -> list[str]:
     return sorted(op.dtypes, key=lambda d: (-DTYPES[d].mantissa, -DTYPES[d].bytes, d))
 
 
-def _results(found: Any) -> tuple[Any, ...]:
-    return found if isinstance(found, tuple) else () if found is None else (found,)
+def _results(result: Any) -> tuple[Any, ...]:
+    return result if isinstance(result, tuple) else () if result is None else (result,)
 
 
 def judged(op: Contract) -> Iterator[tuple[str, str | None]]:
@@ -111,13 +111,13 @@ def cpu_passes(op: Contract, dtype: str = "") -> int:
         def run(*args: Any, problem: Any = problem, what: str = c.id) -> Any:
             nonlocal taken
             assert op.cpu is not None
-            found = op.cpu(*args)
-            if found is NotImplemented:
+            result = op.cpu(*args)
+            if result is NotImplemented:
                 return library.fallback(op, args)
             taken += 1
-            given = {t.untyped_storage().data_ptr() for t in op.flattened(args)[0].values() if t is not None and t.numel()}
-            made = by_name(op, found)
-            for name, r in made.items():
+            addresses = {t.untyped_storage().data_ptr() for t in op.flattened(args)[0].values() if t is not None and t.numel()}
+            outputs = by_name(op, result)
+            for name, r in outputs.items():
                 if r is None:
                     continue
                 meta = problem[name]
@@ -127,13 +127,13 @@ def cpu_passes(op: Contract, dtype: str = "") -> int:
                     f"{op.name} on the CPU, {what}: {name} is {r.dtype} {tuple(r.shape)}, not {want[1]} {want[0]}"
                 )
                 _must(
-                    not r.numel() or r.untyped_storage().data_ptr() not in given,
+                    not r.numel() or r.untyped_storage().data_ptr() not in addresses,
                     f"{op.name} on the CPU, {what}: {name} is memory of an input"
                 )
-            if any(r is None and problem.get(n) is not None for n, r in made.items()):  # left out: nothing is said of it
+            if any(r is None and problem.get(n) is not None for n, r in outputs.items()):  # left out: nothing is said of it
                 others = by_name(op, library.fallback(op, args))
-                made = {n: others[n] if r is None else r for n, r in made.items()}
-            return tuple(made.values()) if len(made) != 1 else found
+                outputs = {n: others[n] if r is None else r for n, r in outputs.items()}
+            return tuple(outputs.values()) if len(outputs) != 1 else result
 
         r = checker.check_callable(op, c, run, name="cpu")
         _must(r.status == "ok", f"{op.name} on the CPU fails {r.case}: {r.message}")
@@ -153,21 +153,21 @@ def cpu_gradients_pass(op: Contract, dtype: str = "") -> int:
         leaves: dict[str, Any] = {
             n: t.detach().requires_grad_() if n in names and t is not None and computes(t) else t for n, t in tensors.items()
         }
-        found = op.cpu(*op.arguments(leaves, options))
-        if found is NotImplemented:
+        result = op.cpu(*op.arguments(leaves, options))
+        if result is NotImplemented:
             continue
-        outs = {n: r for n, r in by_name(op, found).items() if r is not None and r.requires_grad}
+        outs = {n: r for n, r in by_name(op, result).items() if r is not None and r.requires_grad}
         wanted = [n for n in names if leaves[n] is not None and leaves[n].requires_grad]
         if not outs or not wanted:
             continue
-        given, left = make(bwd, c, "cpu", 0)  # of the tensors that the forward got with this seed
-        given.update((f"d{n}", None) for n in op.output_names if n not in outs and f"d{n}" in given)
-        pairs = [(r, given[f"d{n}"]) for n, r in outs.items()]
-        made = torch.autograd.grad([r for r, _ in pairs], [leaves[n] for n in wanted], [d for _, d in pairs], allow_unused=True)
-        by_input = {n: torch.zeros_like(leaves[n]) if g is None else g for n, g in zip(wanted, made, strict=True)}
+        inputs, left = make(bwd, c, "cpu", 0)  # of the tensors that the forward got with this seed
+        inputs.update((f"d{n}", None) for n in op.output_names if n not in outs and f"d{n}" in inputs)
+        pairs = [(r, inputs[f"d{n}"]) for n, r in outs.items()]
+        gradients = torch.autograd.grad([r for r, _ in pairs], [leaves[n] for n in wanted], [d for _, d in pairs], allow_unused=True)
+        by_input = {n: torch.zeros_like(leaves[n]) if g is None else g for n, g in zip(wanted, gradients, strict=True)}
         got = {out: by_input.get(n) for out, n in zip(bwd.output_names, names, strict=True)}
         problem = bwd.problem(c)
-        expected = judgement.expect_given(bwd, problem, given, left)
+        expected = judgement.expect_given(bwd, problem, inputs, left)
         for output, verdict in judgement.judge_given(bwd, problem, expected, got).items():
             _must(verdict.ok, f"{op.name} on the CPU, gradients of {c.id}: {output}: {verdict.message}")
         compared += 1
@@ -213,13 +213,13 @@ def less_is_rejected(op: Contract, dtype: str) -> None:
 
 def _one_off(op: Contract) -> Any:
     def run(*args: Any) -> Any:
-        found = tuple(None if r is None else r.clone() for r in _results(library.fallback(op, args)))
+        results = tuple(None if r is None else r.clone() for r in _results(library.fallback(op, args)))
         tensors, _ = op.flattened(args)
-        for r in (r for r in (*found, *(tensors[n] for n in op.mutates)) if r is not None and r.numel()):
+        for r in (r for r in (*results, *(tensors[n] for n in op.mutates)) if r is not None and r.numel()):
             last = r[tuple(e - 1 for e in r.shape)]
             last.copy_(last.logical_not() if r.dtype == torch.bool else (last.double() if r.is_floating_point() else last) + 1)
             break
-        return None if not found else found if len(found) != 1 else found[0]
+        return None if not results else results if len(results) != 1 else results[0]
 
     return run
 

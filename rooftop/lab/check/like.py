@@ -67,17 +67,17 @@ def reference_of(text: str) -> Callable[..., Any]:
         from rooftop.core.backends.python_files import load_file
 
         file, _, name = text.partition(":")
-        found = getattr(load_file(Path(file)), name, None)
+        function = getattr(load_file(Path(file)), name, None)
     else:
         package, *rest = text.split(".")
         if package != "torch":
             raise ValueError(f"--like {text}: it is a function of torch, as in torch.softmax, or FILE.py:FUNCTION")
-        found = importlib.import_module(package)
+        function = importlib.import_module(package)
         for part in rest:
-            found = getattr(found, part, None)
-    if not callable(found):
+            function = getattr(function, part, None)
+    if not callable(function):
         raise ValueError(f"--like {text}: there is no such function")
-    return found
+    return function
 
 
 def compared(
@@ -92,16 +92,16 @@ def compared(
         given, numbers = _shaped(path, function, like, given, folders, seed)
     source = source_for(path, given, folders, launch)
     calls, run = _simulated(source, seed)
-    made: list[Compared] = []
+    results: list[Compared] = []
     for name, before, after, outs in calls:
         outputs = outs or {k: after[k] for k in _changed(before, after)}
         if not outputs:
             raise ValueError(f"{path}: {name} returns no tensor and changes none")
         inputs = next(_inputs(before, after, function, like, numbers))
-        made += _judged(name, function, like, inputs, outputs, numbers=numbers)
-    if not made and not run.report.findings:
+        results += _judged(name, function, like, inputs, outputs, numbers=numbers)
+    if not results and not run.report.findings:
         raise ValueError(f"{path}: no call of it came to its end, so nothing was compared:\n{run.report.printed[:400]}")
-    return made, run
+    return results, run
 
 
 def source_for(path: Path, given: Sequence[str], folders: Sequence[Path], launch: dict[str, Any] | None) -> Source:
@@ -175,11 +175,11 @@ def _shaped(
         return given, numbers  # what it came to says more
     _, before, after, _ = calls[0]
     written = {k: int((before[k] != after[k]).reshape(-1).nonzero().max()) + 1 for k in changed}
-    known = {n: tuple(map(int, texts[n].partition(":")[2].partition(":")[0].split("x"))) for n in texts if n in before and ":" in texts[n]}
+    by_name = {n: tuple(map(int, texts[n].partition(":")[2].partition(":")[0].split("x"))) for n in texts if n in before and ":" in texts[n]}
     best: tuple[float, dict[str, tuple[int, ...]]] | None = None
     for names in ([k for k in before if k not in changed], list(before)):
         ways = [
-            [known[k]] if k in known else _ways(sizes * (1 + program_caller.squares(offered[0], text)), before[k].numel()) for k in names
+            [by_name[k]] if k in by_name else _ways(sizes * (1 + program_caller.squares(offered[0], text)), before[k].numel()) for k in names
         ]
         for shapes in itertools.islice(itertools.product(*ways), SHAPES) if names else ():
             tensors = [before[k].reshape(-1)[: math.prod(s)].reshape(s) for k, s in zip(names, shapes, strict=True)]
@@ -256,7 +256,7 @@ def _judged(
 
     wide = [t.double() if t.is_floating_point() else t for t in inputs.values()]
     exact, same = (called(function, like, tensors, numbers) for tensors in (wide, [narrow(t) for t in inputs.values()]))
-    made = []
+    results = []
     for (label, got), want, plain in zip(outputs.items(), exact, same, strict=False):
         if got.numel() != want.numel():
             sizes = "x".join(map(str, want.shape))
@@ -268,8 +268,8 @@ def _judged(
         place = tuple(int(i) for i in torch.unravel_index(torch.tensor(worst), want.shape)) if want.dim() else ()
         allowed = max(TIMES * float(torchs.max()), FLOOR * unit * float(real.abs().max())) if real.numel() else 0.0
         shown = tuple(f"{k}: {str(t.dtype).removeprefix('torch.')} {'x'.join(map(str, t.shape))}" for k, t in inputs.items())
-        made.append(Compared(name, shown, label, float(error.max()), allowed, place, float(got64[worst]), float(real[worst])))
-    return made
+        results.append(Compared(name, shown, label, float(error.max()), allowed, place, float(got64[worst]), float(real[worst])))
+    return results
 
 
 def called(
@@ -286,10 +286,10 @@ def called(
         if len(some) + len(more) < len(tensors):
             continue
         try:
-            found = function(*some, **{**named, **more})
+            result = function(*some, **{**named, **more})
         except (TypeError, RuntimeError, IndexError) as error:
             said = said or error
             continue
-        return [found] if hasattr(found, "reshape") else list(found)
+        return [result] if hasattr(result, "reshape") else list(result)
     shapes = ", ".join("x".join(map(str, t.shape)) for t in tensors)
     raise ValueError(f"{like} cannot take tensors of {shapes}: {said}; --arg gives others, and --like FILE.py:FUNCTION a function of yours")

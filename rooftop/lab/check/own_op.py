@@ -40,8 +40,8 @@ LAYOUTS = {
 OPTIONS = {bool: "bool", int: "int", float: "float", str: "str"}
 
 
-def subject(path: Path, given: str, shapes: Sequence[Mapping[str, int]] = ()) -> Subject:
-    """The kernel of `path` with a contract made of the function `given` ("my.py:name"; the name may be left out where the file has one
+def subject(path: Path, reference: str, shapes: Sequence[Mapping[str, int]] = ()) -> Subject:
+    """The kernel of `path` with a contract made of the function `reference` ("my.py:name"; the name may be left out where the file has one
     function, or one of the kernel's name or called `reference`). `shapes`: sizes by the head's names, a case each.
 
     Raises HeadError or ValueError for what does not fit together."""
@@ -50,8 +50,8 @@ def subject(path: Path, given: str, shapes: Sequence[Mapping[str, int]] = ()) ->
     head = head_text.parse(head_text.read(path), str(path))
     if head.op is not None:
         raise HeadError(f"{path}: the head names the op {head.op}, whose contract judges it; leave --reference out, or the op")
-    function = _function(given, path.stem)
-    op = contract(head, function, given, shapes)
+    function = _function(reference, path.stem)
+    op = contract(head, function, reference, shapes)
     return Subject(path.stem, op, CudaImplementation(path.resolve(), op.name, path.stem))
 
 
@@ -78,7 +78,7 @@ def alone(path: Path, shapes: Sequence[Mapping[str, int]] = ()) -> Subject | Non
     reference.__signature__ = signature  # type: ignore[attr-defined]
     if unknown := sorted({n for shape in shapes for n in shape} - {*dims, *numbers}):
         raise ValueError(f"--shape {unknown[0]}: the head has the sizes {', '.join([*dims, *numbers]) or 'of its text alone'}")
-    made = []
+    cases = []
     for letter in head.dtypes or ("f32",):
         for given in shapes or ({},):
             sizes = {d: given.get(d, 1024) for d in dims}
@@ -87,8 +87,8 @@ def alone(path: Path, shapes: Sequence[Mapping[str, int]] = ()) -> Subject | Non
                 for n, a in listed.items()
             }
             name = ",".join(f"{n}={v}" for n, v in (*sizes.items(), *((n, given.get(n, 1)) for n in numbers))) or "as it stands"
-            made.append(Case(name, {**tensors, **{n: given.get(n, 1) for n in numbers}}))
-    op = Contract(reference, outputs=lambda **_: {}, cases=made, work=lambda p: Work(0, 0, {}), mutates=tuple(listed), name=path.stem)
+            cases.append(Case(name, {**tensors, **{n: given.get(n, 1) for n in numbers}}))
+    op = Contract(reference, outputs=lambda **_: {}, cases=cases, work=lambda p: Work(0, 0, {}), mutates=tuple(listed), name=path.stem)
     return Subject(path.stem, op, CudaImplementation(path.resolve(), op.name, path.stem))
 
 
@@ -111,21 +111,21 @@ def shapes_of(texts: Sequence[str]) -> list[dict[str, int]]:
     return sizes
 
 
-def _function(given: str, stem: str) -> Callable[..., Any]:
-    file, _, name = given.rpartition(":") if not given.endswith(".py") else (given, "", "")
+def _function(reference: str, stem: str) -> Callable[..., Any]:
+    file, _, name = reference.rpartition(":") if not reference.endswith(".py") else (reference, "", "")
     path = Path(file)
     if path.suffix != ".py" or not path.is_file():
-        raise ValueError(f"--reference {given}: {path} is no file; it is written FILE.py:FUNCTION")
+        raise ValueError(f"--reference {reference}: {path} is no file; it is written FILE.py:FUNCTION")
     module = load_file(path)
     own = {n: f for n, f in vars(module).items() if inspect.isfunction(f) and f.__module__ == module.__name__ and not n.startswith("_")}
     name = name or next((n for n in (stem, "reference") if n in own), next(iter(own)) if len(own) == 1 else "")
     if name not in own:
-        raise ValueError(f"--reference {given}: {path} has no function {name!r}; {hint(name, list(own))}" if name else
-                         f"--reference {given}: {path} has {len(own)} functions; name one: {path}:{next(iter(own), 'reference')}")
+        raise ValueError(f"--reference {reference}: {path} has no function {name!r}; {hint(name, list(own))}" if name else
+                         f"--reference {reference}: {path} has {len(own)} functions; name one: {path}:{next(iter(own), 'reference')}")
     return own[name]
 
 
-def contract(head: heads.Head, function: Callable[..., Any], given: str, shapes: Sequence[Mapping[str, int]] = ()) -> Contract:
+def contract(head: heads.Head, function: Callable[..., Any], named: str, shapes: Sequence[Mapping[str, int]] = ()) -> Contract:
     """Of a head without an op and the function that says what it computes."""
     listed = {a.name: a for a in (*head.args, *head.tensors) if isinstance(a, heads.TensorArg) and a.name not in head.scratch}
     signature = inspect.signature(function)
@@ -139,11 +139,11 @@ def contract(head: heads.Head, function: Callable[..., Any], given: str, shapes:
             parameters.append(p.replace(annotation=OPTIONS[type(p.default)], kind=p.POSITIONAL_OR_KEYWORD))
         else:
             raise ValueError(
-                f"--reference {given}: {p.name} is no tensor of the head's args ({', '.join(listed)}), and as a number it lacks a default "
+                f"--reference {named}: {p.name} is no tensor of the head's args ({', '.join(listed)}), and as a number it lacks a default "
                 f"({p.name}=1.0: the value that the kernel is judged at)"
             )
     if not inputs:
-        raise ValueError(f"--reference {given}: none of its parameters is a tensor of the head's args, which are {', '.join(listed)}")
+        raise ValueError(f"--reference {named}: none of its parameters is a tensor of the head's args, which are {', '.join(listed)}")
     options = {p.name: p.default for p in parameters if p.name not in listed}
 
     @functools.wraps(function)
@@ -168,7 +168,7 @@ def contract(head: heads.Head, function: Callable[..., Any], given: str, shapes:
     mutated = () if written else _changed(function, cases[-1])
     edges = _edges(head, cases, function, [d for d in dims if d not in options], mutated, fixed=not shapes)
     if not written and not mutated:
-        raise ValueError(f"--reference {given}: every tensor of the head is a parameter of it and it changes none, so that the kernel would have no output")
+        raise ValueError(f"--reference {named}: every tensor of the head is a parameter of it and it changes none, so that the kernel would have no output")
     return Contract(reference, outputs=outputs, cases=[*cases, *edges], work=work, mutates=mutated, name=Path(head.path).stem)
 
 
@@ -195,15 +195,15 @@ def _cases(
         wanted = [(name, dict.fromkeys(dims, n)) for name, n in LONG]
     elif not wanted:
         wanted = [(name, {d: sizes[min(i, len(sizes) - 1)] for i, d in enumerate(dims)}) for name, sizes in SIZES]
-    made = []
+    cases = []
     for letter in head.dtypes or ("f32",):
         for name, sizes in wanted:
             tensors = {
                 n: Input(tuple(int(d) if d.isdigit() else sizes[d] for d in a.dims), letter if a.dtype == "T" else a.dtype)
                 for n, a in inputs.items()
             }
-            made.append(Case(name, {**tensors, **options, **{n: v for n, v in sizes.items() if n in options}}))
-    return made
+            cases.append(Case(name, {**tensors, **options, **{n: v for n, v in sizes.items() if n in options}}))
+    return cases
 
 
 def _edges(
@@ -211,7 +211,7 @@ def _edges(
 ) -> list[Case]:
     """The edge cases of each dtype, at one of the sizes of `cases`: the smallest of those that were given, else an odd one. Nothing writes
     into `expanded`."""
-    made = []
+    edges = []
     letters = {n: a.dims for n, a in ((a.name, a) for a in (*head.args, *head.tensors) if isinstance(a, heads.TensorArg))}
     for dtype in dict.fromkeys(c.dtype for c in cases):
         own = [c for c in cases if c.dtype == dtype]
@@ -223,29 +223,29 @@ def _edges(
         def case(name: str, changed: Mapping[str, Input], base: Case = base) -> Case:
             return Case(f"{base.name} {name}", {**base.inputs, **changed}, tags=frozenset({"edge"}))
 
-        made += [case(said.format(n), {n: replace(tensors[n], fill=fill)}) for fill, said in EACH.items() for n in floating]
-        made += [case(said, {n: replace(tensors[n], fill=fill) for n in floating}) for fill, said in ALL.items() if floating]
-        made.append(case("at odd addresses", {n: replace(i, layout="offset") for n, i in tensors.items()}))
+        edges += [case(said.format(n), {n: replace(tensors[n], fill=fill)}) for fill, said in EACH.items() for n in floating]
+        edges += [case(said, {n: replace(tensors[n], fill=fill) for n in floating}) for fill, said in ALL.items() if floating]
+        edges.append(case("at odd addresses", {n: replace(i, layout="offset") for n, i in tensors.items()}))
         for layout, said in LAYOUTS.items():
             fits = {
                 n: replace(i, layout=layout) for n, i in tensors.items() if n in head.strided
                 and len(i.shape) >= (1 if layout == "strided" else 2)
             }
             fits = {n: i for n, i in fits.items() if layout != "expanded" or n not in mutated}
-            made += [case(said, fits)] if fits else []
+            edges += [case(said, fits)] if fits else []
         for d in dims:
             empty = {
                 n: replace(i, shape=tuple(0 if name == d else k for name, k in zip(letters[n], i.shape, strict=True)))
                 for n, i in tensors.items()
             }
-            made += [found for found in [case(f"without {d}", empty)] if _takes(function, found)]
-    return made
+            edges += [edge for edge in [case(f"without {d}", empty)] if _takes(function, edge)]
+    return edges
 
 
 def layouts(subject: Subject, device: Device) -> list[Case]:
     """For a kernel of somebody's of an op of the package: layouts that the op's cases have only with options, dtypes or shapes that the
     kernel does not take, each at the smallest case that it takes."""
-    made = []
+    cases = []
     small = [
         c for c in subject.op.cases if not c.tags & {"huge", "bench", "model"} and not any(isinstance(v, tuple) for v in c.inputs.values())
     ]
@@ -264,9 +264,9 @@ def layouts(subject: Subject, device: Device) -> list[Case]:
                 }
                 if fits:
                     changed = {n: replace(i, layout=layout) for n, i in fits.items()}
-                    made.append(Case(f"{base.name} {said}", {**base.inputs, **changed}, frozenset({"edge"}), base.why, base.part))
+                    cases.append(Case(f"{base.name} {said}", {**base.inputs, **changed}, frozenset({"edge"}), base.why, base.part))
                     break
-    return made
+    return cases
 
 
 def _laid(case: Case) -> dict[str, str]:

@@ -109,8 +109,8 @@ def check(
         _check_invariant(what or [], backend, secrets.randbits(31) if seed is None else seed, as_json)
         return
     what = triton_files.cuda(what) if what else what
-    plain = [word for word in what or [] if triton_files.own(word)]
-    if like is not None or (reference is not None and what and (plain or own_op.headless(Path(what[0])))):
+    without_head = [word for word in what or [] if triton_files.own(word)]
+    if like is not None or (reference is not None and what and (without_head or own_op.headless(Path(what[0])))):
         elsewhere.elsewhere([*(what or []), like or "", reference or ""])
         if len(what or []) == 1 and (python := triton_files.own((what or [""])[0], arg or ())):
             if shape:
@@ -118,8 +118,8 @@ def check(
             raise typer.Exit(triton_files.compare(python, like or str(reference), seed or 0, as_json))
         _check_like(what or [], like or str(reference), arg or [], kernel, grid, block, shared, include or [], seed or 0, as_json, shape or [])
         return
-    if plain:
-        raise ValueError(f"{plain[0]} is no kernel by its name: say what it computes, as in rooftop check {plain[0]} --like torch.softmax")
+    if without_head:
+        raise ValueError(f"{without_head[0]} is no kernel by its name: say what it computes, as in rooftop check {without_head[0]} --like torch.softmax")
     if reference is not None and records is not None:
         raise ValueError("--records works only with rooftop's own ops; checks against a function of yours are not recorded")
     if reference is not None and (stale or jobs > 1):
@@ -140,13 +140,13 @@ def check(
     choice = Choice(backend, seed, case, dtype, tuple(tag or ()), huge, quick, stale, records)
     own = [word for word in what or [] if reference is not None or candidates.is_own_file(word)]
     named = [word for word in what or [] if word not in own]
-    found = candidates.find(named) if named or not own else []
+    subjects = candidates.find(named) if named or not own else []
     if backend == "pallas":  # of what was asked for, the kernels that it can run
-        found = [s for s in found if s.implementation is not None and s.implementation.backend == "pallas"]
-    if not found and not own and backend != "pallas":
+        subjects = [s for s in subjects if s.implementation is not None and s.implementation.backend == "pallas"]
+    if not subjects and not own and backend != "pallas":
         _judge_contracts(what or [], as_json)
         return
-    todo, whole = select(found, choice, ", ".join(named or ["rooftop"])) if found or not own else ([], 0)
+    todo, whole = select(subjects, choice, ", ".join(named or ["rooftop"])) if subjects or not own else ([], 0)
     if backend == "gpu":
         gpu_for("--backend gpu")
     results = []
@@ -183,7 +183,7 @@ def check(
         raise typer.Exit(WRONG)
     if all(r.status == "skipped" for r in results):
         echo("nothing was judged: every case was skipped", err=True)
-        raise typer.Exit(ENVIRONMENT if all(checks.backend_of(s, backend)[1] for s in found) and all(f.unable for f in files) else WRONG)
+        raise typer.Exit(ENVIRONMENT if all(checks.backend_of(s, backend)[1] for s in subjects) and all(f.unable for f in files) else WRONG)
 
 
 def _check_invariant(names: list[str], backend: str, seed: int, as_json: bool) -> None:
@@ -214,12 +214,12 @@ def _check_invariant(names: list[str], backend: str, seed: int, as_json: bool) -
             continue
         for text, compare in comparisons(op, seed, torch.cuda.is_available() and backend in ("auto", "gpu"), backend):
             try:
-                found = compare()
+                results = compare()
             except InvarianceError as error:
                 say(op.name, "refused", str(error), text)
                 continue
-            status = "skipped" if found.skipped else "wrong" if found.wrong else "ok"
-            say(op.name, status, found.skipped or "; ".join(found.wrong[:2]), found.case, found.kernel, found.calls)
+            status = "skipped" if results.skipped else "wrong" if results.wrong else "ok"
+            say(op.name, status, results.skipped or "; ".join(results.wrong[:2]), results.case, results.kernel, results.calls)
     table(rows, {"op": "op", "case": "rows of", "kernel": "kernel", "calls": "calls", "status": "", "message": "finding"}, as_json, f"seed {seed}")
     if any(r["status"] == "wrong" for r in rows):
         raise typer.Exit(WRONG)
@@ -310,11 +310,11 @@ _PLACE = re.compile(r"\.(?:py|cu|cuh):\d+: ")
 
 def _by_reason(results: Iterable[Any]) -> dict[str, list[str]]:
     """The subjects that were not compiled, by what is missing."""
-    found: dict[str, list[str]] = {}
+    names: dict[str, list[str]] = {}
     for r in results:
-        if r.subject not in found.setdefault(r.unasked, []):
-            found[r.unasked].append(r.subject)
-    return found
+        if r.subject not in names.setdefault(r.unasked, []):
+            names[r.unasked].append(r.subject)
+    return names
 
 
 def _fault(message: str) -> str:
@@ -390,21 +390,21 @@ def _check_like(
     if reason := simt.unavailable():
         raise ToolchainError(reason)
     launch = launch_of(kernel, grid, block, shared)
-    found, findings, faults = list[likes.Compared](), list[str](), 0
+    results, findings, faults = list[likes.Compared](), list[str](), 0
     for one in shapes or [""]:
         sizes = [f"{n}={'f32:' * (len(v) > 1)}{'x'.join(map(str, v))}" for n, v in cased.sizes(one).items()] if one else []
         some, run = likes.compared(Path(what[0]), like, [*given, *sizes], folders, launch, seed)
-        found += some
+        results += some
         findings += map(str, run.report.findings)
         faults += len(run.report.faults)
     if as_json:
-        table([{"right": c.right, "text": str(c), "error": c.error, "allowed": c.allowed} for c in found], {}, True)
-    for said in [] if as_json else [*found, *findings]:
+        table([{"right": c.right, "text": str(c), "error": c.error, "allowed": c.allowed} for c in results], {}, True)
+    for said in [] if as_json else [*results, *findings]:
         echo(str(said))
-    noted.comparison(what[0], like, [c.right for c in found], faults)
-    if faults or not all(c.right for c in found):
+    noted.comparison(what[0], like, [c.right for c in results], faults)
+    if faults or not all(c.right for c in results):
         if not (shapes or given or as_json):
             echo("its sizes are assumed: --shape NAME=NUMBER,NAME=NUMBER gives others, repeatable")
         raise typer.Exit(WRONG)
-    if not found:
+    if not results:
         raise typer.Exit(ENVIRONMENT)

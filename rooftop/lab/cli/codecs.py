@@ -121,7 +121,7 @@ def decompress(
         raise ValueError(f"{source} is a model: name the file to write, model.safetensors, or weight.npy with --weight NAME")
     if not model and (weight is not None or device != "cpu"):
         given = f"--device {device}" if weight is None else f"--weight {weight[:80]}"
-        raise ValueError(f"{given}: it is of models (.safetensors); {source} is none")
+        raise ValueError(f"{given}: it is for models (.safetensors), and {source} is not one")
     target = _target(source, target or source.with_suffix(".npy"), force)
     if model and weight is None:
         with _Shown(source) as shown:

@@ -99,7 +99,7 @@ def diagnose(
         return
     for option, said in {"--arg": arg, "--grid": grid, "--block": block, "--args": args, "-I": include}.items():
         if said:
-            raise typer.BadParameter(f"{option} goes with a .cu without a head; {what} is none")
+            raise typer.BadParameter(f"{option} is for a .cu without a head, and {what} is not one")
     if path.suffix not in _PROFILER and (path.suffix in _SOURCES or not path.is_file()):
         if diff is not None:
             raise typer.BadParameter(f"{what} is no report: {diff} can be compared with a report only")
@@ -110,8 +110,8 @@ def diagnose(
     if _is_trace(path):
         if diff is not None:
             raise typer.BadParameter(f"{path} is a trace of torch.profiler; two reports of Nsight Compute can be compared")
-        found = timeline.read(path)
-        echo(json.dumps(found.to_json(), indent=2) if as_json else timeline.screen(found))
+        trace = timeline.read(path)
+        echo(json.dumps(trace.to_json(), indent=2) if as_json else timeline.screen(trace))
         return
     before = _report(path, kernel, card, floor)
     noted.diagnosis(what, before)
@@ -160,14 +160,14 @@ def _report(path: Path, kernel: str | None, card: str | None, floor_us: float | 
     if not chosen:
         names = ", ".join(dict.fromkeys(k.name[:60] for k in kernels[:8]))
         raise ValueError(f"{path}: no kernel's name contains {kernel!r}; there are {names}")
-    known: dict[str | None, Any] = {None: None}
-    made = []
+    ceilings: dict[str | None, Any] = {None: None}
+    diagnoses = []
     for k in chosen:
         own = card or _card_of(k)
-        if own not in known:
-            known[own] = None if own is None else _ceilings(own)
-        made.append(judged(k, known[own], None if floor_us is None else floor_us * 1e-6))
-    return made
+        if own not in ceilings:
+            ceilings[own] = None if own is None else _ceilings(own)
+        diagnoses.append(judged(k, ceilings[own], None if floor_us is None else floor_us * 1e-6))
+    return diagnoses
 
 
 def _card_of(kernel: Any) -> str | None:
@@ -201,12 +201,12 @@ def _is_trace(path: Path) -> bool:
 def _difference(before: list[Any], after: list[Any], as_json: bool) -> None:
     from rooftop.lab.counters.diagnose import pairs, show
 
-    found = pairs.pair(before, after)
+    matched = pairs.pair(before, after)
     if as_json:
-        rows = [{"before": p.before and p.before.to_json(), "after": p.after and p.after.to_json(), "launches": p.launches} for p in found]
+        rows = [{"before": p.before and p.before.to_json(), "after": p.after and p.after.to_json(), "launches": p.launches} for p in matched]
         echo(json.dumps(rows if len(rows) > 1 else {k: rows[0][k] for k in ("before", "after")}, indent=2))
         return
-    echo(show.differences(found))
+    echo(show.differences(matched))
 
 
 def _record_outcome(path: Path, before: list[Any], after: list[Any], lever: str) -> None:
@@ -219,7 +219,7 @@ def _record_outcome(path: Path, before: list[Any], after: list[Any], lever: str)
     raise ValueError("no kernel is in both reports with its duration: nothing to keep")
 
 
-def _note(found: list[Any], every: bool, lever: str | None) -> None:
+def _note(diagnoses: list[Any], every: bool, lever: str | None) -> None:
     """Keep what is shown, where the settings say. A kernel that the report has several times is left out: which launch the next version's
     is, nobody says."""
     from collections import Counter
@@ -230,9 +230,9 @@ def _note(found: list[Any], every: bool, lever: str | None) -> None:
     from rooftop.lab.counters.diagnose.reports import ReportError
 
     path = settings.load().predictions
-    times = Counter((d.name, d.case) for d in found)
+    times = Counter((d.name, d.case) for d in diagnoses)
     try:
-        for d in longest(found) if every else longest(found)[:1]:
+        for d in longest(diagnoses) if every else longest(diagnoses)[:1]:
             if times[d.name, d.case] == 1 and (said := scores.note(path, d, lever)):
                 echo(said, err=True)
     except (OSError, ReportError) as error:
@@ -264,9 +264,9 @@ def predictions(
         raise typer.BadParameter("--kept goes without a file")
     path = settings.load().predictions if kept else path
     if path is None:
-        found = steps.predict(steps.steps(kept_records()))
+        predicted = steps.predict(steps.steps(kept_records()))
         titles = {"idea": "idea of the step", "steps": "steps", "error": "median error", "bias": "bias", "no_change": "no change"}
-        table([asdict(s) for s in steps.summary(found)], titles, as_json)
+        table([asdict(s) for s in steps.summary(predicted)], titles, as_json)
         return
     rows = [asdict(s) for s in scores.scores(scores.joined(path))]
     if not rows and not as_json:
@@ -313,12 +313,12 @@ def place(
     if python := triton_files.own(what):
         name, facts = triton_files.facts(python, "h200")
         ladders = [ladder] if ladder else registry.ladder_names()
-        found = placing.places(
+        places = placing.places(
             facts, name, ladders, kept_records(), case=case, dtype=dtype, measured=measured,
             backends=("triton", "gluon", *(("cuda",) if ladder else ()))
         )
     elif own_op.headless(Path(what)):
-        found = _place_own(
+        places = _place_own(
             Path(what), [ladder] if ladder else registry.ladder_names(), kernel or named, include or [], case, dtype, measured
         )
     else:
@@ -330,14 +330,14 @@ def place(
         if not on:
             raise ValueError(f"{what} computes {subject.op.name}, of which there is no ladder")
         records = kept_records()
-        found = placing.on_each(on, lambda n: placing.place(subject, n, records, case=case, dtype=dtype, count=count, measured=measured))
-    noted.placing(what, found[0])
+        places = placing.on_each(on, lambda n: placing.place(subject, n, records, case=case, dtype=dtype, count=count, measured=measured))
+    noted.placing(what, places[0])
     if as_json:
-        made = [p.to_json() for p in found]
-        echo(json.dumps(made[0] if ladder else made, indent=2, default=dict))
+        rows = [p.to_json() for p in places]
+        echo(json.dumps(rows[0] if ladder else rows, indent=2, default=dict))
         return
-    echo(placing.screen(found[0]))
-    for p in found[1:3]:
+    echo(placing.screen(places[0]))
+    for p in places[1:3]:
         echo(f"also near: {' or '.join(p.nearest)} (distance {p.distance:.1f})")
 
 
@@ -350,10 +350,10 @@ def _place_own(
     from rooftop.lab.report import place as placing
     from rooftop.lab.simt import own_file
 
-    made = own_file.facts(own_file.read(path, folders), inspector.device_of("h200"), kernel)
-    if not made.found:
-        raise ValueError("; ".join(f"{name}: {why}" for name, why in made.refused.items()) or f"{path}: no kernel of it is compiled")
-    one = max(made.found, key=lambda k: k["instructions"])
+    facts = own_file.facts(own_file.read(path, folders), inspector.device_of("h200"), kernel)
+    if not facts.found:
+        raise ValueError("; ".join(f"{name}: {why}" for name, why in facts.refused.items()) or f"{path}: no kernel of it is compiled")
+    one = max(facts.found, key=lambda k: k["instructions"])
     if len(ladders) > 1:
         echo(
             f"comparing with the rungs of {len(ladders)} ladders, whose machine code is made the first time: that may take minutes",
@@ -373,19 +373,19 @@ def _without(what: str, case: str | None, card: str, as_json: bool, count: bool)
     subjects = [s for s in candidates.find([what]) if s.implementation is not None]
     if not subjects:
         raise ValueError(f"{what}: there is no kernel to diagnose, only a reference")
-    made, refusals = [], []
+    diagnoses, refusals = [], []
     for s in subjects:
         try:
             chosen = inspect_case(s, case, card)
-            made.append(without.diagnose(s, chosen, card, records, _simulated(s, chosen, count)))
+            diagnoses.append(without.diagnose(s, chosen, card, records, _simulated(s, chosen, count)))
         except ValueError as error:
             if len(subjects) == 1:
                 raise
             refusals.append(str(error))
-    if not made:
+    if not diagnoses:
         raise ValueError("; ".join(refusals))
-    noted.diagnosis(what, made)
-    echo(json.dumps([w.to_json() for w in made], indent=2, default=dict) if as_json else "\n\n".join(without.screen(w) for w in made))
+    noted.diagnosis(what, diagnoses)
+    echo(json.dumps([w.to_json() for w in diagnoses], indent=2, default=dict) if as_json else "\n\n".join(without.screen(w) for w in diagnoses))
 
 
 def _simulated(subject: Subject, case: Case, count: bool) -> RungCounts | None:
@@ -400,8 +400,8 @@ def _simulated(subject: Subject, case: Case, count: bool) -> RungCounts | None:
     ladder = registry.ladder(subject.rung.ladder)
     rungs = candidates.rungs(ladder)
     headline = ladder_cases.headline_of(ladder, registry.op(ladder.op))
-    kept = rung_counts.count(rungs, headline, run=False).get(subject.name)
-    if kept is None or not kept.why:
-        return kept
+    counts = rung_counts.count(rungs, headline, run=False).get(subject.name)
+    if counts is None or not counts.why:
+        return counts
     small = rung_counts.small([s for s in rungs if s.implementation is not None and s.implementation.where().place == "simt"], headline)
     return rung_counts.count([subject], small, run=count).get(subject.name)

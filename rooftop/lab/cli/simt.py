@@ -116,7 +116,7 @@ def simt(
             if said is not None:
                 raise ValueError(f"{option} {said}: {path} is a program, whose sizes it has itself or takes from --args")
         if input_ is not None and not input_.is_file():
-            raise ValueError(f"--input {input_}: no such file; it is the file that the program's standard input is")
+            raise ValueError(f"--input {input_}: no such file; the program reads it as its standard input")
         words, scaled = programs.words(args, scale)
         try:
             source, assumed = program.source_of(path, include or [], own.args)
@@ -229,7 +229,7 @@ def _run(
         return launched.run(path, own, blocks, seed, schedules, check)
     if own.given:
         raise ValueError(
-            f"--kernel, --grid, --block, --arg, --shared, --cluster and --cooperative launch a kernel of a .cu file; {what} is none"
+            f"--kernel, --grid, --block, --arg, --shared, --cluster and --cooperative launch a kernel of a .cu file, and {what} is not one"
         )
     if path.suffix == ".cu" and path.is_file() and head_text.parse(head_text.read(path), path).op is None and not cased.registered(path):
         if case is not None:

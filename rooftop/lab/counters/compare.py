@@ -100,7 +100,7 @@ def hardware(
 ) -> dict[Key, _Side]:
     """The lines of the records of one subject and case (one record for each launch); with `homes`, by the line of `soft` that they belong
     to."""
-    found: dict[Key, _Side] = {}
+    sides: dict[Key, _Side] = {}
     for record in found_records:
         for line in record["lines"]:
             if not line["threads"]:  # issued, and masked in every lane: the compiler's padding of asynchronous copies, say
@@ -115,8 +115,8 @@ def hardware(
                 home = homes(line, space, op) if homes is not None else key
                 if home != key and soft is not None:
                     side = replace(side, text=soft[home].text, found_at=(f"{line['file']}:{line['line']}",))
-                found[home] = found[home].plus(side) if home in found else side
-    return found
+                sides[home] = sides[home].plus(side) if home in sides else side
+    return sides
 
 
 def homes_of(code: Sequence[Access], source: Mapping[Key, int]) -> Homes:
@@ -132,8 +132,8 @@ def homes_of(code: Sequence[Access], source: Mapping[Key, int]) -> Homes:
         at: Key = (line["file"], line["line"], space, op)
         here = [a for a in by_place.get((line["file"], line["line"], line["opcode"]), []) if a.op == op and a.space in (space, "generic")]
         wanted = {machine.home(a, space, op, source) for a in here}
-        found = wanted.pop() if len(wanted) == 1 and len(here) == line["instructions"] else None
-        return at if found is None else found
+        home_line = wanted.pop() if len(wanted) == 1 and len(here) == line["instructions"] else None
+        return at if home_line is None else home_line
 
     return home
 
@@ -141,14 +141,14 @@ def homes_of(code: Sequence[Access], source: Mapping[Key, int]) -> Homes:
 def simulated(report: Report) -> dict[Key, _Side]:
     """The lines of a report; of sampled blocks, scaled to the whole grid."""
     scale = report.grid_blocks / report.blocks if report.blocks else 1.0
-    found: dict[Key, _Side] = {}
+    sides: dict[Key, _Side] = {}
     for line in report.lines:
         if line.space in UNIT and line.requests:
             key = (line.file, line.line, line.space, line.op)
             source = line.source_requests * scale if line.rewritten else None
             side = _Side(getattr(line, UNIT[line.space]) * scale, line.requests * scale, line.text.strip(), source=source)
-            found[key] = found[key].plus(side) if key in found else side
-    return found
+            sides[key] = sides[key].plus(side) if key in sides else side
+    return sides
 
 
 def near(a: float, b: float, space: str) -> bool:
@@ -192,11 +192,11 @@ def sums(rows: Sequence[Row]) -> dict[str, tuple[float, float]]:
 
 def newest(found_records: Iterable[store.Record], tier: str = "lines") -> dict[tuple[str, str], list[store.Record]]:
     """(subject, case) -> its records of kind `counters` and that tier, one for each launch, of the newest run that has them."""
-    found: dict[tuple[str, str], dict[str, list[store.Record]]] = {}
+    by_case: dict[tuple[str, str], dict[str, list[store.Record]]] = {}
     for r in found_records:
         if r.kind == "counters" and r["tier"] == tier:
-            found.setdefault((r.subject, r.case), {}).setdefault(r.run, []).append(r)
-    return {key: max(runs.values(), key=lambda rs: rs[0].at) for key, runs in found.items()}
+            by_case.setdefault((r.subject, r.case), {}).setdefault(r.run, []).append(r)
+    return {key: max(runs.values(), key=lambda rs: rs[0].at) for key, runs in by_case.items()}
 
 
 # -- both sides of a record -------------------------------------------------------------------------------------------
@@ -257,9 +257,9 @@ def _machine_code(job: Job, device: Device) -> list[Access]:
         return []
 
 
-def record(job: Job, found: Sequence[Mapping[str, Any]], rows: Sequence[Row]) -> store.Table:
+def record(job: Job, versions: Sequence[Mapping[str, Any]], rows: Sequence[Row]) -> store.Table:
     """The comparison as data, of kind `compared`."""
-    first = found[0]
+    first = versions[0]
     return {
         "kind": "compared", "op": first["op"], "subject": first["subject"], "case": first["case"], **identity.of_record(first).facts,
         "counters": first["run"], "share": share(rows), "sums": {k: list(v) for k, v in sums(rows).items()},
@@ -272,12 +272,12 @@ def compilers() -> dict[str, str]:
     from rooftop.core.compile import ToolchainError, nvrtc_version
     from rooftop.lab.simt.build import NoCompilerError, compiler
 
-    found: dict[str, str] = {}
+    versions: dict[str, str] = {}
     with suppress(ToolchainError):
-        found["nvrtc"] = nvrtc_version()
+        versions["nvrtc"] = nvrtc_version()
     with suppress(NoCompilerError):
-        found["host compiler"] = compiler().version
-    return found
+        versions["host compiler"] = compiler().version
+    return versions
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -286,19 +286,19 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = Parser(prog="python -m rooftop.lab.counters.compare", description="The simulator's counts beside recorded hardware counters.")
     parser.add_argument("names", nargs="*", help="subjects, by a part of their name; none: every one that is recorded")
     parser.add_argument("--out", type=Path, help="folder to write records of kind `compared` to")
-    given = parser.parse_args(arguments)
-    if given.out:
-        given.out.mkdir(parents=True, exist_ok=True)  # before the work: it may not be possible
-    made: list[store.Table] = []
-    for (subject, case), found in sorted(newest(store.read(settings.load().results)).items()):
-        if "patterns/" in subject or (given.names and not any(n in subject for n in given.names)):
+    options = parser.parse_args(arguments)
+    if options.out:
+        options.out.mkdir(parents=True, exist_ok=True)  # before the work: it may not be possible
+    tables: list[store.Table] = []
+    for (subject, case), records in sorted(newest(store.read(settings.load().results)).items()):
+        if "patterns/" in subject or (options.names and not any(n in subject for n in options.names)):
             continue
         try:
             job = job_of(subject, case)
         except RegistryError as error:  # a record of a rung that was renamed or is gone
             echo(f"{subject}, {case}: not compared: {error.args[0]}")
             continue
-        rows = both(job, found)
+        rows = both(job, records)
         moved = sum(r.verdict == "moved" for r in rows)
         echo(
             f"{subject}, {case}: {share(rows):.0%} of {len(rows)} lines agree{f' ({moved} of them moved)' if moved else ''}; sums "
@@ -307,10 +307,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for r in rows:
             if r.verdict != "agrees":
                 echo("    " + str(r).replace("\n", "\n    "))
-        made.append(record(job, found, rows))
-    if given.out and made:
-        with store.Writer(given.out, str(made[0]["device"]["name"])) as writer:
-            for one in made:
+        tables.append(record(job, records, rows))
+    if options.out and tables:
+        with store.Writer(options.out, str(tables[0]["device"]["name"])) as writer:
+            for one in tables:
                 writer.write(one)
 
 

@@ -201,15 +201,15 @@ def _plain(s: Setting, outputs: Mapping[str, Any], items: Mapping[str, Item]) ->
     """Items as the contract's `undefined` has them, where float64 gives NaN in one of them."""
     import torch
 
-    op, found = s.op, dict[str, Any]()
+    op, values = s.op, dict[str, Any]()
     nans = [n for n, item in items.items() if computes(item.exact) and bool(item.exact.isnan().any())]
     if op.undefined is not None and any(n in op.output_names for n in nans):
         with torch.no_grad():
-            found = by_name(op, op.undefined(*op.arguments({n: widen(t) for n, t in s.tensors.items()}, s.options)))
+            values = by_name(op, op.undefined(*op.arguments({n: widen(t) for n, t in s.tensors.items()}, s.options)))
     if op.grad is not None and op.grad.judging.undefined is not None and any(n not in op.output_names for n in nans):
         gradients = _backward(s, outputs, op.grad.judging.undefined, s.expected.same, widen)
-        found.update({f"gradient of {n}": t for n, t in gradients.items()})
-    return found
+        values.update({f"gradient of {n}": t for n, t in gradients.items()})
+    return values
 
 
 def _known(item: Item, plain: Any) -> Item:
@@ -260,14 +260,14 @@ def _by_autograd(s: Setting, change: Callable[[Any], Any]) -> dict[str, Any] | N
     leaves = {n: change(t) for n, t in s.tensors.items()}
     leaves.update({n: leaves[n].detach().clone().requires_grad_() for n in s.draft.wants})
     with torch.enable_grad(), judgement.without_onednn():
-        made = by_name(s.op, s.op.reference(*s.op.arguments(leaves, s.options)))
-        outs = {n: t for n, t in made.items() if n in s.flow and t.requires_grad}
+        outputs = by_name(s.op, s.op.reference(*s.op.arguments(leaves, s.options)))
+        outs = {n: t for n, t in outputs.items() if n in s.flow and t.requires_grad}
         if not outs:
             return None
-        found = torch.autograd.grad(
+        gradients = torch.autograd.grad(
             list(outs.values()), [leaves[n] for n in s.draft.wants], [s.flow[n].to(t) for n, t in outs.items()], allow_unused=True
         )
-    return {n: torch.zeros_like(leaves[n]) if t is None else t for n, t in zip(s.draft.wants, found, strict=True)}
+    return {n: torch.zeros_like(leaves[n]) if t is None else t for n, t in zip(s.draft.wants, gradients, strict=True)}
 
 
 def _by_contract(s: Setting, outputs: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any], dict[str, Tolerance]]:
@@ -291,14 +291,14 @@ def _backward(
 
     op, grad = s.op, s.op.grad
     assert grad is not None
-    made = {n: t for n, t in outputs.items() if t is not None and n not in grad.non_differentiable}
+    produced = {n: t for n, t in outputs.items() if t is not None and n not in grad.non_differentiable}
     flows = [s.flow.get(n) for n in op.output_names if n not in grad.non_differentiable]
-    given = [*flows, *grad.saved({**s.tensors, **forward, **made, **s.options})]
+    inputs = [*flows, *grad.saved({**s.tensors, **forward, **produced, **s.options})]
     with torch.no_grad(), judgement.without_onednn():
-        found = grad.spread(
-            function(*[change(t) if isinstance(t, torch.Tensor) else t for t in given], *(s.options[n] for n in op.option_names))
+        gradients = grad.spread(
+            function(*[change(t) if isinstance(t, torch.Tensor) else t for t in inputs], *(s.options[n] for n in op.option_names))
         )
-    return {**found, **{n: change(s.flow[out]) for n, out in grad.same.items() if out in s.flow}}
+    return {**gradients, **{n: change(s.flow[out]) for n, out in grad.same.items() if out in s.flow}}
 
 
 # -- running --------------------------------------------------------------------------------------------------------
@@ -327,10 +327,10 @@ def public(s: Setting) -> tuple[dict[str, Any], dict[str, Any], list[str]]:
         through = {n: t for n, t in outputs.items() if t is not None and t.requires_grad and n in s.flow}
         if not draft.wants or not through:
             return outputs, {}
-        found = torch.autograd.grad(
+        gradients = torch.autograd.grad(
             list(through.values()), [s.tensors[n] for n in draft.wants], [s.flow[n] for n in through], allow_unused=True
         )
-        return outputs, {n: torch.zeros_like(s.tensors[n]) if t is None else t for n, t in zip(draft.wants, found, strict=True)}
+        return outputs, {n: torch.zeros_like(s.tensors[n]) if t is None else t for n, t in zip(draft.wants, gradients, strict=True)}
 
     if draft.stream and s.device == "cuda":
         torch.cuda.synchronize()
@@ -386,21 +386,21 @@ def kernels(s: Setting) -> tuple[dict[str, Any], dict[str, Any], list[str]]:
     problem = op.problem_of(metas_of(tensors), options)
     if [problem.get(n) for n in op.output_names] != [s.problem.get(n) for n in op.output_names]:
         return {}, {}, messages  # the op computes in another shape than the reference was given
-    made = kernel(op, problem, tensors, options, messages)
-    if made is None:
+    outputs = kernel(op, problem, tensors, options, messages)
+    if outputs is None:
         return {}, {}, messages
     if not s.flow or op.bwd is None or op.grad is None:
-        return made, {}, messages
+        return outputs, {}, messages
     names = op.bwd.tensor_names
-    values = {**tensors, **made, **options}
+    values = {**tensors, **outputs, **options}
     flows = [s.flow.get(n) for n in op.output_names if n not in op.grad.non_differentiable]
-    given = dict(zip(names, [*flows, *op.grad.saved(values)], strict=True))
+    inputs = dict(zip(names, [*flows, *op.grad.saved(values)], strict=True))
     options = {n: options[n] for n in op.bwd.option_names}
-    found = kernel(op.bwd, op.bwd.problem_of(metas_of(given), options), given, options, messages)
-    if found is None:
-        return made, {}, messages
-    gradients = op.grad.spread(tuple(found[n] for n in op.bwd.output_names))
-    return made, {n: t for n, t in gradients.items() if n in s.draft.wants and t is not None}, messages
+    by_kernel = kernel(op.bwd, op.bwd.problem_of(metas_of(inputs), options), inputs, options, messages)
+    if by_kernel is None:
+        return outputs, {}, messages
+    gradients = op.grad.spread(tuple(by_kernel[n] for n in op.bwd.output_names))
+    return outputs, {n: t for n, t in gradients.items() if n in s.draft.wants and t is not None}, messages
 
 
 def kernel(
@@ -413,7 +413,7 @@ def kernel(
     where, reason = checker.backend_of(Subject(call.implementation.name, op, call.implementation), "cpu")
     if reason is not None:
         return None
-    made, guarded = checker.Trial(call, "cpu", checker.RUNNERS[where], GUARD).run(tensors, options, 0xFF)
-    messages += [f"{call.implementation.name}, {n}: {stray}" for n, kept in guarded.items() if (stray := kept.stray())]
-    promised = {n: laid_out(t, m) if (m := call.promised.get(n)) is not None else t for n, t in made.items()}
+    outputs, guarded = checker.Trial(call, "cpu", checker.RUNNERS[where], GUARD).run(tensors, options, 0xFF)
+    messages += [f"{call.implementation.name}, {n}: {stray}" for n, guard in guarded.items() if (stray := guard.stray())]
+    promised = {n: laid_out(t, m) if (m := call.promised.get(n)) is not None else t for n, t in outputs.items()}
     return {**dict.fromkeys(op.output_names), **promised}

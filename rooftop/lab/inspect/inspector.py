@@ -39,14 +39,14 @@ def facts_of(subject: Subject, case: Case, target: int | str) -> Facts:
 
     ``{"arch", "target", "config", "config_from", "kernels": [...]}``, or ``{"arch", "target", "refused": why not}``; with ``"absent":
     True`` where it is its compiler that is not installed here, or is too old."""
-    if (known := kept(subject, case, target)) is not None:
-        return known
+    if (stored := kept(subject, case, target)) is not None:
+        return stored
     try:
-        found = _found(subject, case, target)
+        result = _found(subject, case, target)
     except AbsentCompiler as error:  # not kept: it may be installed tomorrow
         return {"arch": device_of(target).arch, "target": device_of(target).target, "refused": str(error), "absent": True}
-    disk_cache.write_json(_path(key_of(subject, case, target)), found)
-    return found
+    disk_cache.write_json(_path(key_of(subject, case, target)), result)
+    return result
 
 
 def kept(subject: Subject, case: Case, target: int | str, memo: Memo | None = None) -> Facts | None:
@@ -56,11 +56,11 @@ def kept(subject: Subject, case: Case, target: int | str, memo: Memo | None = No
 
 def kept_at(key: str, target: int | str) -> Facts | None:
     """As `kept`, of what has this key (`key_of`)."""
-    found = disk_cache.read_json(_path(key))
-    whole = isinstance(found, dict) and found.get("target") == device_of(target).target and (
-        "refused" in found or isinstance(found.get("kernels"), list)
+    stored = disk_cache.read_json(_path(key))
+    whole = isinstance(stored, dict) and stored.get("target") == device_of(target).target and (
+        "refused" in stored or isinstance(stored.get("kernels"), list)
     )
-    return found if whole and all(isinstance(k, dict) and k.keys() >= KEYS for k in found.get("kernels", [])) else None
+    return stored if whole and all(isinstance(k, dict) and k.keys() >= KEYS for k in stored.get("kernels", [])) else None
 
 
 def key_of(subject: Subject, case: Case, target: int | str, memo: Memo | None = None) -> str:
@@ -120,23 +120,23 @@ def _found(subject: Subject, case: Case, target: int | str) -> Facts:
 
 def kernel_facts(implementation: Implementation, problem: Problem, launch: Launch, scratch: Mapping[str, Meta]) -> Facts:
     device = problem.device
-    made = implementation.machine_code(problem, launch, scratch)
-    found = cached_facts(made.cubin, made.symbol)
+    code = implementation.machine_code(problem, launch, scratch)
+    facts = cached_facts(code.cubin, code.symbol)
     demands = {k: v for k, v in implementation.demands.items() if k != "has"}
     limit = occupancy(
-        device.arch, registers=found.registers, threads=made.threads, static_shared=found.shared, dynamic_shared=made.shared,
-        cluster=made.cluster
+        device.arch, registers=facts.registers, threads=code.threads, static_shared=facts.shared, dynamic_shared=code.shared,
+        cluster=code.cluster
     )
     return {
-        "kernel": made.name, "symbol": made.symbol, "registers": found.registers, "stack": found.stack,
-        "spills": found.stack, "spill_stores": found.spill_stores, "spill_loads": found.spill_loads,
-        "static_shared": found.shared, "dynamic_shared": made.shared, "shared": found.shared + made.shared, "threads": made.threads,
+        "kernel": code.name, "symbol": code.symbol, "registers": facts.registers, "stack": facts.stack,
+        "spills": facts.stack, "spill_stores": facts.spill_stores, "spill_loads": facts.spill_loads,
+        "static_shared": facts.shared, "dynamic_shared": code.shared, "shared": facts.shared + code.shared, "threads": code.threads,
         "grid": list(launch.grid),
         "occupancy": {"percent": limit.percent, "limiter": limit.limiter, "blocks": limit.blocks, "refused": limit.refused},
-        "counts": found.counts, "instructions": found.instructions, "loop": found.loop.counts if found.loop else {},
-        "opcodes": dict(found.opcodes), "unmet": [
-            *binary.unmet(found, demands), *dependent_launch.faults(found.kernel, found.before_wait, launch.pdl),
-            *([limit.refused] if limit.refused else []), *_check_cooperative(implementation, launch, made.blocks, limit, device),
+        "counts": facts.counts, "instructions": facts.instructions, "loop": facts.loop.counts if facts.loop else {},
+        "opcodes": dict(facts.opcodes), "unmet": [
+            *binary.unmet(facts, demands), *dependent_launch.faults(facts.kernel, facts.before_wait, launch.pdl),
+            *([limit.refused] if limit.refused else []), *_check_cooperative(implementation, launch, code.blocks, limit, device),
         ],
     }
 
@@ -164,16 +164,16 @@ def cached_facts(cubin: bytes, symbol: str) -> binary.Facts:
     key = hashlib.sha256(cubin + symbol.encode()).hexdigest()
     path = settings.load().cache / "facts" / key[:2] / f"{key}.json"
     try:
-        found = binary.Facts.from_json(disk_cache.read_json(path))
-        numbers = (found.arch, found.registers, found.stack, found.spill_stores, found.spill_loads, found.shared, found.constant)
-        counted = (*numbers, *found.opcodes.values(), *(found.loop.opcodes.values() if found.loop else ()))
-        if all(type(n) is int for n in counted) and all(type(o) is str and o for o in found.before_wait or ()):
-            return found
+        facts = binary.Facts.from_json(disk_cache.read_json(path))
+        numbers = (facts.arch, facts.registers, facts.stack, facts.spill_stores, facts.spill_loads, facts.shared, facts.constant)
+        counted = (*numbers, *facts.opcodes.values(), *(facts.loop.opcodes.values() if facts.loop else ()))
+        if all(type(n) is int for n in counted) and all(type(o) is str and o for o in facts.before_wait or ()):
+            return facts
     except (KeyError, TypeError, AttributeError):  # absent, or not what is written below
         pass
-    found = binary.facts(cubin, symbol)
-    disk_cache.write_json(path, found.to_json())
-    return found
+    facts = binary.facts(cubin, symbol)
+    disk_cache.write_json(path, facts.to_json())
+    return facts
 
 
 def inspect_case(subject: Subject, name: str | None, target: int | str, memo: Memo | None = None) -> Case:
@@ -181,13 +181,13 @@ def inspect_case(subject: Subject, name: str | None, target: int | str, memo: Me
     supports."""
     if name:
         return subject.op.case(name)
-    found = sorted((c for c in subject.op.cases if "huge" not in c.tags), key=lambda c: "bench" not in c.tags)
+    cases = sorted((c for c in subject.op.cases if "huge" not in c.tags), key=lambda c: "bench" not in c.tags)
     if subject.rung is not None:
         from rooftop.core import registry
 
         ladder = registry.ladder(subject.rung.ladder)
-        found = [c for c in subject.op.cases if c.name == ladder.headline and c.dtype == ladder.dtypes[0]] + found
-    return next((c for c in found if subject.supports(c, device_of(target), memo) is None), found[0])
+        cases = [c for c in subject.op.cases if c.name == ladder.headline and c.dtype == ladder.dtypes[0]] + cases
+    return next((c for c in cases if subject.supports(c, device_of(target), memo) is None), cases[0])
 
 
 def many(
@@ -197,11 +197,11 @@ def many(
 
     def one(job: tuple[Subject, Case, T]) -> tuple[tuple[str, T], Facts]:
         subject, case, target = job
-        found = facts_of(subject, case, target)
+        facts = facts_of(subject, case, target)
         child.alive()
         if done:
-            done(job, found)
-        return (subject.name, target), found
+            done(job, facts)
+        return (subject.name, target), facts
 
     with ThreadPoolExecutor(settings.load().jobs) as pool:
         return dict(pool.map(one, jobs))
@@ -217,11 +217,11 @@ def text(subject: Subject, case: Case, target: int | str, kind: str) -> str:
     config, _ = implementation.resolve(problem)
     scratch, parts = implementation.scratch(problem, config), []
     for launch in implementation.launches(problem, config):
-        made = implementation.machine_code(problem, launch, scratch)
+        code = implementation.machine_code(problem, launch, scratch)
         if kind == "sass":
-            parts.append(binary.sass(made.cubin, made.symbol))
-        elif made.ptx:
-            parts.append(made.ptx)
+            parts.append(binary.sass(code.cubin, code.symbol))
+        elif code.ptx:
+            parts.append(code.ptx)
         else:
             raise ValueError(f"{subject.name} is compiled straight to machine code: there is SASS, no PTX")
     if not parts:

@@ -25,7 +25,7 @@ LANGUAGE = re.compile(r"\n\s+\w*Error\w*: ")  # in what a finding says: Triton r
 OF_16_BITS = "must be same dtype"  # what Triton says of a product of the tensors and of what a kernel has made 16-bit itself
 
 
-def launches(path: Path, word: str, given: Mapping[str, Any], args: Sequence[str], watch: Watch, seed: int = 0) -> host.Ran:
+def launches(path: Path, word: str, arguments: Mapping[str, Any], args: Sequence[str], watch: Watch, seed: int = 0) -> host.Ran:
     """What a file launches as it is, or if that is nothing, or a function is named, what its functions do with the first tensors that they
     take. `word`: a function, or a kernel, of which alone the launches are kept."""
     ran = host.program(path, args, watch)
@@ -40,26 +40,26 @@ def launches(path: Path, word: str, given: Mapping[str, Any], args: Sequence[str
         return _only(ran, kernels.get(word) if word else None, word, path)
     if word and word not in kernels:
         watch.launches.clear()
-        return _called(path, names, {word: wrappers.resolve(names, word, path)}, given, watch, seed)
+        return _called(path, names, {word: wrappers.resolve(names, word, path)}, arguments, watch, seed)
     if not word and any(f.kind in ("fault", "launch") for f in ran.findings):  # its own launches are wrong, before the first one ran
         return ran
     functions = wrappers.functions(names, "__main__")
-    found = _called(path, names, functions, given, watch, seed) if functions else _beside(path, ran, given, watch, seed)
-    if not found.launches and (inner := wrappers.functions(names, "__main__", inner=True)):  # of a test, say, that wants sizes
-        by_inner = _called(path, names, inner, given, watch, seed)
-        found = by_inner if by_inner.launches else found
+    called = _called(path, names, functions, arguments, watch, seed) if functions else _beside(path, ran, arguments, watch, seed)
+    if not called.launches and (inner := wrappers.functions(names, "__main__", inner=True)):  # of a test, say, that wants sizes
+        by_inner = _called(path, names, inner, arguments, watch, seed)
+        called = by_inner if by_inner.launches else called
     own = tuple(f for f in ran.findings if f.kind == "host" and "SystemExit" not in f.text)
-    if not found.launches and not own and functions and not given and (tests := _beside(path, ran, given, watch, seed)).launches:
-        found = tests
-    if not found.launches and not own and (launch := alone.launched(names) if not word else {word: kernels[word]}):
-        return _alone(path, names, launch, given, watch, seed, found.findings if functions else absent)
-    if not found.launches and (own or not found.findings):  # what it says of itself tells more than what was tried with it
+    if not called.launches and not own and functions and not arguments and (tests := _beside(path, ran, arguments, watch, seed)).launches:
+        called = tests
+    if not called.launches and not own and (launch := alone.launched(names) if not word else {word: kernels[word]}):
+        return _alone(path, names, launch, arguments, watch, seed, called.findings if functions else absent)
+    if not called.launches and (own or not called.findings):  # what it says of itself tells more than what was tried with it
         return replace(ran, findings=own or ran.findings)
-    found = replace(found, findings=(*absent, *found.findings)) if absent and found.launches else found
-    return _only(found, kernels.get(word) if word else None, word, path)
+    called = replace(called, findings=(*absent, *called.findings)) if absent and called.launches else called
+    return _only(called, kernels.get(word) if word else None, word, path)
 
 
-def _beside(path: Path, ran: host.Ran, given: Mapping[str, Any], watch: Watch, seed: int) -> host.Ran:
+def _beside(path: Path, ran: host.Ran, arguments: Mapping[str, Any], watch: Watch, seed: int) -> host.Ran:
     """What the files beside it and the tests above it that import this one launch of its kernels: it has nothing that launches them, or
     nothing says with what."""
     imports_it = re.compile(
@@ -76,10 +76,10 @@ def _beside(path: Path, ran: host.Ran, given: Mapping[str, Any], watch: Watch, s
         said = f"launched by {os.path.relpath(other, here)}, which imports it"
         if _own(path, watch):
             return host.Ran(watch, tuple(f for f in theirs.findings if f.kind in ("fault", "launch", "not-simulated")), ran.names, notes=(said,))
-        made = _called(other, dict(theirs.names), wrappers.functions(theirs.names, "__main__"), given, watch, seed)
+        called = _called(other, dict(theirs.names), wrappers.functions(theirs.names, "__main__"), arguments, watch, seed)
         if _own(path, watch):
-            return replace(made, notes=(said,))
-        findings += made.findings
+            return replace(called, notes=(said,))
+        findings += called.findings
     return host.Ran(watch, tuple(findings) or ran.findings, ran.names)
 
 
@@ -90,7 +90,7 @@ def _own(path: Path, watch: Watch) -> bool:
 
 
 def _alone(
-    path: Path, names: Mapping[str, Any], kernels: Mapping[str, Any], given: Mapping[str, Any], watch: Watch, seed: int,
+    path: Path, names: Mapping[str, Any], kernels: Mapping[str, Any], arguments: Mapping[str, Any], watch: Watch, seed: int,
     why: tuple[Finding, ...]
 ) -> host.Ran:
     """Each kernel launched as is assumed from its code. What is found is no fault, since it may come of that. `why`: what its functions
@@ -99,24 +99,24 @@ def _alone(
     for word, kernel in kernels.items():
         before, first = dict(watch.launches), None
         for even, long, with_ in ((False, False, ""), (True, False, "sizes that its blocks divide"), (True, True, "longer arrays")):
-            found: Finding | None = None
+            fault: Finding | None = None
             with host.standing_in(watch):
                 try:
-                    grid, values = alone.launch(kernel, given, seed, even, long)
+                    grid, values = alone.launch(kernel, arguments, seed, even, long)
                 except host.Over:
                     break
                 except ValueError as error:
                     first = Finding("refused", f"not launched, as nothing says what to give for {error}: --arg")
                     break
                 watch.launches = dict(before)
-                found = next(iter(host.guarded(path, lambda: kernel[grid](**values), watch)), None)  # noqa: B023
+                fault = next(iter(host.guarded(path, lambda: kernel[grid](**values), watch)), None)  # noqa: B023
             new = [x for k, x in watch.launches.items() if k not in before]
-            if found is None and watch.run and not any(x.stored or x.loaded for x in new):
-                found = Finding("refused", f"{word}: as its launch is assumed it reads and writes nothing")
-            if found is None or found.kind == "not-simulated":
-                first = found or (first and replace(first, text=f"{first.text}\nwith {with_} there is none"))
+            if fault is None and watch.run and not any(x.stored or x.loaded for x in new):
+                fault = Finding("refused", f"{word}: as its launch is assumed it reads and writes nothing")
+            if fault is None or fault.kind == "not-simulated":
+                first = fault or (first and replace(first, text=f"{first.text}\nwith {with_} there is none"))
                 break
-            first = first or replace(found, kind="refused", text=f"its launch is assumed, and what is found may come of that (--arg): {found}")
+            first = first or replace(fault, kind="refused", text=f"its launch is assumed, and what is found may come of that (--arg): {fault}")
         findings += [first] if first is not None else []
     notes = [f for f in why if f.kind == "refused" and not f.outside and not findings and watch.launches]  # its kernels make up for these
     return host.Ran(watch, (*(f for f in why if f not in notes), *findings), names, assumed=True, notes=tuple(map(str, notes)))
@@ -133,12 +133,12 @@ def _only(ran: host.Ran, kernel: Any, word: str, path: Path) -> host.Ran:
     return ran
 
 
-def _called(path: Path, names: Any, functions: dict[str, Any], given: Mapping[str, Any], watch: Watch, seed: int) -> host.Ran:
+def _called(path: Path, names: Any, functions: dict[str, Any], arguments: Mapping[str, Any], watch: Watch, seed: int) -> host.Ran:
     """Each function, with the first arguments that it takes. What its own checks refuse, and tensors that its kernels leave, are passed
     over: they may be none that it is for."""
     findings, refused = list[Finding](), list[Finding]()
     for word, function in functions.items():
-        own = given if len(functions) == 1 else {}
+        own = arguments if len(functions) == 1 else {}
         before, smaller = {k: replace(x) for k, x in watch.launches.items()}, dict[Any, Launched]()
         wrong = list[Finding]()
         for sizes in (wrappers.SIZES[1], wrappers.LARGER):
@@ -166,7 +166,7 @@ def _called(path: Path, names: Any, functions: dict[str, Any], given: Mapping[st
 
 
 def _first(
-    path: Path, word: str, function: Any, given: Mapping[str, Any], watch: Watch, made: Any
+    path: Path, word: str, function: Any, arguments: Mapping[str, Any], watch: Watch, made: Any
 ) -> tuple[list[Finding], list[Finding]]:
     """What is found in the first call that a function takes, and of the others the one that came furthest into the file. Raises ValueError
     where a number is missing, Over."""
@@ -184,15 +184,15 @@ def _first(
                 calls, watch.launches = list(made(dtype=narrower.pop())), before
                 continue
             if any(AS_NUMBER in str(f) for f in failed):
-                numbers = [n for n in wrappers.unsure(function) if hasattr(values[n], "data_ptr") and n not in given]
+                numbers = [n for n in wrappers.unsure(function) if hasattr(values[n], "data_ptr") and n not in arguments]
                 if numbers and not as_tensors:
                     as_tensors, calls = [replace(f, kind="refused") for f in failed], [{**values, n: 2} for n in numbers]
                 if as_tensors:
                     watch.launches = before
                     continue
-            if not given and not all(hasattr(v, "data_ptr") for v in values.values()):
+            if not arguments and not all(hasattr(v, "data_ptr") for v in values.values()):
                 failed = [replace(f, kind="refused") if f.kind == "fault" and LANGUAGE.search(f.text) else f for f in failed]
-            if all(f.kind not in ("host", "refused") and not (f.outside and not given) for f in failed):
+            if all(f.kind not in ("host", "refused") and not (f.outside and not arguments) for f in failed):
                 return failed, []
             watch.launches = before
             passed += failed
@@ -205,26 +205,26 @@ def _said(values: Mapping[str, Any]) -> str:
 
 def facts(launched: Launched, device: Device) -> Facts:
     """Of one kind of launch, as `inspector.kernel_facts` says them. Raises Triton's error where it does not compile."""
-    made = triton_compat.compile_values(launched.kernel, launched.values, device.arch, launched.options)
+    compiled = triton_compat.compile_values(launched.kernel, launched.values, device.arch, launched.options)
     child.alive()
-    found = cached_facts(made.cubin, made.name)
-    threads = 32 * made.num_warps
+    read = cached_facts(compiled.cubin, compiled.name)
+    threads = 32 * compiled.num_warps
     limit = occupancy(
-        device.arch, registers=found.registers, threads=threads, static_shared=found.shared, dynamic_shared=made.shared,
-        cluster=made.num_ctas
+        device.arch, registers=read.registers, threads=threads, static_shared=read.shared, dynamic_shared=compiled.shared,
+        cluster=compiled.num_ctas
     )
     return {
-        "kernel": launched.name, "registers": found.registers, "spills": found.stack, "shared": found.shared + made.shared,
+        "kernel": launched.name, "registers": read.registers, "spills": read.stack, "shared": read.shared + compiled.shared,
         "threads": threads,
-        "grid": list(launched.grid), "counts": found.counts, "opcodes": dict(found.opcodes), "instructions": found.instructions,
-        "loop": found.loop.counts if found.loop else {}, "config": launched.config, "unmet": [limit.refused] if limit.refused else [],
+        "grid": list(launched.grid), "counts": read.counts, "opcodes": dict(read.opcodes), "instructions": read.instructions,
+        "loop": read.loop.counts if read.loop else {}, "config": launched.config, "unmet": [limit.refused] if limit.refused else [],
         "occupancy": {"percent": limit.percent, "limiter": limit.limiter, "blocks": limit.blocks, "refused": limit.refused},
     }
 
 
 def several(ran: host.Ran, device: Device) -> tuple[list[Facts], dict[str, str]]:
     """The facts of each kind of launch, at most EACH of a kernel, and of those that do not compile the compiler's words."""
-    found: list[Facts] = []
+    all_facts: list[Facts] = []
     refused: dict[str, str] = {}
     seen: dict[str, int] = {}
     for launched in ran.launches:
@@ -236,6 +236,6 @@ def several(ran: host.Ran, device: Device) -> tuple[list[Facts], dict[str, str]]
         except Exception as error:  # whatever Triton raises over a kernel
             refused[f"{launched.name}{f', config {launched.config}' if launched.config else ''}"] = f"{type(error).__name__}: {error}"
             continue
-        if not any({**one, "grid": 0, "config": ""} == {**other, "grid": 0, "config": ""} for other in found):
-            found.append(one)
-    return found, refused
+        if not any({**one, "grid": 0, "config": ""} == {**other, "grid": 0, "config": ""} for other in all_facts):
+            all_facts.append(one)
+    return all_facts, refused

@@ -60,32 +60,32 @@ def functions(names: Mapping[str, Any], module: str, inner: bool = False) -> dic
     own = {n: f for n, f in names.items() if inspect.isfunction(f) and f.__module__ == module}
     classes: dict[str, Any] = {n: c for n, c in names.items() if _of_autograd(c, module)}
     used = {n: _names(f) for n, f in own.items()} | {n: _names(inspect.getattr_static(c, "forward")) for n, c in classes.items()}
-    found = {n for n, u in used.items() if {"triton", "jit"} <= u}  # their kernels are inside them
-    while new := {n for n, u in used.items() if n not in found and u & (launch | found)}:
-        found |= new
-    called = {n for f in found for n in used[f] if n in found and n != f}
-    chosen = called if inner else found - called or found
+    launching = {n for n, u in used.items() if {"triton", "jit"} <= u}  # their kernels are inside them
+    while new := {n for n, u in used.items() if n not in launching and u & (launch | launching)}:
+        launching |= new
+    called = {n for f in launching for n in used[f] if n in launching and n != f}
+    chosen = called if inner else launching - called or launching
     return {n if n in own else f"{n}.apply": own[n] if n in own else classes[n].apply for n in used if n in chosen}
 
 
 def _names(function: Any) -> set[str]:
     """What a function's code names, its inner functions' too."""
     function = inspect.unwrap(getattr(function, "__func__", function))
-    found: set[str] = set()
+    names: set[str] = set()
     todo = [function.__code__] if hasattr(function, "__code__") else []
     while todo:
         code = todo.pop()
-        found |= set(code.co_names)
+        names |= set(code.co_names)
         todo += [c for c in code.co_consts if inspect.iscode(c)]
-    return found
+    return names
 
 
-def _of_autograd(found: Any, module: str = "") -> bool:
+def _of_autograd(value: Any, module: str = "") -> bool:
     """Whether it is a function of autograd, of this module; a layer has `forward` and `apply` too, which are others."""
     from torch.autograd import Function
 
-    own = inspect.isclass(found) and issubclass(found, Function) and "forward" in vars(found)
-    return own and module in ("", found.__module__)
+    own = inspect.isclass(value) and issubclass(value, Function) and "forward" in vars(value)
+    return own and module in ("", value.__module__)
 
 
 def resolve(names: Mapping[str, Any], word: str, path: Any) -> Any:
@@ -93,19 +93,19 @@ def resolve(names: Mapping[str, Any], word: str, path: Any) -> Any:
     from rooftop.core.names import hint
 
     first, *rest = word.split(".")
-    found: Any = names.get(first)
-    if found is None:
-        known = [n for n, f in names.items() if inspect.isfunction(f) or n in kernels(names)]
+    value: Any = names.get(first)
+    if value is None:
+        choices = [n for n, f in names.items() if inspect.isfunction(f) or n in kernels(names)]
         raise ValueError(
-            f"{path} has no {word!r}; {hint(word, known)}" if known else f"{path} has no {word!r}, and no function that launches a kernel"
+            f"{path} has no {word!r}; {hint(word, choices)}" if choices else f"{path} has no {word!r}, and no function that launches a kernel"
         )
     for part in rest:
-        found = getattr(found, part, None)
-    if _of_autograd(found):
-        found = found.apply
-    if not callable(found):
+        value = getattr(value, part, None)
+    if _of_autograd(value):
+        value = value.apply
+    if not callable(value):
         raise ValueError(f"{path}: {word} is no function")
-    return found
+    return value
 
 
 def parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
@@ -144,13 +144,13 @@ def calls(
         yield {**{p.name: own[p.name] if p.name in own else next(flat) for p in listed}, **more}
         return
     own_shapes = [shapes.said(function, [p.name for p in open_], last, sizes is LARGER) for last in (False, True)] if usual and open_ else []
-    for found in [f for i, f in enumerate(own_shapes) if f is not None and f not in own_shapes[:i]]:
-        family: Sequence[str] = [f"{letters}:i64" if one else letters for letters, one in zip(found[0], targets, strict=True)]
-        made = iter(_tensors(family, {"n": 3, **found[1]}, dtype, seed))
-        yield {**{p.name: own[p.name] if p.name in own else next(made) for p in listed}, **more}
+    for shape in [f for i, f in enumerate(own_shapes) if f is not None and f not in own_shapes[:i]]:
+        family: Sequence[str] = [f"{letters}:i64" if one else letters for letters, one in zip(shape[0], targets, strict=True)]
+        tensors = iter(_tensors(family, {"n": 3, **shape[1]}, dtype, seed))
+        yield {**{p.name: own[p.name] if p.name in own else next(tensors) for p in listed}, **more}
     for family in sorted(families(len(open_)), key=lambda f: [letters.endswith(":i64") for letters in f] != targets if any(targets) else 0):
-        made = iter(_tensors(family, sizes, dtype, seed))
-        yield {**{p.name: own[p.name] if p.name in own else next(made) for p in listed}, **more}
+        tensors = iter(_tensors(family, sizes, dtype, seed))
+        yield {**{p.name: own[p.name] if p.name in own else next(tensors) for p in listed}, **more}
 
 
 def _number(p: inspect.Parameter) -> bool:
@@ -205,16 +205,16 @@ def _tensors(family: Sequence[str], sizes: Mapping[str, int], dtype: str, seed: 
     import torch
 
     drawn = torch.Generator().manual_seed(seed)
-    made = []
+    tensors = []
     for letters in family:
         letters, _, kind = letters.partition(":")
         shape = [sizes[letter] for letter in letters]
         if kind == "i64":
-            made.append(torch.randint(0, sizes["n"], shape, generator=drawn).cuda())
+            tensors.append(torch.randint(0, sizes["n"], shape, generator=drawn).cuda())
         else:
             shape = {"kernel": [5], "taps": [*shape, 5]}.get(kind, shape)
-            made.append(torch.randn(shape, generator=drawn).to(getattr(torch, dtype)).cuda())
-    return made
+            tensors.append(torch.randn(shape, generator=drawn).to(getattr(torch, dtype)).cuda())
+    return tensors
 
 
 def _said(value: Any) -> str:

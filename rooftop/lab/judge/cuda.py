@@ -53,10 +53,10 @@ def of_head(
     submission: Submission, task: OpTask, dtype: str | None, place: Path | None = None, backend: str = "cpu"
 ) -> tuple[Outcome, Subject]:
     """Judge a kernel with a head at hidden sizes and edge cases of the op. `place`: the file whose folder its includes are looked up in."""
-    made = CudaImplementation((place or submission.path).resolve(), task.op.name, submission.path.stem, text=submission.text)
-    subject = Subject(submission.path.stem, task.op, made)
-    if made.head.op not in (None, task.name):
-        raise SubmissionError(f"{submission.path}: its head names the op {made.head.op}, and --op says {task.name}")
+    implementation = CudaImplementation((place or submission.path).resolve(), task.op.name, submission.path.stem, text=submission.text)
+    subject = Subject(submission.path.stem, task.op, implementation)
+    if implementation.head.op not in (None, task.name):
+        raise SubmissionError(f"{submission.path}: its head names the op {implementation.head.op}, and --op says {task.name}")
     where, reason = checker.backend_of(subject, backend)
     if where == "none" or reason:
         return Outcome("not judged", reason or "it needs a GPU"), subject
@@ -87,15 +87,15 @@ def hidden(subject: Subject, task: OpTask, dtype: str | None, backend: str = "cp
 
     able = [c for c in subject.op.cases if dtype in (None, c.dtype) and "huge" not in c.tags and _elements(c) and takes(c)]
     small = [c for c in able if _elements(c) <= SMALL] or sorted(able, key=_elements)[:3]
-    plain = [c for c in small if all(v.fill == "normal" or v.fill.startswith("below ") for _, v in c.tensors())]
-    task.draw.shuffle(plain)
+    ordinary = [c for c in small if all(v.fill == "normal" or v.fill.startswith("below ") for _, v in c.tensors())]
+    task.draw.shuffle(ordinary)
     drawn: list[Case] = []
-    for base in plain[:6]:
+    for base in ordinary[:6]:
         for _ in range(6):
             if len(drawn) < 3 and (case := task.hidden(base)) is not base and takes(case):
                 drawn.append(case)
                 break
-    edge = [c for c in small if c not in plain] or plain
+    edge = [c for c in small if c not in ordinary] or ordinary
     task.draw.shuffle(edge)
     return [*drawn, *edge[: EDGE if drawn else EDGE + 3]]
 
@@ -112,8 +112,8 @@ def kind_of(status: str, message: str) -> str:
     if fault:
         return fault
     if status == "error":
-        found = "broken" if message.startswith(("CompileError", "HeadError", "ExpressionError", "LaunchError")) else "raises"
-        return found if (crash := _crash(message)) == "wrong" else crash
+        kind_of_error = "broken" if message.startswith(("CompileError", "HeadError", "ExpressionError", "LaunchError")) else "raises"
+        return kind_of_error if (crash := _crash(message)) == "wrong" else crash
     if "differ between two runs" in message:
         return "race"
     if "the input" in message and "was written" in message:
@@ -230,100 +230,100 @@ def solve_of(submission: Submission) -> Solve:
 
 def of_solve(submission: Submission, task: Task) -> tuple[Outcome, Solve, str]:
     """Judge a `solve` at hidden calls: what came of it, its program, and the rule that its sizes follow."""
-    made = solve_of(submission)
+    solve = solve_of(submission)
     if _FROM_DEVICE.search(submission.text):
         return (
             Outcome(
                 "host work",
                 f"{submission.path.name} copies memory of the device to the host, or shares it: a solve() launches kernels alone",
             ),
-            made,
+            solve,
             "",
         )
     rules: list[str] = []  # what its sizes may follow, likely ones first: several, while all calls so far have the same sizes by them
     trials, failed, last = 0, Outcome("raises", ""), None
-    for group in _groups(task, made):
+    for group in _groups(task, solve):
         outcomes: dict[tuple[Any, ...], Outcome] = {}
-        found = sizes.numbers_of(made.numbers, group[0])
-        for numbers in dict.fromkeys(found[r] for r in rules or found if r in found):
-            outcomes[numbers] = outcome = _run(made, group, numbers)
+        counts = sizes.numbers_of(solve.numbers, group[0])
+        for numbers in dict.fromkeys(counts[r] for r in rules or counts if r in counts):
+            outcomes[numbers] = outcome = _run(solve, group, numbers)
             if outcome.kind == "right":
-                rules = [r for r in rules or found if found.get(r) == numbers]
+                rules = [r for r in rules or counts if counts.get(r) == numbers]
                 trials, last = trials + len(group), group[0]
                 break
             if outcome.kind not in ("wrong", "unwritten", "beyond", "replay", "raises"):  # whatever the sizes are
-                return replace(outcome, trials=trials + 1), made, ""
+                return replace(outcome, trials=trials + 1), solve, ""
             failed = failed if failed.said else outcome
         else:
             # a solve of one row, say, need not take a matrix whose sizes not every rule gives
-            if outcomes and (all(r in found for r in rules) if rules else not isinstance(task, OpTask)):
-                return replace(failed, trials=trials + 1), made, ""
+            if outcomes and (all(r in counts for r in rules) if rules else not isinstance(task, OpTask)):
+                return replace(failed, trials=trials + 1), solve, ""
     if not rules:
         if not failed.said:
             failed = Outcome(
                 "raises", f"{submission.solve} has another signature: {task.name} needs its tensors, its outputs and sizes, in this order"
             )
-        return replace(failed, trials=1), made, ""
+        return replace(failed, trials=1), solve, ""
     if isinstance(task, OpTask):
-        for group in islice(_deciding(task, made, rules), 3):
-            found = sizes.numbers_of(made.numbers, group[0])
-            right = next((s for s in dict.fromkeys(found[r] for r in rules if r in found) if _run(made, group, s).kind == "right"), None)
+        for group in islice(_deciding(task, solve, rules), 3):
+            counts = sizes.numbers_of(solve.numbers, group[0])
+            right = next((s for s in dict.fromkeys(counts[r] for r in rules if r in counts) if _run(solve, group, s).kind == "right"), None)
             if right is not None:
-                rules, trials, last = [r for r in rules if found.get(r) == right], trials + len(group), group[0]
+                rules, trials, last = [r for r in rules if counts.get(r) == right], trials + len(group), group[0]
                 break
     assert last is not None
-    return Outcome("right", trials=trials), made, sizes.placed(rules[0], last)
+    return Outcome("right", trials=trials), solve, sizes.placed(rules[0], last)
 
 
-def _deciding(task: OpTask, made: Solve, rules: Sequence[str]) -> Iterator[list[Call]]:
+def _deciding(task: OpTask, solve: Solve, rules: Sequence[str]) -> Iterator[list[Call]]:
     """Calls whose sizes by these rules differ, a few: of a vector alone `N` may be its elements or its last size. A solve need not take
     them."""
-    for base in [c for n in range(1, len(made.pointers) + 1) for c in _plain(task, made, n)][:40]:
-        if len(rules) > 1 and fits(made, task.op, base):
+    for base in [c for n in range(1, len(solve.pointers) + 1) for c in _plain(task, solve, n)][:40]:
+        if len(rules) > 1 and fits(solve, task.op, base):
             group = task.group(task.hidden(base))
-            found = sizes.numbers_of(made.numbers, group[0])
-            if len({found[r] for r in rules if r in found}) > 1:
+            numbers = sizes.numbers_of(solve.numbers, group[0])
+            if len({numbers[r] for r in rules if r in numbers}) > 1:
                 yield group
 
 
-def _plain(task: OpTask, made: Solve, tensors: int) -> list[Case]:
+def _plain(task: OpTask, solve: Solve, tensors: int) -> list[Case]:
     """Cases of so many tensors in plain layouts, those whose sizes are as many as the solve's numbers first."""
     try:
-        bases = task.plain(made.dtypes[0], tensors)
+        bases = task.plain(solve.dtypes[0], tensors)
     except ValueError:
         return []
-    return sorted(bases, key=lambda c: abs(len({e for _, v in c.tensors() for e in v.shape}) - len(made.numbers)))
+    return sorted(bases, key=lambda c: abs(len({e for _, v in c.tensors() for e in v.shape}) - len(solve.numbers)))
 
 
-def _groups(task: Task, made: Solve) -> Iterator[list[Call]]:
+def _groups(task: Task, solve: Solve) -> Iterator[list[Call]]:
     """Calls with as many pointers of these types. Several ranks are tried, until one is right; then sizes are drawn anew for it."""
     if not isinstance(task, OpTask):
         yield from task.groups(None, 3)
         return
-    found = 0
-    for tensors in range(1, len(made.pointers) + 1):
-        for base in _plain(task, made, tensors)[:4]:
+    count = 0
+    for tensors in range(1, len(solve.pointers) + 1):
+        for base in _plain(task, solve, tensors)[:4]:
             group = task.group(task.hidden(base))
-            if fits(made, task.op, base):
-                found += 1
+            if fits(solve, task.op, base):
+                count += 1
                 yield group
                 yield task.group(task.hidden(base))
-    if not found:
-        kinds = ", ".join(f"{d} {n}" for n, d in zip(made.pointers, made.dtypes, strict=True))
+    if not count:
+        kinds = ", ".join(f"{d} {n}" for n, d in zip(solve.pointers, solve.dtypes, strict=True))
         raise SubmissionError(f"solve has the pointers {kinds}: {task.name} has no case of such tensors and outputs in plain layouts")
 
 
-def fits(made: Solve, op: Contract, case: Case) -> bool:
+def fits(solve: Solve, op: Contract, case: Case) -> bool:
     """Whether the pointers of a solve are the tensors and outputs of a case, in order."""
-    problem, given = op.problem(case), [v.dtype for _, v in case.tensors()]
-    kinds = [*given, *(m.dtype for n in op.output_names if (m := problem.get(n)) is not None)]
-    return kinds == list(made.dtypes) and all(made.written[len(given) :])
+    problem, dtypes = op.problem(case), [v.dtype for _, v in case.tensors()]
+    kinds = [*dtypes, *(m.dtype for n in op.output_names if (m := problem.get(n)) is not None)]
+    return kinds == list(solve.dtypes) and all(solve.written[len(dtypes) :])
 
 
-def _run(made: Solve, group: Sequence[Call], numbers: Sequence[Any]) -> Outcome:
+def _run(solve: Solve, group: Sequence[Call], numbers: Sequence[Any]) -> Outcome:
     marker = secrets.token_hex(12)
     try:
-        ran = program.run(made.source, arguments_of(made, group, numbers, marker), seed=secrets.randbits(20), most=MOST_SECONDS)
+        ran = program.run(solve.source, arguments_of(solve, group, numbers, marker), seed=secrets.randbits(20), most=MOST_SECONDS)
     except CompileError as error:
         text = " ".join(str(error).split())[:300]
         return Outcome("stuck" if "_SECONDS" in text else "broken", text)
@@ -339,10 +339,10 @@ def _run(made: Solve, group: Sequence[Call], numbers: Sequence[Any]) -> Outcome:
         return Outcome("ended", f"it ended by {ran.ended} ({ran.status}) before it was through")
     if not ran.launches:
         return Outcome("host work", "solve() launches no kernel")
-    return _judged(made, group, ran.report.printed, marker)
+    return _judged(solve, group, ran.report.printed, marker)
 
 
-def arguments_of(made: Solve, group: Sequence[Call], numbers: Sequence[Any], marker: str) -> list[str]:
+def arguments_of(solve: Solve, group: Sequence[Call], numbers: Sequence[Any], marker: str) -> list[str]:
     """Of the program: the marker, how many sets, the bytes of each pointer, the numbers, then each set's contents."""
     first = group[0]
     bytes_of = [t.numel() * t.element_size() for t in first.tensors.values()] + [
@@ -360,7 +360,7 @@ def _hex(tensor: Any) -> str:
     return str(tensor.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes().hex())
 
 
-def _judged(made: Solve, group: Sequence[Call], printed: str, marker: str) -> Outcome:
+def _judged(solve: Solve, group: Sequence[Call], printed: str, marker: str) -> Outcome:
     import torch
 
     shown: dict[tuple[int, str], str] = {}
@@ -368,7 +368,7 @@ def _judged(made: Solve, group: Sequence[Call], printed: str, marker: str) -> Ou
         words = line.split(" ")
         if len(words) == 4 and words[0] == marker and words[1].isdigit() and (int(words[1]), words[2]) not in shown:
             shown[int(words[1]), words[2]] = words[3]
-    names = dict(zip(made.pointers, [*group[0].tensors, *group[0].outputs], strict=True))
+    names = dict(zip(solve.pointers, [*group[0].tensors, *group[0].outputs], strict=True))
     earlier: list[Call] = []
     for i, call in enumerate(group):
         outputs: dict[str, Any] = {}
@@ -392,10 +392,10 @@ def _judged(made: Solve, group: Sequence[Call], printed: str, marker: str) -> Ou
     return Outcome("right")
 
 
-def counted(made: Solve, call: Call, numbers: Sequence[Any]) -> Report:
+def counted(solve: Solve, call: Call, numbers: Sequence[Any]) -> Report:
     """The counts of one call."""
     return program.run(
-        made.source, arguments_of(made, [call], numbers, secrets.token_hex(12)), mode="count", blocks=64, most=MOST_SECONDS
+        solve.source, arguments_of(solve, [call], numbers, secrets.token_hex(12)), mode="count", blocks=64, most=MOST_SECONDS
     ).report
 
 
@@ -417,15 +417,15 @@ def of_inline(submission: Submission, task: Task) -> Outcome:
     for group in task.groups(None, 2):
         call = group[0]
         names = list(call.tensors)
-        found = [f for f in program_caller.torch_functions(source.texts[source.shown]) if len(f.parameters) == len(names)]
-        if not found or not all("Tensor" in p.text for p in found[0].parameters):
+        candidates = [f for f in program_caller.torch_functions(source.texts[source.shown]) if len(f.parameters) == len(names)]
+        if not candidates or not all("Tensor" in p.text for p in candidates[0].parameters):
             return Outcome("raises", f"no function of its sources takes {len(names)} tensors alone, as {task.name} does")
         marker, seed = secrets.token_hex(8), secrets.randbits(20)
-        lines = [f'simt::shown_by = "{marker}"; std::cout << "{marker} call {found[0].name}" << std::endl;']
+        lines = [f'simt::shown_by = "{marker}"; std::cout << "{marker} call {candidates[0].name}" << std::endl;']
         for i, t in enumerate(call.tensors.values()):
             kind, shape = program_caller.TYPES[dtype_of(t.dtype)], ", ".join(map(str, t.shape))
             lines.append(f'auto t{i} = simt::made_tensor(torch::{kind}, {{{shape}}}, {seed + i}); simt::shown("before", {i}, t{i});')
-        lines.append(f"simt::shown_result({found[0].name}({', '.join(f't{i}' for i in range(len(names)))})); cudaDeviceSynchronize();")
+        lines.append(f"simt::shown_result({candidates[0].name}({', '.join(f't{i}' for i in range(len(names)))})); cudaDeviceSynchronize();")
         added = "SIMT_MAIN int main() {\n" + "\n".join(lines) + "\nreturn 0;\n}\n"
         try:
             ran = program.run(replace(source, added=added), most=MOST_SECONDS)
@@ -435,14 +435,14 @@ def of_inline(submission: Submission, task: Task) -> Outcome:
             return Outcome(FAULTS.get(f.kind, "fault"), str(f), trials=trials + 1)
         shown = [c for c in likes._calls(ran.report.printed, marker) if c[3]]
         if not shown:
-            return Outcome("raises", f"{found[0].name} came to no result at {call.name}", trials=trials + 1)
+            return Outcome("raises", f"{candidates[0].name} came to no result at {call.name}", trials=trials + 1)
         _, before, _, outs = shown[0]
         inputs = {n: before[f"tensor{i}"] for i, n in enumerate(names)}
         assert call.case is not None
         again = task.call(call.case, {**dict.fromkeys(task.op.tensor_names), **inputs}, task.op.options(call.case))
         outputs = dict(zip(again.outputs, outs.values(), strict=False))
         if [tuple(t.shape) for t in outputs.values()] != [s for s, _ in again.outputs.values()]:
-            return Outcome("shape", f"{found[0].name} returns {[tuple(t.shape) for t in outs.values()]}", trials=trials + 1)
+            return Outcome("shape", f"{candidates[0].name} returns {[tuple(t.shape) for t in outs.values()]}", trials=trials + 1)
         if said := again.wrong(outputs):
             return Outcome("wrong", f"{call.name}: {said}", trials=trials + 1)
         trials += 1

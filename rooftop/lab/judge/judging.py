@@ -96,10 +96,10 @@ def card(target: str | None) -> str:
 def _op_of_head(submission: Submission) -> str:
     from rooftop.core import head_text
 
-    found = head_text.parse(submission.text, str(submission.path)).op
-    if found is None:
+    op = head_text.parse(submission.text, str(submission.path)).op
+    if op is None:
         raise SubmissionError(f"{submission.path}: its head names no op: give --op NAME, or --reference FILE.py:NAME")
-    return found
+    return op
 
 
 @dataclass(frozen=True)
@@ -116,8 +116,8 @@ class Request:
     say: Callable[[str], None]
 
     def says(self, outcome: Outcome, **more: Any) -> Verdict:
-        made = replace(self.made, **more)
-        return replace(made, kind=outcome.kind, said=outcome.said, trials=outcome.trials)
+        verdict = replace(self.made, **more)
+        return replace(verdict, kind=outcome.kind, said=outcome.said, trials=outcome.trials)
 
 
 def _judged(request: Request) -> Verdict:
@@ -167,37 +167,37 @@ def _head(request: Request) -> Verdict:
         outcome, subject = cuda.of_head(request.submission, task, request.dtype, request.place, "gpu" if request.device else "cpu")
     except (CompileError, SimulatedCrash) as error:
         return request.says(Outcome("broken", " ".join(str(error).split())[:400]))
-    made = request.says(outcome, place="simulator", isolation=SIMULATED)
-    if not made.right:
-        return made
+    verdict = request.says(outcome, place="simulator", isolation=SIMULATED)
+    if not verdict.right:
+        return verdict
     if request.device:
-        return _on_card(request, made, lambda c: subject.supports(c, device_of(0)) is None, lambda c: timed().of_head(made, subject, c))
+        return _on_card(request, verdict, lambda c: subject.supports(c, device_of(0)) is None, lambda c: timed().of_head(verdict, subject, c))
     for kind in (request.dtype,) if request.dtype else ("f32", "bf16", "f16"):
         scale = score.by_counts(task.name, kind, "cuda")
         if scale is not None and subject.implementation and subject.supports(scale[1], subject.implementation.stand_in(90)) is None:
             request.say("right; counted beside the ladder's rungs")
-            return _by_counts(request, made, *counts.of_subject(subject, scale[1]), *scale)
-    return _noted(made, f"no score: no ladder of {task.name} has counts at a case that it takes")
+            return _by_counts(request, verdict, *counts.of_subject(subject, scale[1]), *scale)
+    return _noted(verdict, f"no score: no ladder of {task.name} has counts at a case that it takes")
 
 
 def _solve(request: Request) -> Verdict:
     task = request.task
     outcome, solve, rule = cuda.of_solve(request.submission, task)
-    made = request.says(outcome, place="simulator", isolation=SIMULATED)
-    if not made.right or not isinstance(task, OpTask):
-        return made
+    verdict = request.says(outcome, place="simulator", isolation=SIMULATED)
+    if not verdict.right or not isinstance(task, OpTask):
+        return verdict
     if request.device:
-        return _on_card(request, made, lambda c: cuda.fits(solve, task.op, c), lambda c: timed().of_solve(made, solve, task, rule, c))
+        return _on_card(request, verdict, lambda c: cuda.fits(solve, task.op, c), lambda c: timed().of_solve(verdict, solve, task, rule, c))
     scale = score.by_counts(task.name, solve.dtypes[0], "cuda")
     if scale is None:
-        return _noted(made, f"no score: no ladder of {task.name} has counts of {solve.dtypes[0]}")
+        return _noted(verdict, f"no score: no ladder of {task.name} has counts of {solve.dtypes[0]}")
     call = task.group(scale[1], ("a",))[0]
     numbers = sizes.numbers_by(solve.numbers, call, rule)
     if numbers is None or not cuda.fits(solve, task.op, scale[1]):
-        return _noted(made, f"no score: the ladder is counted at {scale[1].id}, which this solve does not take")
+        return _noted(verdict, f"no score: the ladder is counted at {scale[1].id}, which this solve does not take")
     request.say("right; counted beside the ladder's rungs")
     report = cuda.counted(solve, call, numbers)
-    return _by_counts(request, made, counts.of_report(report), report, *scale)
+    return _by_counts(request, verdict, counts.of_report(report), report, *scale)
 
 
 def _python(request: Request) -> Verdict:
@@ -212,34 +212,34 @@ def _python(request: Request) -> Verdict:
         scale = score.by_counts(task.name, kind, "triton") or score.by_counts(task.name, kind, "cuda")
     counting = task.group(scale[1], ("a",))[0] if scale and isinstance(task, OpTask) else None
     outcome, isolation = python.run(submission, task, dtype=request.dtype, counting=counting)
-    made = request.says(outcome, place=where, isolation=isolation)
-    if not made.right:
-        return made
+    verdict = request.says(outcome, place=where, isolation=isolation)
+    if not verdict.right:
+        return verdict
     if request.device and isinstance(task, OpTask):
         tensors = {len(c.tensors) for g in task.groups(request.dtype, 1) for c in g}
-        return _on_card(request, made, lambda c: len(list(c.tensors())) in tensors, lambda c: timed().of_python(made, submission, task, c))
+        return _on_card(request, verdict, lambda c: len(list(c.tensors())) in tensors, lambda c: timed().of_python(verdict, submission, task, c))
     if scale is None or not outcome.launches:
         return _noted(
-            made, "no score: there is no ladder with counts of it" if outcome.launches else "no score: it launches no kernel to count"
+            verdict, "no score: there is no ladder with counts of it" if outcome.launches else "no score: it launches no kernel to count"
         )
-    return _by_counts(request, _noted(made, "counted by the bytes of its lanes"), counts.of_bytes(outcome.loaded, outcome.stored), None, *scale)
+    return _by_counts(request, _noted(verdict, "counted by the bytes of its lanes"), counts.of_bytes(outcome.loaded, outcome.stored), None, *scale)
 
 
-def _noted(made: Verdict, note: str) -> Verdict:
-    return replace(made, notes=(*made.notes, note))
+def _noted(verdict: Verdict, note: str) -> Verdict:
+    return replace(verdict, notes=(*verdict.notes, note))
 
 
 # -- score and place -------------------------------------------------------------------------------------------------
 
 
-def _by_counts(request: Request, made: Verdict, found: counts.Counts, report: Report | None, scale: score.Scale, case: Case) -> Verdict:
+def _by_counts(request: Request, verdict: Verdict, cost: counts.Counts, report: Report | None, scale: score.Scale, case: Case) -> Verdict:
     from rooftop.lab.simt import verdict as sentences
 
     said = [str(s) for s in sentences.sentences(report)[:ADVICE]] if report is not None else []
     lines = counts.by_line(report, request.place or request.submission.path) if report is not None else ()
     return replace(
-        made, basis="counts", case=case.id, cost=found.cost, score=scale.score(found.cost), between=scale.between(found.cost),
-        lacking=scale.lacking(found.cost), bound=found.bound, advice=tuple(said), lines=lines,
+        verdict, basis="counts", case=case.id, cost=cost.cost, score=scale.score(cost.cost), between=scale.between(cost.cost),
+        lacking=scale.lacking(cost.cost), bound=cost.bound, advice=tuple(said), lines=lines,
     )
 
 
@@ -250,7 +250,7 @@ def timed() -> Any:
     return found
 
 
-def _on_card(request: Request, made: Verdict, takes: Callable[[Case], bool], run: Callable[[Case], Timed]) -> Verdict:
+def _on_card(request: Request, verdict: Verdict, takes: Callable[[Case], bool], run: Callable[[Case], Timed]) -> Verdict:
     """Timed at the case of the op's scale on this card, where the submission takes it."""
     task, records = request.task, request.records
     assert isinstance(task, OpTask)
@@ -258,30 +258,30 @@ def _on_card(request: Request, made: Verdict, takes: Callable[[Case], bool], run
         records = store.read(settings.load().results)
     case = timed().case_of(task, request.device, records, takes, request.dtype)
     if case is None:
-        return _noted(made, f"no time: no bench case of {task.name} fits what it takes")
+        return _noted(verdict, f"no time: no bench case of {task.name} fits what it takes")
     request.say(f"right; timed on {request.device}")
-    found = run(case)
-    return by_time(found.verdict, task, records, found.checks)
+    result = run(case)
+    return by_time(result.verdict, task, records, result.checks)
 
 
-def by_time(made: Verdict, task: OpTask, records: Sequence[Record], checks: Mapping[str, audit.Check]) -> Verdict:
+def by_time(verdict: Verdict, task: OpTask, records: Sequence[Record], checks: Mapping[str, audit.Check]) -> Verdict:
     """A time beside the rungs, the peers and the roof of the records: refused where it cannot be, audited where it is a record itself."""
-    if made.seconds is None or not made.right:
-        return made
-    if made.seconds < (least := score.impossible(task.name, task.op.case(made.case), made.device)):
+    if verdict.seconds is None or not verdict.right:
+        return verdict
+    if verdict.seconds < (least := score.impossible(task.name, task.op.case(verdict.case), verdict.device)):
         return replace(
-            made, kind="impossible", said=f"{made.seconds * 1e6:.2f} us; no {made.device} could do it under {least * 1e6:.2f} us",
+            verdict, kind="impossible", said=f"{verdict.seconds * 1e6:.2f} us; no {verdict.device} could do it under {least * 1e6:.2f} us",
             score=None,
         )
-    scale = score.by_time(records, task.name, made.device, case=made.case)
+    scale = score.by_time(records, task.name, verdict.device, case=verdict.case)
     if scale is None:
-        return _noted(made, f"no score: no ladder of {task.name} was timed on {made.device} at {made.case}")
-    made = replace(
-        made, basis="time", score=scale.score(made.seconds), roof_seconds=scale.roof, between=scale.between(made.seconds),
-        lacking=scale.lacking(made.seconds), peer=f"{scale.peer[0]}, {scale.peer[1] * 1e6:.1f} us" if scale.peer else "",
-        bound=_bound(made.seconds, scale.roof),
+        return _noted(verdict, f"no score: no ladder of {task.name} was timed on {verdict.device} at {verdict.case}")
+    verdict = replace(
+        verdict, basis="time", score=scale.score(verdict.seconds), roof_seconds=scale.roof, between=scale.between(verdict.seconds),
+        lacking=scale.lacking(verdict.seconds), peer=f"{scale.peer[0]}, {scale.peer[1] * 1e6:.1f} us" if scale.peer else "",
+        bound=_bound(verdict.seconds, scale.roof),
     )
-    return audit.audited(made, min(t for _, t in scale.rungs), checks)
+    return audit.audited(verdict, min(t for _, t in scale.rungs), checks)
 
 
 def _bound(seconds: float, roof: float) -> str:

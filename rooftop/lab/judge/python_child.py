@@ -42,11 +42,11 @@ def main() -> None:
     source = Path(sys.argv[5])
     text = source.read_bytes()
     sandbox.limits(cpu, FILE_BYTES)
-    kept = not gpu and sandbox.confine_python(_readable(source), _listed(), [Path(tempfile.gettempdir())])
+    confined = not gpu and sandbox.confine_python(_readable(source), _listed(), [Path(tempfile.gettempdir())])
     child = Judged(shared, host, source, text, gpu)
     jobs = Jobs()
     for job in jobs:
-        jobs.answer({"n": job["n"], **child.answer(job, kept)})
+        jobs.answer({"n": job["n"], **child.answer(job, confined)})
 
 
 def _listed() -> Iterator[Path]:
@@ -64,9 +64,9 @@ def _readable(source: Path) -> Iterator[Path]:
     yield from (Path(sysconfig.get_path(n)) for n in ("stdlib", "platstdlib"))
     yield Path(sys.executable)
     for folder in site.getsitepackages():
-        for found in Path(folder).iterdir() if Path(folder).is_dir() else ():
-            if found.resolve() != settings.PACKAGE and not found.name.endswith((".pth", ".egg-link")) and "rooftop" not in found.name:
-                yield found
+        for entry in Path(folder).iterdir() if Path(folder).is_dir() else ():
+            if entry.resolve() != settings.PACKAGE and not entry.name.endswith((".pth", ".egg-link")) and "rooftop" not in entry.name:
+                yield entry
     yield from (Path("/proc/cpuinfo"), Path("/proc/meminfo"), Path("/proc/self/stat"), Path("/usr/share/zoneinfo"))
 
 
@@ -95,10 +95,10 @@ class Judged:
         ]
         return {f"{getattr(o, '__name__', o)}.{n}": inspect.getattr_static(o, n, None) for o, n in at}
 
-    def answer(self, job: Mapping[str, Any], kept: bool) -> dict[str, Any]:
+    def answer(self, job: Mapping[str, Any], confined: bool) -> dict[str, Any]:
         try:
             if job["what"] == "loading":
-                return self._load(job, kept)
+                return self._load(job, confined)
             if job["what"] == "opening":
                 return self._open(job)
             return self._time(job) if job["what"] == "timing" else self._call(job)
@@ -134,7 +134,7 @@ class Judged:
                 now = self._known()
                 self.patched |= {n for n, v in before.items() if now[n] is not v}
 
-    def _load(self, job: Mapping[str, Any], kept: bool) -> dict[str, Any]:
+    def _load(self, job: Mapping[str, Any], confined: bool) -> dict[str, Any]:
         import types
 
         module = types.ModuleType("rooftop._files.submission")
@@ -143,19 +143,19 @@ class Judged:
         with self._standing():
             exec(compile(self.text, str(self.source), "exec", dont_inherit=True), vars(module))
         self.names = vars(module)
-        found = self.names.get(job["name"])
-        if not callable(found):
+        value = self.names.get(job["name"])
+        if not callable(value):
             return {"raised": "broken", "text": f"{job['name']} is no function once the file is loaded"}
-        self.function = found
+        self.function = value
         listed = (
             []
             if job["name"] == "ModelNew"
             else [
                 {"name": p.name, "default": p.default is not p.empty, "open": p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD)}
-                for p in inspect.signature(found).parameters.values()
+                for p in inspect.signature(value).parameters.values()
             ]
         )
-        return {"parameters": listed, "kept": kept}
+        return {"parameters": listed, "kept": confined}
 
     def _tensor(self, said: Mapping[str, Any]) -> Any:
         import torch
@@ -164,14 +164,14 @@ class Judged:
         for n in said["shape"]:
             count *= n
         dtype = getattr(torch, DTYPES[said["dtype"]].torch)
-        made = torch.frombuffer(self.shared, dtype=dtype, count=count, offset=said["at"]) if count else torch.empty(0, dtype=dtype)
-        made = made.reshape(said["shape"])
-        return made.cuda() if self.gpu else made
+        tensor = torch.frombuffer(self.shared, dtype=dtype, count=count, offset=said["at"]) if count else torch.empty(0, dtype=dtype)
+        tensor = tensor.reshape(said["shape"])
+        return tensor.cuda() if self.gpu else tensor
 
     def _call(self, job: Mapping[str, Any]) -> dict[str, Any]:
         import torch
 
-        given = [self._tensor(a) if isinstance(a, dict) else a for a in job["arguments"]]
+        arguments = [self._tensor(a) if isinstance(a, dict) else a for a in job["arguments"]]
         named = dict(job["named"])
         function = self.function
         assert function is not None
@@ -181,7 +181,7 @@ class Judged:
                 function = self._model(job)
             poison = [torch.full((max(1, n // 4),), float("nan")) for n in job["bytes"] if not self.gpu]
             del poison  # what an allocator hands out next holds no old result
-            returned = function(*given, **named)
+            returned = function(*arguments, **named)
         if self.gpu:
             torch.cuda.synchronize()
         results = list(returned) if isinstance(returned, tuple | list) else [returned]
@@ -191,10 +191,10 @@ class Judged:
                 return {
                     "raised": "lazy" if isinstance(result, self.plain) else "shape", "text": f"it returns a {self.kind(result).__name__}",
                 }
-            plain = result.detach().cpu().contiguous()
-            if 0 < (size := plain.numel() * plain.element_size()) <= room:
-                self.copy(torch.frombuffer(self.shared, dtype=torch.uint8, count=size, offset=at), plain.reshape(-1).view(torch.uint8))
-            said.append({"dtype": dtype_of(plain.dtype), "shape": list(plain.shape)})
+            copied = result.detach().cpu().contiguous()
+            if 0 < (size := copied.numel() * copied.element_size()) <= room:
+                self.copy(torch.frombuffer(self.shared, dtype=torch.uint8, count=size, offset=at), copied.reshape(-1).view(torch.uint8))
+            said.append({"dtype": dtype_of(copied.dtype), "shape": list(copied.shape)})
         launches = self.watch.launches.values()
         return {
             "results": said, "count": len(results), "patched": sorted(self.patched), "launches": sum(x.times for x in launches),
@@ -209,8 +209,8 @@ class Judged:
 
         def opened(said: Mapping[str, Any]) -> Any:
             parts = [base64.b64decode(p) if isinstance(p, str) else p for p in said["storage"]]
-            made = torch.empty(0, dtype=getattr(torch, said["dtype"]), device="cuda")
-            return made.set_(torch.UntypedStorage._new_shared_cuda(*parts), said["offset"], said["shape"], said["strides"])
+            tensor = torch.empty(0, dtype=getattr(torch, said["dtype"]), device="cuda")
+            return tensor.set_(torch.UntypedStorage._new_shared_cuda(*parts), said["offset"], said["shape"], said["strides"])
 
         self.sets = [{n: opened(t) for n, t in one.items()} for one in job["sets"]]
         return {"seconds": 0.0}
@@ -226,8 +226,8 @@ class Judged:
         with torch.no_grad():
             for k in range(job["count"]):
                 i = k % len(self.sets)
-                made = self.function(*(self.sets[i][n] for n in job["given"][i]))
-                for n, t in zip(job["made"][i], made if isinstance(made, tuple | list) else [made], strict=True):
+                result = self.function(*(self.sets[i][n] for n in job["given"][i]))
+                for n, t in zip(job["made"][i], result if isinstance(result, tuple | list) else [result], strict=True):
                     self.sets[i][n].copy_(t)
         end.record()
         torch.cuda.synchronize()
@@ -237,11 +237,11 @@ class Judged:
         import torch
 
         torch.manual_seed(job["seed"])
-        made = self.names["ModelNew"](*job["made"]).eval()
+        model = self.names["ModelNew"](*job["made"]).eval()
         state = {n: self._tensor(t) for n, t in job["state"].items()}
-        if state and set(made.state_dict()) == set(state):
-            made.load_state_dict({n: t.clone() for n, t in state.items()})
-        return made.cuda() if self.gpu else made
+        if state and set(model.state_dict()) == set(state):
+            model.load_state_dict({n: t.clone() for n, t in state.items()})
+        return model.cuda() if self.gpu else model
 
 
 if __name__ == "__main__":

@@ -82,7 +82,7 @@ class OpTask:
         dimensions first. `dtype`: float32 where none
         is asked for, if the op has it; `tensors`: how many there are. Raises ValueError where there is none."""
         dtype = dtype or ("f32" if "f32" in self.op.dtypes else self.op.dtypes[0])
-        found: dict[Any, Case] = {}
+        cases: dict[Any, Case] = {}
         for c in sorted(self.op.cases, key=lambda c: (len({e for _, v in c.tensors() for e in v.shape}), _elements(c))):
             given = list(c.tensors())
             ordinary = all(v.layout == "contiguous" and (v.fill == "normal" or v.fill.startswith("below ")) for _, v in given)
@@ -90,13 +90,13 @@ class OpTask:
             grows = 1 not in sizes or (len(sizes) == 1 and all(len(v.shape) == 1 for _, v in given))
             if c.dtype == dtype and ordinary and 0 < _elements(c) <= ELEMENTS and 0 not in sizes and tensors in (None, len(given)):
                 key = tuple((n, len(v.shape)) for n, v in given)
-                if grows or key not in found:
-                    found[key] = c
-        if not found:
+                if grows or key not in cases:
+                    cases[key] = c
+        if not cases:
             of = f" of {tensors} tensors" if tensors is not None else ""
             raise ValueError(f"{self.name} has no small plain case of {dtype}{of}; its dtypes: {', '.join(self.op.dtypes)}")
         return sorted(
-            found.values(),
+            cases.values(),
             key=lambda c: (len(list(c.tensors())), all(not v.shape for _, v in c.tensors()), sum(len(v.shape) for _, v in c.tensors())),
         )
 
@@ -112,13 +112,13 @@ class OpTask:
                 continue
             inputs = {n: resized(v, sizes) if isinstance(v, Input) else v for n, v in base.inputs.items()}
             shown = ", ".join("x".join(map(str, v.shape)) for v in inputs.values() if isinstance(v, Input))
-            made = replace(base, name=f"hidden {shown}", inputs=inputs, tags=frozenset())
+            drawn = replace(base, name=f"hidden {shown}", inputs=inputs, tags=frozenset())
             try:
-                if _elements(made) <= most and not self.op.idle(self.op.problem(made)):
-                    tensors, options = make(self.op, made, "cpu", 0)
+                if _elements(drawn) <= most and not self.op.idle(self.op.problem(drawn)):
+                    tensors, options = make(self.op, drawn, "cpu", 0)
                     self._expected(tensors, options)
                     self._arguments(tensors, options)
-                    return made
+                    return drawn
             except Exception:  # sizes that the op does not take together
                 continue
         return base
@@ -131,19 +131,19 @@ class OpTask:
     def group(self, case: Case, kinds: Sequence[str] = ("a", "b", "swapped")) -> list[Call]:
         first, options = make(self.op, case, "cpu", secrets.randbits(40))
         other, others = make(self.op, case, "cpu", secrets.randbits(40))
-        made = {"a": (first, options), "b": (other, others), "swapped": (_swapped(first, self.draw), options)}
-        return [self.call(case, *made[k]) for k in kinds]
+        calls = {"a": (first, options), "b": (other, others), "swapped": (_swapped(first, self.draw), options)}
+        return [self.call(case, *calls[k]) for k in kinds]
 
     def call(self, case: Case, tensors: dict[str, Any], options: dict[str, Any]) -> Call:
         options = self._usual(tensors, options)
         problem, expected = self._expected(tensors, options)
-        kept = {n: None if t is None else t.clone() for n, t in tensors.items()}
-        expected = replace(expected, tensors=kept)
+        copies = {n: None if t is None else t.clone() for n, t in tensors.items()}
+        expected = replace(expected, tensors=copies)
         outputs = {n: (tuple(m.shape), m.dtype) for n in self.op.output_names if (m := problem.get(n)) is not None}
 
         def wrong(got: Mapping[str, Any]) -> str:
-            given = {**dict.fromkeys(self.op.output_names), **{n: kept[n] for n in self.op.mutates}, **got}
-            for n, v in judge_given(self.op, problem, expected, given).items():
+            values = {**dict.fromkeys(self.op.output_names), **{n: copies[n] for n in self.op.mutates}, **got}
+            for n, v in judge_given(self.op, problem, expected, values).items():
                 if not v.ok:
                     at = f" at [{', '.join(map(str, v.where))}]: {v.value!r}, expected {v.expected!r}" if v.where is not None else ""
                     return f"{n}: {v.message}{at}"
@@ -165,22 +165,22 @@ class OpTask:
     def _usual(self, tensors: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:
         """The options as the public function has them by default, so that a submission of tensors alone can be judged."""
         try:
-            found = self._arguments(tensors, {n: options[n] for n in self._needed})
+            results = self._arguments(tensors, {n: options[n] for n in self._needed})
         except (TypeError, ValueError, IndexError):
-            found = {}
-        return {n: found.get(n, v) for n, v in options.items()}
+            results = {}
+        return {n: results.get(n, v) for n, v in options.items()}
 
     def _arguments(self, tensors: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:
         """What the public function passes on, by name; nothing where it has other parameters. Raises what it raises for what it does not
         take."""
         if self.name not in registry.op_names() or self.op.objects:
             return {}
-        given = {n: t for n, t in tensors.items() if t is not None} | options
+        arguments = {n: t for n, t in tensors.items() if t is not None} | options
         try:
-            inspect.signature(public := registry.public(self.name)).bind(**given)
+            inspect.signature(public := registry.public(self.name)).bind(**arguments)
         except TypeError:
             return {}
-        return dict(zip(self.op.kinds, arguments_of(self.op, public, **given), strict=True))
+        return dict(zip(self.op.kinds, arguments_of(self.op, public, **arguments), strict=True))
 
 
 def _elements(case: Case) -> int:
@@ -200,13 +200,13 @@ def _swapped(tensors: Mapping[str, Any], draw: random.Random) -> dict[str, Any]:
     """Copies, two elements of each floating tensor exchanged, neither the first nor the last."""
     import torch
 
-    made = {n: None if t is None else t.clone(memory_format=torch.preserve_format) for n, t in tensors.items()}
-    for t in made.values():
+    copies = {n: None if t is None else t.clone(memory_format=torch.preserve_format) for n, t in tensors.items()}
+    for t in copies.values():
         if t is not None and t.is_floating_point() and t.numel() > 3 and t.is_contiguous() and t.element_size() > 1:
             flat = t.view(-1)
             i, j = draw.sample(range(1, t.numel() - 1), 2)
             flat[[i, j]] = flat[[j, i]].clone()
-    return made
+    return copies
 
 
 @dataclass(frozen=True)
@@ -222,10 +222,10 @@ class Held:
 
         if self.dtype not in DTYPES or any(n < 0 for n in self.shape):
             raise ValueError(f"a tensor of {self.dtype} {self.shape} is none")
-        made = (
+        tensor = (
             torch.frombuffer(bytearray(base64.b64decode(self.data)), dtype=torch.uint8) if self.data else torch.empty(0, dtype=torch.uint8)
         )
-        return made.view(getattr(torch, DTYPES[self.dtype].torch)).reshape(self.shape)
+        return tensor.view(getattr(torch, DTYPES[self.dtype].torch)).reshape(self.shape)
 
 
 @dataclass(frozen=True)

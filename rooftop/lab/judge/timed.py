@@ -73,7 +73,7 @@ def _timer() -> tuple[Any, Any]:
 # -- CUDA C++ with a head --------------------------------------------------------------------------------------------
 
 
-def of_head(made: Verdict, subject: Subject, case: Case) -> Timed:
+def of_head(verdict: Verdict, subject: Subject, case: Case) -> Timed:
     """As `rooftop bench` times it; checked at the case first."""
     from rooftop.lab.timing.bench_group import Bench, BenchGroup, Summary
 
@@ -86,24 +86,24 @@ def of_head(made: Verdict, subject: Subject, case: Case) -> Timed:
         return (row.clocks[clock].median, "") if row else (None, "; ".join((*summary.wrong, *summary.skipped))[:300])
 
     seconds, why = measured("kernel")
-    made = replace(made, place="gpu", isolation=IN_CONTEXT, device=device.name, case=case.id, clock="kernel")
+    verdict = replace(verdict, place="gpu", isolation=IN_CONTEXT, device=device.name, case=case.id, clock="kernel")
     if seconds is None:
         return Timed(
-            replace(made, kind="impossible" if "could do it under" in why else "wrong" if "wrong" in why else "not judged", said=why)
+            replace(verdict, kind="impossible" if "could do it under" in why else "wrong" if "wrong" in why else "not judged", said=why)
         )
     checks: dict[str, audit.Check] = {"fresh inputs": partial(_fresh, subject, case), "a cold clock": partial(_cold, measured, seconds)}
     with contextlib.suppress(ToolchainError):
         sanitize.sanitizer()
         checks["compute-sanitizer"] = partial(_sanitized, subject)
-    return Timed(replace(made, seconds=seconds), checks)
+    return Timed(replace(verdict, seconds=seconds), checks)
 
 
 def _sanitized(subject: Subject) -> tuple[str, str]:
     """Under NVIDIA's tools, at the op's edge cases."""
-    for found in sanitize.run([subject], ("memcheck", "racecheck"), say=lambda _: None):
-        if not found.clean:
-            kind = "race" if found.tool == "racecheck" else "beyond"
-            return (kind if found.errors else "not judged"), f"{found.tool}: {found.first or found.message}"
+    for finding in sanitize.run([subject], ("memcheck", "racecheck"), say=lambda _: None):
+        if not finding.clean:
+            kind = "race" if finding.tool == "racecheck" else "beyond"
+            return (kind if finding.errors else "not judged"), f"{finding.tool}: {finding.first or finding.message}"
     return "right", ""
 
 
@@ -142,17 +142,17 @@ class Fill:
 Step = Launch | Fill
 
 
-def recorded(made: cuda.Solve, bytes_of: Mapping[str, int], numbers: Sequence[Any]) -> tuple[list[Step], dict[str, int]]:
+def recorded(solve: cuda.Solve, bytes_of: Mapping[str, int], numbers: Sequence[Any]) -> tuple[list[Step], dict[str, int]]:
     """What `solve` launches and fills with pointers of so many bytes, its kernels not run: the steps, and memory that it allocates itself
     (bytes by name). Its host code runs in the simulator's process, and sees no data. Raises NotReplayedError."""
-    words = ["-", "0", *(str(bytes_of[p]) for p in made.pointers), *(repr(n) if isinstance(n, float) else str(int(n)) for n in numbers)]
-    run = program.run(made.source, words, listed=True, most=cuda.MOST_SECONDS)
+    words = ["-", "0", *(str(bytes_of[p]) for p in solve.pointers), *(repr(n) if isinstance(n, float) else str(int(n)) for n in numbers)]
+    run = program.run(solve.source, words, listed=True, most=cuda.MOST_SECONDS)
     if run.ended != "returned" or run.report.faults:
         raise NotReplayedError(f"its host code {run.ended}: {run.report.faults[0] if run.report.faults else run.status}")
     held = [e for e in run.journal if "at" in e]
-    names = {(e["pc"], e["bytes"]): p for e, p in zip(held, made.pointers, strict=False)}
-    scratch = {f"scratch{i}": int(e["bytes"]) for i, e in enumerate(held[len(made.pointers) :])}
-    names |= {(e["pc"], e["bytes"]): f"scratch{i}" for i, e in enumerate(held[len(made.pointers) :])}
+    names = {(e["pc"], e["bytes"]): p for e, p in zip(held, solve.pointers, strict=False)}
+    scratch = {f"scratch{i}": int(e["bytes"]) for i, e in enumerate(held[len(solve.pointers) :])}
+    names |= {(e["pc"], e["bytes"]): f"scratch{i}" for i, e in enumerate(held[len(solve.pointers) :])}
     steps: list[Step] = []
     for e in run.journal:
         if "copied" in e:
@@ -195,21 +195,21 @@ def _argument(said: Any, width: int, names: Mapping[tuple[int, int], str]) -> tu
         raise NotReplayedError(f"an argument of {width} bytes ({said}) cannot be passed again") from None
 
 
-def compiled(made: cuda.Solve, steps: Sequence[Step], target: str) -> Binary:
+def compiled(solve: cuda.Solve, steps: Sequence[Step], target: str) -> Binary:
     """The machine code of what is launched: the file's device code, by NVRTC. Raises CompileError."""
-    code = Code(program_build.Source(made.source.path, made.source.texts, made.source.includes))
+    code = Code(program_build.Source(solve.source.path, solve.source.texts, solve.source.includes))
     kernels = list(dict.fromkeys(str(s.kernel) for s in steps if isinstance(s, Launch)))
-    return compile_cuda(code.text(), name=made.source.shown, target=target, kernels=kernels)
+    return compile_cuda(code.text(), name=solve.source.shown, target=target, kernels=kernels)
 
 
-def replay(made: cuda.Solve, steps: Sequence[Step], target: str) -> Callable[[Mapping[str, Any]], Callable[[], None]]:
+def replay(solve: cuda.Solve, steps: Sequence[Step], target: str) -> Callable[[Mapping[str, Any]], Callable[[], None]]:
     """Of memory by name a call that does the steps."""
     import torch
 
     from rooftop.core.launch import Module
 
     launches = [s for s in steps if isinstance(s, Launch)]
-    module = Module(compiled(made, steps, target))
+    module = Module(compiled(solve, steps, target))
     places = list(dict.fromkeys(a for x in launches for a in x.args.values() if isinstance(a, str)))
     device = torch.cuda.current_device()
     ready = [module.prepare(x, places, device) if isinstance(x, Launch) else x for x in steps]
@@ -230,7 +230,7 @@ def replay(made: cuda.Solve, steps: Sequence[Step], target: str) -> Callable[[Ma
     return bound
 
 
-def of_solve(made: Verdict, solve: cuda.Solve, task: OpTask, rule: str, case: Case) -> Timed:
+def of_solve(verdict: Verdict, solve: cuda.Solve, task: OpTask, rule: str, case: Case) -> Timed:
     """The recorded launches, compiled by NVRTC, on the card: timed, and their outputs judged."""
     import torch
 
@@ -240,12 +240,12 @@ def of_solve(made: Verdict, solve: cuda.Solve, task: OpTask, rule: str, case: Ca
     sets, size = _sets(task, case, device.l2_bytes)
     calls = [task.call(case, *s) for s in sets[:1]]
     numbers = sizes.numbers_by(solve.numbers, calls[0], rule)
-    made = replace(
-        made, place="gpu", isolation=f"its host code ran in the simulator's process, without data; {IN_CONTEXT}", device=device.name,
+    verdict = replace(
+        verdict, place="gpu", isolation=f"its host code ran in the simulator's process, without data; {IN_CONTEXT}", device=device.name,
         case=case.id, clock="kernel",
     )
     if numbers is None:
-        return Timed(replace(made, notes=(*made.notes, f"no time: {case.id} has other sizes than this solve takes")))
+        return Timed(replace(verdict, notes=(*verdict.notes, f"no time: {case.id} has other sizes than this solve takes")))
     tensors, outputs = list(calls[0].tensors), dict(calls[0].outputs)
     names = dict(zip(solve.pointers, [*tensors, *outputs], strict=True))
     try:
@@ -257,12 +257,12 @@ def of_solve(made: Verdict, solve: cuda.Solve, task: OpTask, rule: str, case: Ca
         bound = replay(solve, steps, device.target)
     except (NotReplayedError, CompileError) as error:
         return Timed(
-            replace(made, kind="not judged", said=f"right in the simulator; on the card not: {' '.join(str(error).split())[:300]}")
+            replace(verdict, kind="not judged", said=f"right in the simulator; on the card not: {' '.join(str(error).split())[:300]}")
         )
 
-    def memory(given: Mapping[str, Any]) -> dict[str, Any]:
+    def memory(tensors: Mapping[str, Any]) -> dict[str, Any]:
         made_of = {
-            p: given[n]
+            p: tensors[n]
             if n in calls[0].tensors
             else torch.empty(outputs[n][0], dtype=getattr(torch, DTYPES[outputs[n][1]].torch), device="cuda").fill_(-1)
             for p, n in names.items()
@@ -293,13 +293,13 @@ def of_solve(made: Verdict, solve: cuda.Solve, task: OpTask, rule: str, case: Ca
 
     kind, said = judged(secrets.randbelow(len(sets)))
     if kind != "right":
-        return Timed(replace(made, kind=kind, said=f"{case.id}: {said}"))
+        return Timed(replace(verdict, kind=kind, said=f"{case.id}: {said}"))
     seconds = timed("kernel")
     kind, said = judged(secrets.randbelow(len(sets)))
     if kind != "right":
-        return Timed(replace(made, kind="replay", said=f"{case.id}, after it was timed: {said}"))
+        return Timed(replace(verdict, kind="replay", said=f"{case.id}, after it was timed: {said}"))
     return Timed(
-        replace(made, seconds=seconds),
+        replace(verdict, seconds=seconds),
         {
             "fresh inputs": lambda: judged(secrets.randbelow(len(sets))),
             "a cold clock": lambda: _cold(lambda clock: (timed(clock), ""), seconds),
@@ -310,7 +310,7 @@ def of_solve(made: Verdict, solve: cuda.Solve, task: OpTask, rule: str, case: Ca
 # -- Python ----------------------------------------------------------------------------------------------------------
 
 
-def of_python(made: Verdict, submission: Submission, task: OpTask, case: Case) -> Timed:
+def of_python(verdict: Verdict, submission: Submission, task: OpTask, case: Case) -> Timed:
     """Its process gets memory of this one's GPU context. From the moment that fresh inputs are there until the last output is, this
     process's clock counts; of twice as many calls less once as many, so that what starts and ends a batch is in neither. The copies of the
     outputs are timed here and taken off."""
@@ -321,16 +321,16 @@ def of_python(made: Verdict, submission: Submission, task: OpTask, case: Case) -
     sets = (sets * 2)[: max(2, min(len(sets), 8))]
     calls = [task.call(case, *s) for s in sets]
     outputs = [{n: torch.empty(s, dtype=getattr(torch, DTYPES[d].torch), device="cuda") for n, (s, d) in c.outputs.items()} for c in calls]
-    made = replace(made, place="gpu", device=device.name, case=case.id, clock="judge's")
+    verdict = replace(verdict, place="gpu", device=device.name, case=case.id, clock="judge's")
     shared = [{n: _handle(t) for n, t in (*c.tensors.items(), *o.items())} for c, o in zip(calls, outputs, strict=True)]
     try:
         child = _child(submission, shared)
     except ChildError as error:
-        return Timed(replace(made, kind="not judged", said=str(error)))
+        return Timed(replace(verdict, kind="not judged", said=str(error)))
     with child:
-        made = replace(made, isolation=child.isolation)
+        verdict = replace(verdict, isolation=child.isolation)
         if (failed := child.load()) is not None:
-            return Timed(replace(made, kind=failed.kind, said=failed.said))
+            return Timed(replace(verdict, kind=failed.kind, said=failed.said))
         torch.cuda.synchronize()
         chosen, before = secrets.randbelow(len(calls)), dict[str, Any]()
 
@@ -355,21 +355,21 @@ def of_python(made: Verdict, submission: Submission, task: OpTask, case: Case) -
                 pairs.append(((two - one) / CALLS, (b - a) / CALLS))
         except ChildError as error:
             end = python.of_end(error)
-            return Timed(replace(made, kind=end.kind, said=end.said))
+            return Timed(replace(verdict, kind=end.kind, said=end.said))
         if any(not torch.equal(t, before[n]) for n, t in calls[chosen].tensors.items()):
-            return Timed(replace(made, kind="input changed", said=f"{case.id}: an input was written"))
+            return Timed(replace(verdict, kind="input changed", said=f"{case.id}: an input was written"))
         if said := task.call(case, {**sets[chosen][0], **before}, sets[chosen][1]).wrong(outputs[chosen]):
-            return Timed(replace(made, kind="wrong", said=f"{case.id}, after it was timed: {said}"))
+            return Timed(replace(verdict, kind="wrong", said=f"{case.id}, after it was timed: {said}"))
         ours, theirs = (sorted(p[k] for p in pairs)[len(pairs) // 2] for k in (0, 1))
     if not score.clocks_agree(ours, theirs):
         return Timed(
-            replace(made, kind="clocks differ", said=f"{ours * 1e6:.1f} us by the judge's clock, {theirs * 1e6:.1f} us by its events")
+            replace(verdict, kind="clocks differ", said=f"{ours * 1e6:.1f} us by the judge's clock, {theirs * 1e6:.1f} us by its events")
         )
     copies = _copies(outputs)
     return Timed(
         replace(
-            made, seconds=max(ours - copies, 1e-9),
-            notes=(*made.notes, f"launches of the host included; {copies * 1e6:.1f} us of copies taken off"),
+            verdict, seconds=max(ours - copies, 1e-9),
+            notes=(*verdict.notes, f"launches of the host included; {copies * 1e6:.1f} us of copies taken off"),
         )
     )
 

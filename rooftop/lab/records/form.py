@@ -78,10 +78,10 @@ def fold(rows: Sequence[Mapping[str, Any]]) -> Table | None:
     stand for more than a line may."""
     if len(rows) < 2 or any("of" in row or "each" in row for row in rows):
         return None
-    same, each = _fold(rows)
+    common, each = _fold(rows)
     if not each:
         return None
-    made = {**same, "of": len(rows), "each": each}
+    made = {**common, "of": len(rows), "each": each}
     return made if _made(made) <= MADE * len(dumps(made)) else None
 
 
@@ -93,20 +93,20 @@ def _made(table: Mapping[str, Any]) -> int:
 
 
 def _fold(rows: Sequence[Mapping[str, Any]]) -> tuple[Table, Table]:
-    same: Table = {}
+    common: Table = {}
     each: Table = {}
     for key in dict.fromkeys(k for row in rows for k in row):
         present = [row[key] for row in rows if key in row]
         if len(present) == len(rows) and len({dumps(v) for v in present}) == 1:
-            same[key] = present[0]
+            common[key] = present[0]
         elif all(isinstance(v, Mapping) and v for v in present):
             inner_same, inner_each = _fold([row.get(key, {}) for row in rows])
             each[key] = inner_each
             if inner_same:
-                same[key] = inner_same
+                common[key] = inner_same
         else:
             each[key] = [_shut(row[key]) if key in row else None for row in rows]
-    return same, each
+    return common, each
 
 
 def _shut(value: Any) -> Any:
@@ -121,14 +121,14 @@ def unfold(table: Mapping[str, Any], room: Room) -> list[Table]:
     """The tables that `fold` was given. Raises ValueError where the lists are not as many values long as `of` says, or `room` is too
     small."""
     count, each = table["of"], table["each"]
-    same = {k: v for k, v in table.items() if k not in ("of", "each")}
+    common = {k: v for k, v in table.items() if k not in ("of", "each")}
     if type(count) is not int or count < 2:
         raise ValueError(f"of is {count!r}; it must be a whole number of at least 2")
     if not isinstance(each, dict) or not each:
         raise ValueError("each must be a table of lists")
     _must_fit(each, count, "each")
     room.take(count * (len(table) + len(each)))
-    return [_one(same, each, i) for i in range(count)]
+    return [_one(common, each, i) for i in range(count)]
 
 
 def _must_fit(each: Mapping[str, Any], count: int, at: str) -> None:
@@ -139,18 +139,18 @@ def _must_fit(each: Mapping[str, Any], count: int, at: str) -> None:
             raise ValueError(f"{at}.{key} must be a list of {count}")
 
 
-def _one(same: Mapping[str, Any], each: Mapping[str, Any], i: int) -> Table:
-    found = dict(same)
+def _one(common: Mapping[str, Any], each: Mapping[str, Any], i: int) -> Table:
+    row = dict(common)
     for key, values in each.items():
         if isinstance(values, dict):
-            inner = same.get(key, {})
+            inner = common.get(key, {})
             if not isinstance(inner, dict):
                 raise ValueError(f"{key} is in each a table, and beside it none")
             if one := _one(inner, values, i):  # an empty one was none
-                found[key] = one
+                row[key] = one
         elif values[i] is not None:
-            found[key] = values[i][""] if _is_shut(values[i]) else values[i]
-    return found
+            row[key] = values[i][""] if _is_shut(values[i]) else values[i]
+    return row
 
 
 def folded(value: Any) -> Any:
@@ -212,37 +212,37 @@ def _parsed(text: str) -> datetime | None:
 
 def bare(record: Mapping[str, Any], head: Mapping[str, Any]) -> Table:
     """The record without what its head says."""
-    found = {k: v for k, v in record.items() if not (k == "run" and head.get("run") == v)}
+    fields = {k: v for k, v in record.items() if not (k == "run" and head.get("run") == v)}
     for key in OF_RUN:
-        if isinstance(found.get(key), Mapping) and key in head:
-            own = {k: v for k, v in found[key].items() if k not in head[key] or head[key][k] != v}
-            found = {k: v for k, v in found.items() if k != key} | ({key: own} if own else {})
-    at, start = _time(found.get("at")), _time(head.get("at"))
+        if isinstance(fields.get(key), Mapping) and key in head:
+            own = {k: v for k, v in fields[key].items() if k not in head[key] or head[key][k] != v}
+            fields = {k: v for k, v in fields.items() if k != key} | ({key: own} if own else {})
+    at, start = _time(fields.get("at")), _time(head.get("at"))
     if at and start and 0 <= (seconds := int((at - start).total_seconds())) < LONGEST:
-        found["at"] = seconds
-    return found
+        fields["at"] = seconds
+    return fields
 
 
 def whole(line: Mapping[str, Any], head: Mapping[str, Any]) -> Table:
     """The inverse of `bare`, for one record."""
-    found = dict(line)
+    record = dict(line)
     if "run" in head:
-        found.setdefault("run", head["run"])
+        record.setdefault("run", head["run"])
     for key in OF_RUN:
         if key in head:
-            own = found.get(key)
-            found[key] = {**head[key], **own} if isinstance(own, dict) and own else head[key] if own is None else own
-    if type(found.get("at")) is int:
+            own = record.get(key)
+            record[key] = {**head[key], **own} if isinstance(own, dict) and own else head[key] if own is None else own
+    if type(record.get("at")) is int:
         start = _time(head.get("at"))
         if start is None:
-            raise ValueError(f"at is {found['at']}, seconds after a time that the head does not give")
-        if not 0 <= found["at"] < LONGEST:
-            raise ValueError(f"at is {found['at']}; it must be 0 to {LONGEST - 1:,} seconds after the head's")
+            raise ValueError(f"at is {record['at']}, seconds after a time that the head does not give")
+        if not 0 <= record["at"] < LONGEST:
+            raise ValueError(f"at is {record['at']}; it must be 0 to {LONGEST - 1:,} seconds after the head's")
         try:
-            found["at"] = (start + timedelta(seconds=found["at"])).isoformat(timespec="seconds")
+            record["at"] = (start + timedelta(seconds=record["at"])).isoformat(timespec="seconds")
         except OverflowError:
-            raise ValueError(f"at is {found['at']} seconds after {head.get('at')}, beyond the year 9999") from None
-    return found
+            raise ValueError(f"at is {record['at']} seconds after {head.get('at')}, beyond the year 9999") from None
+    return record
 
 
 def group(record: Mapping[str, Any]) -> tuple[Any, ...]:
@@ -295,14 +295,14 @@ def unpacked(content: bytes) -> bytes:
         return content
     unpack = lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=MEMORY)
     try:
-        found = unpack.decompress(content, MOST + 1)
+        data = unpack.decompress(content, MOST + 1)
     except lzma.LZMAError as error:
         raise ValueError(f"the packed file is damaged: {error}") from None
-    if len(found) > MOST:
+    if len(data) > MOST:
         raise ValueError(f"unpacked it has more than {MOST:,} bytes")
     if not unpack.eof or unpack.unused_data:
         raise ValueError("the packed file is cut off" if not unpack.eof else "something stands after the end of the packed file")
-    return found
+    return data
 
 
 def packed(text: bytes, path: Path) -> bytes:

@@ -98,22 +98,22 @@ _CLOCK = ("name", "calls", "replays")  # of a clock: the subject once more, and 
 _PAIR = ("ratio", "low", "high", "verdict")  # of a pair; noise and number of samples are its clock's
 
 
-def _versus(found: Mapping[str, Any]) -> tuple[Versus, ...]:
+def _versus(ratios: Mapping[str, Any]) -> tuple[Versus, ...]:
     """Slowest first, from ratios of times, this subject's over the other's, to ratios of speeds."""
-    made = (Versus(name, 1 / p["ratio"], (1 / p["high"], 1 / p["low"]), p["verdict"]) for name, p in found.items())
-    return tuple(sorted(made, key=lambda one: one.speed))
+    entries = (Versus(name, 1 / p["ratio"], (1 / p["high"], 1 / p["low"]), p["verdict"]) for name, p in ratios.items())
+    return tuple(sorted(entries, key=lambda one: one.speed))
 
 
-def _clocks(found: Mapping[str, Any]) -> Mapping[str, Clock]:
-    return {name: Clock(c["median"], c["low"], c["high"], c.get("duty", "normal")) for name, c in found.items() if c}
+def _clocks(table: Mapping[str, Any]) -> Mapping[str, Clock]:
+    return {name: Clock(c["median"], c["low"], c["high"], c.get("duty", "normal")) for name, c in table.items() if c}
 
 
-def _error(found: Mapping[str, Any]) -> Error:
-    return Error(found.get("ok", True), max((found[k] for k in ("share", *SHARES) if k in found), default=None))
+def _error(table: Mapping[str, Any]) -> Error:
+    return Error(table.get("ok", True), max((table[k] for k in ("share", *SHARES) if k in table), default=None))
 
 
-def _work(found: Mapping[str, Any]) -> Work:
-    return Work(found["read"], found["write"], dict(found.get("ops", {})))
+def _work(table: Mapping[str, Any]) -> Work:
+    return Work(table["read"], table["write"], dict(table.get("ops", {})))
 
 
 @dataclass(frozen=True, eq=False)
@@ -285,9 +285,9 @@ def _clock(value: Any, at: str) -> None:
     rows = value["rows"]
     if subject == "naive timing":
         ways, sizes = {r["how"] for r in rows}, {r["mib"] for r in rows}
-        found = {(r["how"], r["mib"]) for r in rows}
+        points = {(r["how"], r["mib"]) for r in rows}
         v.must(
-            len(found) == len(ways) * len(sizes), len(found), "the number of rows",
+            len(points) == len(ways) * len(sizes), len(points), "the number of rows",
             f"{len(ways) * len(sizes)}: each of {len(ways)} ways at each size"
         )
     if subject == "models":
@@ -355,28 +355,28 @@ def timed(op: str, case: str) -> bool:
 
 def compact(record: Mapping[str, Any], is_timed: Callable[[str, str], bool] = timed) -> Table:
     """The record as it is written. `is_timed` says of an op and a case whether it is one that is timed."""
-    found = {k: v for k, v in record.items() if k != "rate"}  # worked out from `work` and the kernel clock
-    if isinstance(found.get("sensors"), Mapping):
-        found["sensors"] = readings(found["sensors"])
-        if not found["sensors"]:
-            del found["sensors"]
-    if found["kind"] in ("bench", "clock") and isinstance(found.get("clocks"), Mapping):
-        found["clocks"] = {name: _kept_clock(c) for name, c in found["clocks"].items()}
-    if found["kind"] == "bench":
+    fields = {k: v for k, v in record.items() if k != "rate"}  # worked out from `work` and the kernel clock
+    if isinstance(fields.get("sensors"), Mapping):
+        fields["sensors"] = readings(fields["sensors"])
+        if not fields["sensors"]:
+            del fields["sensors"]
+    if fields["kind"] in ("bench", "clock") and isinstance(fields.get("clocks"), Mapping):
+        fields["clocks"] = {name: _kept_clock(c) for name, c in fields["clocks"].items()}
+    if fields["kind"] == "bench":
         for key in ("versus", "sustained_versus"):
-            if isinstance(found.get(key), Mapping):
-                found[key] = pairs(str(found.get("subject")), found[key])
-        if isinstance(found.get("error"), Mapping):
-            found["error"] = judged(found["error"], not str(found.get("subject")).startswith("peer:"))
-    if found["kind"] == "check":
-        found.pop("path", None)  # the bench record of the case has it
-        if isinstance(found.get("error"), Mapping):
-            found["error"] = judged(found["error"], is_timed(str(found.get("op")), str(found.get("case"))))
-    if found["kind"] == "ceiling":
-        found.setdefault("subject", "memory")
-    if found["kind"] == "sanitize":
-        found = {k: v for k, v in found.items() if v != "" or k not in ("first", "message")}
-    return found
+            if isinstance(fields.get(key), Mapping):
+                fields[key] = pairs(str(fields.get("subject")), fields[key])
+        if isinstance(fields.get("error"), Mapping):
+            fields["error"] = judged(fields["error"], not str(fields.get("subject")).startswith("peer:"))
+    if fields["kind"] == "check":
+        fields.pop("path", None)  # the bench record of the case has it
+        if isinstance(fields.get("error"), Mapping):
+            fields["error"] = judged(fields["error"], is_timed(str(fields.get("op")), str(fields.get("case"))))
+    if fields["kind"] == "ceiling":
+        fields.setdefault("subject", "memory")
+    if fields["kind"] == "sanitize":
+        fields = {k: v for k, v in fields.items() if v != "" or k not in ("first", "message")}
+    return fields
 
 
 def _kept_clock(clock: Any) -> Any:
@@ -392,22 +392,22 @@ def readings(sensors: Mapping[str, Any]) -> Table:
     before, after = sensors.get("before"), sensors.get("after")
     if not isinstance(before, Mapping) or not isinstance(after, Mapping):
         return {k: v for k, v in sensors.items() if k not in ("before", "after")}
-    found: Table = {n: [before[n], after[n]] for n in READINGS if n in before and n in after}
+    values: Table = {n: [before[n], after[n]] for n in READINGS if n in before and n in after}
     slowed = sorted({str(r) for one in (before, after) for r in one.get("reasons") or () if r != "idle"})
-    return found | ({"slowed": slowed} if slowed else {})
+    return values | ({"slowed": slowed} if slowed else {})
 
 
 def pairs(subject: str, versus: Mapping[str, Any]) -> Table:
     """Of the pairs of a field those with peers and with plain copies, and a rung's with the rung before it. A peer's: with the copies."""
     ladder, _, rung = subject.rpartition("/")
     earlier = [other for other in versus if ladder and other.rpartition("/")[0] == ladder and other.rpartition("/")[2] < rung]
-    kept = {max(earlier)} if earlier else set()
-    kept |= {
+    latest = {max(earlier)} if earlier else set()
+    latest |= {
         other for other in versus if other.startswith(("ceiling:", "part:"))
         or (other.startswith("peer:") and not subject.startswith("peer:"))
     }
     return {
-        k: {n: v for n, v in pair.items() if n in _PAIR} if isinstance(pair, Mapping) else pair for k, pair in versus.items() if k in kept
+        k: {n: v for n, v in pair.items() if n in _PAIR} if isinstance(pair, Mapping) else pair for k, pair in versus.items() if k in latest
     }
 
 
@@ -415,5 +415,5 @@ def judged(error: Mapping[str, Any], figures: bool) -> Table:
     """Of an error whether it is right and the worst share of what is allowed; what was measured and allowed too with `figures`, or where it
     is wrong."""
     shares = [error[k] for k in SHARES if k in error]
-    found: Table = {k: error[k] for k in ("ok", "share") if k in error} | ({"share": max(shares)} if shares else {})
-    return found | ({k: error[k] for k in FIGURES if k in error} if figures or not error.get("ok") else {})
+    fields: Table = {k: error[k] for k in ("ok", "share") if k in error} | ({"share": max(shares)} if shares else {})
+    return fields | ({k: error[k] for k in FIGURES if k in error} if figures or not error.get("ok") else {})

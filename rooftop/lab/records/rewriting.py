@@ -44,34 +44,34 @@ def _key(r: Record) -> tuple[str, ...]:
     return *of, str("first_s" in r), str(rows), str(r.get("cases")), str(r.get("by")), str(seed)
 
 
-def superseded(found: Sequence[Record], stale: Callable[[Record], bool]) -> list[bool]:
-    """Of each of `found` whether a newer record stands for it. `stale` is asked, which takes time, only of those of which it depends on
+def superseded(records: Sequence[Record], stale: Callable[[Record], bool]) -> list[bool]:
+    """Of each of `records` whether a newer record stands for it. `stale` is asked, which takes time, only of those of which it depends on
     that."""
-    at = [r.at for r in found]
+    at = [r.at for r in records]
     alike: dict[tuple[str, ...], list[int]] = {}
-    for i in sorted((i for i, r in enumerate(found) if r.kind in KINDS), key=at.__getitem__):
-        alike.setdefault(_key(found[i]), []).append(i)
-    kept = {same[0] if len(same) == 1 else next((i for i in reversed(same) if not stale(found[i])), same[-1]) for same in alike.values()}
+    for i in sorted((i for i, r in enumerate(records) if r.kind in KINDS), key=at.__getitem__):
+        alike.setdefault(_key(records[i]), []).append(i)
+    newest = {group[0] if len(group) == 1 else next((i for i in reversed(group) if not stale(records[i])), group[-1]) for group in alike.values()}
     checks: dict[tuple[str, ...], list[int]] = {}  # a subject on a card -> what stays of its checks
-    for i in kept:
-        if found[i].kind == "check":
-            checks.setdefault((found[i].card, found[i].op, found[i].subject), []).append(i)
+    for i in newest:
+        if records[i].kind == "check":
+            checks.setdefault((records[i].card, records[i].op, records[i].subject), []).append(i)
     for mine in checks.values():
-        if len({found[i].run or i for i in mine}) > 1:
-            last = next((i for i in sorted(mine, key=at.__getitem__, reverse=True) if not stale(found[i])), None)
-            kept -= {
-                i for i in mine if last is not None and at[i] < at[last] and (found[i].run or i) != (found[last].run or last)
-                and stale(found[i])
+        if len({records[i].run or i for i in mine}) > 1:
+            last = next((i for i in sorted(mine, key=at.__getitem__, reverse=True) if not stale(records[i])), None)
+            newest -= {
+                i for i in mine if last is not None and at[i] < at[last] and (records[i].run or i) != (records[last].run or last)
+                and stale(records[i])
             }
-    return [r.kind in KINDS and i not in kept for i, r in enumerate(found)]
+    return [r.kind in KINDS and i not in newest for i, r in enumerate(records)]
 
 
-def _is_minimal(content: bytes, found: Sequence[Section]) -> bool:
+def _is_minimal(content: bytes, parts: Sequence[Section]) -> bool:
     """Whether a file of these sections with this text is as short as it goes: it has a head for each, and a line for those of each subject
     that hold the same things."""
-    groups = sum(len({repr(form.group(r)) for r in records}) + 1 for _, records in found)
+    groups = sum(len({repr(form.group(r)) for r in records}) + 1 for _, records in parts)
     return (
-        all(head is not None and records for head, records in found)
+        all(head is not None and records for head, records in parts)
         and groups == sum(bool(line.strip()) for line in content.split(b"\n"))
     )
 
@@ -105,22 +105,22 @@ def prune(
                 add(together, modern(read))
             settled = paths == [target] and _is_minimal(form.unpacked(content), read)
             renewed = [(head, list(map(renew, records))) for head, records in together]
-            same = settled and all(a is b for (_, new), (_, old) in zip(renewed, together, strict=True) for a, b in zip(new, old, strict=True))
-            files.append((target, contents, same, renewed))
-        everything = [r for *_, found in files for _, records in found for r in records]
+            unchanged = settled and all(a is b for (_, new), (_, old) in zip(renewed, together, strict=True) for a, b in zip(new, old, strict=True))
+            files.append((target, contents, unchanged, renewed))
+        everything = [r for *_, parts in files for _, records in parts for r in records]
         gone = iter(superseded(everything, stale(everything)))
         result = Pruned(records=len(everything), files=sum(map(len, runs.values())))
         plans: list[tuple[dict[Path, bytes], Path, bytes]] = []
-        for target, contents, settled, found in files:
-            kept = [(head, [r for r in records if not next(gone)]) for head, records in found]
-            dropped = sum(len(records) for _, records in found) - sum(len(records) for _, records in kept)
-            after = contents[target] if settled and not dropped else form.packed(text(kept), target)
+        for target, contents, settled, parts in files:
+            remaining = [(head, [r for r in records if not next(gone)]) for head, records in parts]
+            dropped = sum(len(records) for _, records in parts) - sum(len(records) for _, records in remaining)
+            after = contents[target] if settled and not dropped else form.packed(text(remaining), target)
             size = sum(map(len, contents.values()))
             result.dropped += dropped
             result.bytes, result.bytes_dropped = result.bytes + size, result.bytes_dropped + size - len(after)
             result.files_dropped += len(contents) - bool(after)
             if left is not None:
-                left += [r for _, records in kept for r in records]
+                left += [r for _, records in remaining for r in records]
             if contents != {target: after}:
                 plans.append((contents, target, after))
         if not dry:
@@ -134,18 +134,18 @@ def prune(
 # -- files ---------------------------------------------------------------------------------------------------------------
 
 
-def modern(found: Sequence[Section]) -> list[tuple[Table, list[Record]]]:
+def modern(parts: Sequence[Section]) -> list[tuple[Table, list[Record]]]:
     """Sections with a head each: those of the form before, compact, get one for each run and card."""
-    made: list[tuple[Table, list[Record]]] = []
-    for head, records in found:
+    renewed: list[tuple[Table, list[Record]]] = []
+    for head, records in parts:
         if head is not None:
-            made.append((head, list(records)))
+            renewed.append((head, list(records)))
             continue
         runs: dict[str, list[Record]] = {}
         for r in records:
             runs.setdefault(f"{r.run} {r.card}", []).append(Record(form.rounded(compact(r))))
-        made += [(form.head_of(rows), rows) for rows in runs.values()]
-    return made
+        renewed += [(form.head_of(rows), rows) for rows in runs.values()]
+    return renewed
 
 
 def text(found: Iterable[tuple[Table, Sequence[Record]]]) -> bytes:
@@ -178,39 +178,39 @@ def merge(source: Path, into: Path, renew: Callable[[Record], Record] = lambda r
     if not files:
         raise RecordError(f"{source} holds no .jsonl or .jsonl.xz file")
     result = Merged()
-    given = []
+    paths = []
     for path in files:
         read, note = sections(path)
         if note:
             result.notes.append(note)
-        found = [(head, [renew(r) for r in records]) for head, records in read]
-        devices = {r.card for _, records in found for r in records} - {""}
+        parts = [(head, [renew(r) for r in records]) for head, records in read]
+        devices = {r.card for _, records in parts for r in records} - {""}
         if len(devices) > 1:
             raise RecordError(f"{path} holds records of several devices: {', '.join(sorted(devices))}")
-        if any(records for _, records in found):
-            given.append((path, found, devices.pop() if devices else path.parent.name))
-    for path, found, device in given:
-        _place(into / slug_of(device) / path.name, modern(found), result)
-        result.records += sum(len(records) for _, records in found)
+        if any(records for _, records in parts):
+            paths.append((path, parts, devices.pop() if devices else path.parent.name))
+    for path, parts, device in paths:
+        _place(into / slug_of(device) / path.name, modern(parts), result)
+        result.records += sum(len(records) for _, records in parts)
     return result
 
 
-def _place(path: Path, found: Sequence[tuple[Table, list[Record]]], result: Merged) -> None:
+def _place(path: Path, parts: Sequence[tuple[Table, list[Record]]], result: Merged) -> None:
     """The records added to the file of this name, which is packed from then on."""
     path.parent.mkdir(parents=True, exist_ok=True)
     target = form.packed_name(path)
     with _locked(path.parent):
         before = [p for p in (target, target.with_suffix("")) if p.exists()]
-        kept: list[tuple[Table, list[Record]]] = []
+        merged: list[tuple[Table, list[Record]]] = []
         notes = []
         for one in before:
             present, note = sections(one)
-            add(kept, modern(present))
+            add(merged, modern(present))
             notes += [note] if note else []
-        if not add(kept, found):
+        if not add(merged, parts):
             result.same.append(before[0].name)
             return
-        with held(before), _written(target, form.packed(text(kept), target)) as temporary:
+        with held(before), _written(target, form.packed(text(merged), target)) as temporary:
             os.replace(temporary, target)
             for other in before:
                 if other != target:
@@ -219,16 +219,16 @@ def _place(path: Path, found: Sequence[tuple[Table, list[Record]]], result: Merg
         result.notes += notes
 
 
-def add(kept: list[tuple[Table, list[Record]]], found: Iterable[tuple[Table, list[Record]]]) -> bool:
-    """Adds to `kept` the records of `found` that it lacks, those of one head together. Returns whether there were any."""
-    known = {form.dumps(r) for _, records in kept for r in records}
-    fresh = [(head, new) for head, records in found if (new := [r for r in records if not known or form.dumps(r) not in known])]
+def add(parts: list[tuple[Table, list[Record]]], more: Iterable[tuple[Table, list[Record]]]) -> bool:
+    """Adds to `parts` the records of `more` that it lacks, those of one head together. Returns whether there were any."""
+    lines = {form.dumps(r) for _, records in parts for r in records}
+    fresh = [(head, new) for head, records in more if (new := [r for r in records if not lines or form.dumps(r) not in lines])]
     for head, new in fresh:
-        same = next((records for other, records in kept if other == head), None)
-        if same is None:
-            kept.append((head, new))
+        group = next((records for other, records in parts if other == head), None)
+        if group is None:
+            parts.append((head, new))
         else:
-            same += new
+            group += new
     return bool(fresh)
 
 

@@ -228,7 +228,7 @@ def sections(path: Path, content: bytes | None = None) -> tuple[list[Section], s
     where it was read.
 
     Raises RecordError where any other line is neither a record nor a head, and for a packed file that is damaged."""
-    found: list[Section] = []
+    parts: list[Section] = []
     try:
         lines = form.unpacked(regular(path) if content is None else content).split(b"\n")
     except ValueError as error:
@@ -237,26 +237,26 @@ def sections(path: Path, content: bytes | None = None) -> tuple[list[Section], s
         if not line.strip():
             continue
         try:
-            rows = parse(line, found[-1][0] if found else None)
+            rows = parse(line, parts[-1][0] if parts else None)
         except ValueError as error:
             if number == len(lines):  # no newline after it: the run ended while writing
-                return found, f"{path.name}:{number}: cut off, left out"
+                return parts, f"{path.name}:{number}: cut off, left out"
             raise RecordError(f"{path}:{number}: not a record: {error} (remove the line, or restore the file)") from None
         if rows[0]["kind"] == "run":
-            found.append((rows[0], []))
-        elif found:
-            found[-1][1].extend(map(Record, rows))
+            parts.append((rows[0], []))
+        elif parts:
+            parts[-1][1].extend(map(Record, rows))
         else:
-            found.append((None, list(map(Record, rows))))
-    return found, None
+            parts.append((None, list(map(Record, rows))))
+    return parts, None
 
 
 def read_file(path: Path) -> tuple[list[Record], str | None]:
     """The records of one file, and what is wrong with its last line if a run was cut off in it.
 
     Raises RecordError where any other line is neither a record nor a head."""
-    found, note = sections(path)
-    return [r for _, records in found for r in records], note
+    parts, note = sections(path)
+    return [r for _, records in parts for r in records], note
 
 
 def files(folder: Path) -> list[Path]:
@@ -283,16 +283,16 @@ def read(folder: Path, cut: list[str] | None = None) -> list[Record]:
     was cut off.
 
     Raises OSError for what is no folder and no file of records."""
-    found: list[Table] = []
+    tables: list[Table] = []
     try:
         contents = _contents(folder, files(folder))
     except FileNotFoundError:  # another process has packed or pruned one meanwhile
         contents = _contents(folder, files(folder))
     for records, note in contents:
-        found += records
+        tables += records
         if note and cut is not None:
             cut.append(note)
-    return [Record(r) for r in sorted(found, key=lambda r: str(r.get("at", "")))]
+    return [Record(r) for r in sorted(tables, key=lambda r: str(r.get("at", "")))]
 
 
 def proven(records: Iterable[Record], card: str) -> dict[tuple[str, ...], Record]:
@@ -303,8 +303,8 @@ def proven(records: Iterable[Record], card: str) -> dict[tuple[str, ...], Record
 def judged_peers(records: Iterable[Record], card: str, software: dict[str, str]) -> dict[tuple[str, ...], Record]:
     """The bench records of peers, which say whether their results were right, made on a card with the same versions; keys as of
     `proven`."""
-    found = (r for r in records if r.kind == "bench" and r.subject.startswith("peer:") and r.card == card)
-    return {_judged(r): r for r in found if r.versions == software}
+    peers = (r for r in records if r.kind == "bench" and r.subject.startswith("peer:") and r.card == card)
+    return {_judged(r): r for r in peers if r.versions == software}
 
 
 def _judged(r: Record) -> tuple[str, ...]:
@@ -326,17 +326,17 @@ def _contents(folder: Path, paths: Sequence[Path]) -> list[Content]:
     """Of each file what it holds; parsed, where it is not as it was the last time. Raises like `read_file`."""
     stats = [path.stat() for path in paths]
     cache = _place(folder) if sum(s.st_size for s in stats) >= LEAST else None
-    kept = _load(cache) if cache else {}
-    found: dict[str, tuple[Stamp, Content]] = {}
+    cached = _load(cache) if cache else {}
+    contents: dict[str, tuple[Stamp, Content]] = {}
     for path, now in zip(paths, stats, strict=True):
         stamp = (now.st_size, now.st_mtime_ns, now.st_ctime_ns, now.st_ino)
-        known = kept.get(str(path))
-        found[str(path)] = known if known is not None and known[0] == stamp else (stamp, _parse_file(path))
+        stored = cached.get(str(path))
+        contents[str(path)] = stored if stored is not None and stored[0] == stamp else (stamp, _parse_file(path))
     last = time.time() - SETTLED
-    settled = {str(p): found[str(p)] for p, s in zip(paths, stats, strict=True) if max(s.st_mtime, s.st_ctime) <= last}
-    if cache and (settled.keys() != kept.keys() or any(settled[name] is not kept[name] for name in settled)):
+    settled = {str(p): contents[str(p)] for p, s in zip(paths, stats, strict=True) if max(s.st_mtime, s.st_ctime) <= last}
+    if cache and (settled.keys() != cached.keys() or any(settled[name] is not cached[name] for name in settled)):
         _save(cache, settled)
-    return [content for _, content in found.values()]
+    return [content for _, content in contents.values()]
 
 
 def _parse_file(path: Path) -> Content:
@@ -367,16 +367,16 @@ def _load(path: Path) -> dict[str, tuple[Stamp, Content]]:
         if hashlib.sha256(body).digest() != digest:
             return {}
         with _without_collections():
-            version, found = marshal.loads(body)
-        return dict(found) if version == _version() else {}
+            version, contents = marshal.loads(body)
+        return dict(contents) if version == _version() else {}
     except (OSError, ValueError, EOFError, TypeError):
         return {}
 
 
-def _save(path: Path, found: dict[str, tuple[Stamp, Content]]) -> None:
+def _save(path: Path, contents: dict[str, tuple[Stamp, Content]]) -> None:
     """The file is complete or absent. A cache that cannot be written costs only time."""
     try:
-        body = marshal.dumps((_version(), found))
+        body = marshal.dumps((_version(), contents))
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, temporary = tempfile.mkstemp(dir=path.parent)
         try:

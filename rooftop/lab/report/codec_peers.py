@@ -60,9 +60,9 @@ def rooftop_way(x: Any, eb: float | None, codec: str, to: str) -> Way:
     """Ours: of a tensor, where it lies. On a GPU `ratio` has no fitted weights."""
     from rooftop.codecs import Compressed, compress, decompress
 
-    given: dict[str, Any] = {"lossless": True} if eb is None else {"abs": eb}
+    bound: dict[str, Any] = {"lossless": True} if eb is None else {"abs": eb}
     if codec == "ratio":
-        given["fitted"] = to == "cpu"
+        bound["fitted"] = to == "cpu"
 
     def decode(c: Compressed) -> Any:
         if c.on_device is not None:
@@ -71,7 +71,7 @@ def rooftop_way(x: Any, eb: float | None, codec: str, to: str) -> Way:
             return on_gpu.decompress(c.on_device)[0].reshape(-1)
         return decompress(c, to=to).reshape(-1)
 
-    return Way(lambda: compress(x, codec=codec, **given), decode, lambda c: int(c.nbytes), to)
+    return Way(lambda: compress(x, codec=codec, **bound), decode, lambda c: int(c.nbytes), to)
 
 
 def nvcomp_way(x: Any, eb: float | None, options: dict[str, Any]) -> Way:
@@ -85,13 +85,13 @@ def nvcomp_way(x: Any, eb: float | None, options: dict[str, Any]) -> Way:
     if said.get("mode") == "lossy":
         said |= {"mode": nvcomp.BitcompMode.BITCOMP_LOSSY_FP_TO_SIGNED, "delta": 2 * float(eb or 0.0)}
     codec = nvcomp.Codec(cuda_stream=torch.cuda.current_stream().cuda_stream, **said)
-    given = nvcomp.as_array(x.reshape(-1).view(torch.uint8))
+    values = nvcomp.as_array(x.reshape(-1).view(torch.uint8))
 
-    def decode(made: Any) -> Any:
+    def decode(encoded: Any) -> Any:
         # by its CUDA array interface: with a DLPack capsule the process ended in a double free
-        return torch.as_tensor(codec.decode(made, "|u1"), device=x.device).view(torch.uint8).view(x.dtype)
+        return torch.as_tensor(codec.decode(encoded, "|u1"), device=x.device).view(torch.uint8).view(x.dtype)
 
-    return Way(lambda: codec.encode(given), decode, lambda made: int(made.buffer_size), "cuda")
+    return Way(lambda: codec.encode(values), decode, lambda made: int(made.buffer_size), "cuda")
 
 
 def zfp_way(x: Any, eb: float | None) -> Way:
@@ -120,12 +120,12 @@ def sz3_way(x: Any, eb: float | None) -> Way:
             f.create_dataset("x", data=values, chunks=values.shape, compression=hdf5plugin.SZ3(absolute=eb))
         return file.getvalue()
 
-    def decode(made: bytes) -> Any:
-        with h5py.File(io.BytesIO(made), "r") as f:
+    def decode(encoded: bytes) -> Any:
+        with h5py.File(io.BytesIO(encoded), "r") as f:
             return torch.from_numpy(f["x"][:]).reshape(-1)
 
-    def size(made: bytes) -> int:
-        with h5py.File(io.BytesIO(made), "r") as f:
+    def size(encoded: bytes) -> int:
+        with h5py.File(io.BytesIO(encoded), "r") as f:
             return int(f["x"].id.get_storage_size())
 
     return Way(encode, decode, size)
@@ -137,22 +137,22 @@ Made = Callable[[Any, "float | None"], Way]
 def ways(lossy: bool, bits: int, to: str) -> dict[str, Made]:
     """Name -> what sets it up for values of so many bits. On a GPU, where the values are many, those of the CPU are left to a run on it."""
     whole, real = f"<i{bits // 8}", f"<f{bits // 8}"
-    found: dict[str, Made] = {}
+    makers: dict[str, Made] = {}
     on_cpu = to == "cpu"
     for codec in ("fast", "ratio") if lossy else ("planes", "shuffle"):
-        found[f"rooftop {codec}"] = partial(rooftop_way, codec=codec, to=to)
+        makers[f"rooftop {codec}"] = partial(rooftop_way, codec=codec, to=to)
     if lossy:
-        found["nvcomp bitcomp, lossy"] = partial(
+        makers["nvcomp bitcomp, lossy"] = partial(
             nvcomp_way, options={"algorithm": "Bitcomp", "data_type": real, "mode": "lossy"}
         )
-        return found | ({"zfp": zfp_way, "sz3": sz3_way} if on_cpu else {})
+        return makers | ({"zfp": zfp_way, "sz3": sz3_way} if on_cpu else {})
     for name, options in {
         "ans, bytes": {"algorithm": "ANS", "data_type": "|u1"}, "ans, floats": {"algorithm": "ANS", "data_type": real},
         "bitcomp": {"algorithm": "Bitcomp", "data_type": whole}, "cascaded": {"algorithm": "Cascaded", "data_type": whole},
         "lz4": {"algorithm": "LZ4", "data_type": whole},
     }.items():
-        found[f"nvcomp {name}"] = partial(nvcomp_way, options=options)
-    return found
+        makers[f"nvcomp {name}"] = partial(nvcomp_way, options=options)
+    return makers
 
 
 @lru_cache(maxsize=1)
@@ -194,18 +194,18 @@ def seconds(call: Callable[[], Any]) -> tuple[float, float]:
 def measured(name: str, way: Way, x: Any, eb: float | None) -> Table:
     """A row: bytes of the values over those of the result, GB/s both ways, the largest error over the bound. Raises RuntimeError where what
     comes back is no array of these values, or without a bound has other bits."""
-    made = way.encode()
-    got, want = way.decode(made).to(x.device).reshape(-1), x.reshape(-1)
+    encoded = way.encode()
+    got, want = way.decode(encoded).to(x.device).reshape(-1), x.reshape(-1)
     if got.shape != want.shape or got.dtype != want.dtype:
         raise RuntimeError(f"{name} gives {got.dtype} {tuple(got.shape)}")
     error = float((got.double() - want.double()).abs().max())
     if eb is None and error:
         raise RuntimeError(f"{name} is lossless and gives other values")
     size = x.numel() * x.element_size()
-    packed = way.size(made)
+    packed = way.size(encoded)
     speeds = dict.fromkeys(SPEEDS, 0.0)
     if way.on.startswith("cuda"):
-        for side, call in (("in", way.encode), ("out", partial(way.decode, made))):
+        for side, call in (("in", way.encode), ("out", partial(way.decode, encoded))):
             kernel, whole = seconds(call)
             speeds |= {f"{side}_kernel": size / kernel / 1e9, f"{side}_call": size / whole / 1e9}
     return {"codec": name, "on": way.on, "ratio": size / packed, "share": error / eb if eb else 0.0, **speeds}
@@ -339,9 +339,9 @@ def _speed(row: Table, side: str) -> str:
     return f"{row[f'{side}_kernel']:,.0f} ({row[f'{side}_call']:,.0f})" if row[f"{side}_kernel"] else ""
 
 
-def table(found: list[Record], _site: Any) -> str:
+def table(records: list[Record], _site: Any) -> str:
     """The newest run of each card, as a table of docs/codecs.md."""
-    mine = {r.card: r for r in of_kind(found, "clock", SUBJECT)}
+    mine = {r.card: r for r in of_kind(records, "clock", SUBJECT)}
     if not mine:
         return "Nothing has been measured yet."
     lines = ["| on | values | rel | codec | ratio | in GB/s | out GB/s | error / bound |", "|---|---|---:|---|---:|---:|---:|---:|"]
@@ -375,11 +375,11 @@ def main() -> None:
     parser.add_argument("--records", type=Path, help="a folder: what was measured becomes a record")
     parser.add_argument("--codec", action="append", default=[], help="measure this one alone; may be given several times")
     parser.add_argument("--diary", type=Path, help="a file: what has been measured, for a process that goes on where one crashed")
-    given = parser.parse_args()
-    alone = given.diary is None and given.to.startswith("cuda")  # nvCOMP may crash
-    rows, left = apart(given.size) if alone else run(given.size, given.to, diary=given.diary, only=given.codec)
-    if given.records is not None:
-        print(f"written: {keep(given.records, rows, left, given.to)}")
+    options = parser.parse_args()
+    alone = options.diary is None and options.to.startswith("cuda")  # nvCOMP may crash
+    rows, left = apart(options.size) if alone else run(options.size, options.to, diary=options.diary, only=options.codec)
+    if options.records is not None:
+        print(f"written: {keep(options.records, rows, left, options.to)}")
 
 
 if __name__ == "__main__":

@@ -181,8 +181,8 @@ class Joined:
 
     def _found(self, op_name: str, name: str) -> Subject | None:
         base, (ladder, _, rung) = op_name.removesuffix("_bwd"), name.partition("/")
-        known = registry.op_names(self.house)
-        if op_name not in known and (base not in known or registry.op(base, self.house).bwd is None):
+        names = registry.op_names(self.house)
+        if op_name not in names and (base not in names or registry.op(base, self.house).bwd is None):
             return None
         op = registry.op(op_name, self.house)
         if name.startswith("peer:"):
@@ -210,10 +210,10 @@ class Joined:
             if key not in self.digests:
                 self.digests[key] = self._of_the_tree(subject, [cases[i] for i in ids], device, record)
             self._why[key] = self.digests[key]
-        why, found = self._why[key]
+        why, current = self._why[key]
         if why:
             return f"it no longer takes this case: {why}"
-        now = Identity(*found.split(" "))
+        now = Identity(*current.split(" "))
         if now.made(record):
             return None
         compiled = partial(self._machine, subject, [cases[i] for i in ids], device, key)
@@ -226,13 +226,13 @@ class Joined:
         """Why the subject does not take these cases, and its identity at them. One that is as it was when it ran takes them, and is not
         asked."""
         try:
-            found = identity.of(subject, cases, device, self.memo)
+            identified = identity.of(subject, cases, device, self.memo)
         except Exception:  # a kernel may fail in any way to choose for what it does not take; the question below says so, or it fails again
-            found = Identity("")
-        if found.digest and found.made(record):
-            return None, found.key
+            identified = Identity("")
+        if identified.digest and identified.made(record):
+            return None, identified.key
         why = next((why for c in cases if (why := subject.supports(c, device, self.memo))), None)
-        return why, "" if why else (found if found.digest else identity.of(subject, cases, device, self.memo)).key
+        return why, "" if why else (identified if identified.digest else identity.of(subject, cases, device, self.memo)).key
 
     def renew(self, record: Record) -> Record:
         """A record that has the hash of its machine code and another text, settled: proven, it gets the hash of the text as it is, else it
@@ -258,10 +258,10 @@ class Joined:
     @cached_property
     def _placed(self) -> dict[tuple[str, str], list[Record]]:
         """(kind, op) -> its records, in their order."""
-        found: dict[tuple[str, str], list[Record]] = {}
+        placed: dict[tuple[str, str], list[Record]] = {}
         for r in self.records:
-            found.setdefault((r.kind, r.op), []).append(r)
-        return found
+            placed.setdefault((r.kind, r.op), []).append(r)
+        return placed
 
     def _of(self, kind: str, op: str, *names: str | None) -> list[Record]:
         return sorted((r for r in self._placed.get((kind, op), ()) if r.subject in names), key=lambda r: r.at)
@@ -269,26 +269,26 @@ class Joined:
     @cached_property
     def _peers(self) -> dict[tuple[str, str, str], list[Measured]]:
         """(device, op, case) -> what was measured of its peers there."""
-        found: dict[tuple[str, str, str], list[Measured]] = {}
+        peers: dict[tuple[str, str, str], list[Measured]] = {}
         for (device, op, subject, case), m in self.measured.items():
             if subject.startswith("peer:"):
-                found.setdefault((device, op, case), []).append(m)
-        return found
+                peers.setdefault((device, op, case), []).append(m)
+        return peers
 
     @cached_property
     def measured(self) -> dict[tuple[str, str, str, str], Measured]:
         """(device, op, subject, case id) -> the newest record that is not stale; where all are, the newest of those."""
-        found: dict[tuple[str, str, str, str], Measured] = {}
+        by_case: dict[tuple[str, str, str, str], Measured] = {}
         for record in of_kind(self.records, "bench"):
             item = Measured(record.table, self.stale(record), self.roofs(record.card, record.work))
             key = (item.card, item.op, item.subject, item.case)
-            if key not in found or item.stale is None or found[key].stale is not None:
-                found[key] = item
+            if key not in by_case or item.stale is None or by_case[key].stale is not None:
+                by_case[key] = item
         peers: dict[tuple[str, str, str, str], list[Measured]] = {}  # of one run at one case
-        for m in found.values():
+        for m in by_case.values():
             if m.subject.startswith("peer:") and m.kernel and not m.stale:
                 peers.setdefault((m.card, m.op, m.case, m.run), []).append(m)
-        return {key: self._beside_peers(item, peers.get((item.card, item.op, item.case, item.run), ())) for key, item in found.items()}
+        return {key: self._beside_peers(item, peers.get((item.card, item.op, item.case, item.run), ())) for key, item in by_case.items()}
 
     @staticmethod
     def _beside_peers(item: Measured, peers: Iterable[Measured]) -> Measured:
@@ -301,10 +301,10 @@ class Joined:
         """As measured (the datasheet filling gaps), and of the datasheet alone; None where there is no such thing."""
         if device not in self._ceilings:
             sheet = lookup(device)
-            found = Ceilings.from_records(self.records, device, sheet)
-            if found.stale:
+            measured_ceilings = Ceilings.from_records(self.records, device, sheet)
+            if measured_ceilings.stale:
                 self._outdated.add(device)
-            self._ceilings[device] = (found if found.curves else None, Ceilings(device, datasheet=sheet) if sheet else None)
+            self._ceilings[device] = (measured_ceilings if measured_ceilings.curves else None, Ceilings(device, datasheet=sheet) if sheet else None)
         return self._ceilings[device]
 
     def outdated(self, device: str) -> bool:
@@ -341,11 +341,11 @@ def _cases(record: Record) -> tuple[str, ...]:
     return tuple(map(str, record["cases"])) if record.kind == "sanitize" else (record.case,)
 
 
-def staleness(found: Iterable[Record], digests: Digests | None = None) -> Callable[[Record], bool]:
+def staleness(records: Iterable[Record], digests: Digests | None = None) -> Callable[[Record], bool]:
     """Whether a record is not of the tree as it is. Those of kind `clock` measure no kernel of the tree and are never stale.
 
     digests   those worked out before; grows"""
-    joined = Joined(list(found), digests={} if digests is None else digests)
+    joined = Joined(list(records), digests={} if digests is None else digests)
 
     def stale(record: Record) -> bool:
         if record.kind == "ceiling":
@@ -359,6 +359,6 @@ def staleness(found: Iterable[Record], digests: Digests | None = None) -> Callab
     return stale
 
 
-def renewal(found: Iterable[Record], digests: Digests | None = None) -> Callable[[Record], Record]:
+def renewal(records: Iterable[Record], digests: Digests | None = None) -> Callable[[Record], Record]:
     """`Joined.renew`. `digests`: those worked out before; grows."""
-    return Joined(list(found), digests={} if digests is None else digests).renew
+    return Joined(list(records), digests={} if digests is None else digests).renew

@@ -73,7 +73,7 @@ def traits(facts: Mapping[str, Any], counts: Mapping[str, float]) -> dict[str, f
     kernel = max(facts["kernels"], key=lambda k: sum(k["loop"].values()) or k["instructions"])
     whole, loop = kernel["counts"], kernel["loop"] or kernel["counts"]
     multiply = sum(n for op, n in loop.items() if op.startswith(_MULTIPLY))
-    found = {
+    values = {
         "shared memory": 2.0 if kernel["shared"] else 1.0,
         "global load": float(_widest(whole, ("LDG", "LDGSTS"))), "shared load": float(_widest(whole, ("LDS",))),
         "copies without registers": 2.0 if any(op.startswith(("LDGSTS", "UTMALDG", "UBLKCP")) for op in whole) else 1.0,
@@ -82,8 +82,8 @@ def traits(facts: Mapping[str, Any], counts: Mapping[str, float]) -> dict[str, f
     }
     for key, start in (("FFMA a shared word", "LDS"), ("FFMA a global word", "LDG")):
         if multiply and (words := _words(loop, start)):
-            found[key] = multiply / words
-    return found | {title: float(counts[name]) for name, title in _COUNTED.items() if name in counts}
+            values[key] = multiply / words
+    return values | {title: float(counts[name]) for name, title in _COUNTED.items() if name in counts}
 
 
 def _widest(counts: Mapping[str, int], starts: tuple[str, ...]) -> int:
@@ -99,17 +99,17 @@ def _words(counts: Mapping[str, int], name: str) -> float:
 
 def measured_by(kernel: Any) -> dict[str, float]:
     """The counted traits of a profiler's report of the kernel; what it did not collect is not among them."""
-    found = {}
+    gains = {}
     for name, op in (("sectors_read", "ld"), ("sectors_written", "st")):
         sectors, requests = (kernel.get(f"l1tex__t_{what}_pipe_lsu_mem_global_op_{op}.sum") for what in ("sectors", "requests"))
         if sectors is not None and requests:
-            found[name] = sectors / requests
+            gains[name] = sectors / requests
     wavefronts, lost = kernel.get("l1tex__data_pipe_lsu_wavefronts_mem_shared.sum"), kernel.get(
         "l1tex__data_bank_conflicts_pipe_lsu_mem_shared.sum"
     )
     if wavefronts and lost is not None and wavefronts > lost:
-        found["conflicts"] = wavefronts / (wavefronts - lost)
-    return found
+        gains["conflicts"] = wavefronts / (wavefronts - lost)
+    return gains
 
 
 _LANGUAGES = {"cuda": "CUDA C++", "triton": "Triton", "gluon": "Gluon"}
@@ -154,9 +154,9 @@ def place(subject: Subject, ladder: str, records: Sequence[Record], target: str 
     if chosen is None:
         raise ValueError("; ".join(f"{subject.name} at {c}: {why}" for why, c in refused.items()))
     rungs = _rungs(climbed)
-    kept = rung_counts.count([*rungs, subject], chosen, run=count)
-    counts = {n: c.values for n, c in kept.items()} | ({} if measured is None else {subject.name: measured})
-    whys = "" if counts.get(subject.name) else kept[subject.name].why if subject.name in kept else "the simulator does not run it"
+    counted = rung_counts.count([*rungs, subject], chosen, run=count)
+    counts = {n: c.values for n, c in counted.items()} | ({} if measured is None else {subject.name: measured})
+    whys = "" if counts.get(subject.name) else counted[subject.name].why if subject.name in counted else "the simulator does not run it"
     return _placed(subject.name, ladder, traits(facts, counts.get(subject.name, {})), rungs, chosen, target, counts, records, whys)
 
 
@@ -187,15 +187,15 @@ def on_each(ladders: Sequence[str], one: Callable[[str], Placed]) -> list[Placed
     """What `one` finds on each ladder, the nearest first; those that it refuses are passed over.
 
     Raises its ValueError where it refuses all."""
-    found, refused = [], []
+    placed, refused = [], []
     for ladder in ladders:
         try:
-            found.append(one(ladder))
+            placed.append(one(ladder))
         except ValueError as error:
             refused.append(str(error))
-    if not found:
+    if not placed:
         raise ValueError("; ".join(dict.fromkeys(refused)) or "there is no ladder to place it on")
-    return sorted(found, key=lambda p: p.distance)
+    return sorted(placed, key=lambda p: p.distance)
 
 
 def _rungs(ladder: registry.Ladder) -> list[Subject]:
@@ -209,10 +209,10 @@ def _cases(ladder: registry.Ladder, op: Contract, case: str | None, dtype: str |
     from rooftop.lab.report.ladder_cases import cases_of, headline_of
 
     every = {c.id: c for c in (headline_of(ladder, op), *cases_of(ladder, op))}
-    found = [c for c in every.values() if dtype in (None, c.dtype) and case in (None, c.name, c.id)]
-    if not found:
+    cases = [c for c in every.values() if dtype in (None, c.dtype) and case in (None, c.name, c.id)]
+    if not cases:
         raise ValueError(f"{case or ''} {dtype or ''}".strip() + f": no case of the ladder {ladder.name}; it has {', '.join(every)}")
-    return found
+    return cases
 
 
 def _placed(name: str, ladder: str, own: Mapping[str, float], rungs: Sequence[Subject], case: Case, target: str,
@@ -220,29 +220,29 @@ def _placed(name: str, ladder: str, own: Mapping[str, float], rungs: Sequence[Su
     from rooftop.lab.inspect import inspector
 
     every = inspector.many([(s, case, target) for s in rungs])
-    found = {n: traits(facts, counts.get(n, {})) for (n, _), facts in every.items() if "refused" not in facts}
-    on = [s for s in rungs if s.name in found]
+    by_name = {n: traits(facts, counts.get(n, {})) for (n, _), facts in every.items() if "refused" not in facts}
+    on = [s for s in rungs if s.name in by_name]
     if not on:
         raise ValueError(f"no rung of {ladder} takes {case.id} on {target}")
-    apart = {s.name: distance(own, found[s.name]) for s in on}
+    apart = {s.name: distance(own, by_name[s.name]) for s in on}
     least = min(apart.values())
     near = tuple(n for n, d in apart.items() if d <= least + 0.05)
     at = max(i for i, s in enumerate(on) if s.name in near)
-    steps = [_step(a, b, found, own, found[on[at].name] if i < at else None, records) for i, (a, b) in enumerate(pairwise(on))]
+    steps = [_step(a, b, by_name, own, by_name[on[at].name] if i < at else None, records) for i, (a, b) in enumerate(pairwise(on))]
     return Placed(name, ladder, near, least, own, tuple(steps), whys)
 
 
-def _step(before: Subject, after: Subject, found: Mapping[str, Mapping[str, float]], own: Mapping[str, float],
+def _step(before: Subject, after: Subject, by_name: Mapping[str, Mapping[str, float]], own: Mapping[str, float],
           here: Mapping[str, float] | None, records: Sequence[Record]) -> Ahead:
     """`here`: the traits of the nearest rung where the step lies before it."""
-    a, b = found[before.name], found[after.name]
+    a, b = by_name[before.name], by_name[after.name]
     changes = tuple(k for k in TITLES if k in a and k in b and abs(math.log2(b[k] / a[k])) >= CHANGED) + tuple(
         k for k in TITLES if (k in a) != (k in b) and k not in _COUNTED.values()
     )
-    known = [k for k in changes if k in own and k in a and k in b]
-    votes = [abs(math.log2(own[k] / b[k])) < abs(math.log2(own[k] / a[k])) for k in known]
+    comparable = [k for k in changes if k in own and k in a and k in b]
+    votes = [abs(math.log2(own[k] / b[k])) < abs(math.log2(own[k] / a[k])) for k in comparable]
     gone = None if not votes else sum(votes) * 2 > len(votes)
-    if here is not None and not any(key in here and abs(math.log2(own[key] / here[key])) >= CHANGED for key in known):
+    if here is not None and not any(key in here and abs(math.log2(own[key] / here[key])) >= CHANGED for key in comparable):
         gone = True
     head = after.head
     idea = (head.idea if head is not None else "") or after.name

@@ -58,9 +58,9 @@ def write(path: Path, op_name: str, kernel: str | None = None) -> tuple[Path, Wr
     target = Path(f"{path.stem}_{op_name}.cu")
     if target.exists():
         raise ValueError(f"{target} is there already")
-    found = made(path, op_name, kernel)
-    whole_file.write(target, found.text)
-    return target, found
+    text = made(path, op_name, kernel)
+    whole_file.write(target, text.text)
+    return target, text
 
 
 def made(path: Path, op_name: str, kernel: str | None = None) -> Written:
@@ -71,16 +71,16 @@ def made(path: Path, op_name: str, kernel: str | None = None) -> Written:
         raise ValueError(f"{path} has a head already")
     source = own_file.read(path)
     code = own_file.Code(source)
-    found = _chosen(source.whole, path, kernel)
+    instance = _chosen(source.whole, path, kernel)
     body = _device_code(code)
-    entry, letter = _entry(found, source.whole)
-    block, shared = ordinary.stated(found, source.whole)
+    entry, letter = _entry(instance, source.whole)
+    block, shared = ordinary.stated(instance, source.whole)
     words = {"block": " ".join(map(str, block)), "shared": str(shared or "")}
     first: tuple[str, str] | None = None
     tried = 0
-    for shown, small in _variants(op, DTYPE.get(next((_kind(p) for p in found.parameters if p.pointer), ""), "f32")):
-        for tensors in _tensors(shown, found):
-            for text in _heads(op, shown, found, entry, letter, tensors, words, source.whole):
+    for shown, small in _variants(op, DTYPE.get(next((_kind(p) for p in instance.parameters if p.pointer), ""), "f32")):
+        for tensors in _tensors(shown, instance):
+            for text in _heads(op, shown, instance, entry, letter, tensors, words, source.whole):
                 right, why = _tried(op, path, text, body, small)
                 if right:
                     return Written(text + body, entry, right)
@@ -90,7 +90,7 @@ def made(path: Path, op_name: str, kernel: str | None = None) -> Written:
                     return Written(first[0] + body, entry, (), why if "CompileError" in why else first[1])
     if first is None:
         names = ", ".join(op.kinds)
-        raise ValueError(f"{path}: the parameters of {found} are not those of {op_name} ({names}): write the head by hand (docs/head.md)")
+        raise ValueError(f"{path}: the parameters of {instance} are not those of {op_name} ({names}): write the head by hand (docs/head.md)")
     return Written(first[0] + body, entry, (), first[1])
 
 
@@ -100,12 +100,12 @@ def _variants(op: Contract, dtype: str) -> list[tuple[skeleton.Shown, list[Case]
     for c in _small(op, dtype):
         tensors = problem_for_kernels(op, op.problem(c, TARGETS[90]))[0].tensors
         groups.setdefault(tuple((n, None if m is None else tuple(e == 1 for e in m.shape)) for n, m in tensors), []).append(c)
-    made = []
+    variants = []
     for cases in sorted(groups.values(), key=len, reverse=True):
         own = copy.copy(op)
         own.cases = tuple(cases)
-        made.append((skeleton.shown(own), cases))
-    return made
+        variants.append((skeleton.shown(own), cases))
+    return variants
 
 
 def _chosen(text: str, path: Path, kernel: str | None) -> ordinary.Kernel:
@@ -121,20 +121,20 @@ def _entry(kernel: ordinary.Kernel, text: str) -> tuple[str, str]:
     base = kernel.name.rpartition("::")[2]
     parameters = templates._head(base)
     instance = next((i.name for i in templates.instances()[0] if i.name.partition("<")[0].rpartition("::")[2] == base), "")
-    given = [a.strip() for a in instance.partition("<")[2].removesuffix(">").split(",")] if instance else [p.guess for p in parameters]
+    values = [a.strip() for a in instance.partition("<")[2].removesuffix(">").split(",")] if instance else [p.guess for p in parameters]
     letter = next((p.name for p in parameters if p.kind == "type"), "")
-    return f"{kernel.name}<{', '.join('{T}' if p.name == letter else a for p, a in zip(parameters, given, strict=False))}>", letter
+    return f"{kernel.name}<{', '.join('{T}' if p.name == letter else a for p, a in zip(parameters, values, strict=False))}>", letter
 
 
 def _device_code(code: own_file.Code) -> str:
     """The declarations of the device's, with what NVRTC lacks of what they use."""
     pieces = ((text, part.tokens if isinstance(part, own_file.Part) else ()) for text, part in code.order)
-    kept = "".join("" if text.startswith("\n#line") else text + "".join(t.text for t in tokens) for text, tokens in pieces)
-    kept = re.sub(r"\n[ \t]*(?=\n)", "\n", re.sub(r'^#line .*\n', "", kept, flags=re.M))
-    kept = re.sub(r"\n{3,}", "\n\n", kept).strip("\n")
-    headers = "".join(h for h, words in own_file.HALVES if re.search(words, kept) and h.strip() not in kept)
-    limits = "".join(f"#define {n} {v}\n" for n, v in own_file._LIMITS.items() if re.search(rf"\b{n}\b", kept))
-    return f"{headers}{limits}{kept}\n"
+    device_text = "".join("" if text.startswith("\n#line") else text + "".join(t.text for t in tokens) for text, tokens in pieces)
+    device_text = re.sub(r"\n[ \t]*(?=\n)", "\n", re.sub(r'^#line .*\n', "", device_text, flags=re.M))
+    device_text = re.sub(r"\n{3,}", "\n\n", device_text).strip("\n")
+    headers = "".join(h for h, words in own_file.HALVES if re.search(words, device_text) and h.strip() not in device_text)
+    limits = "".join(f"#define {n} {v}\n" for n, v in own_file._LIMITS.items() if re.search(rf"\b{n}\b", device_text))
+    return f"{headers}{limits}{device_text}\n"
 
 
 def _kind(p: ordinary.Parameter) -> str:
@@ -157,10 +157,10 @@ def _tensors(shown: skeleton.Shown, kernel: ordinary.Kernel) -> Iterator[dict[st
     by_name: dict[str, skeleton.Tensor] = {}
     for p in pointers:
         own = outputs if "const" not in p.text else inputs
-        found = next((t for t in (*own, *shown.tensors) if t.name == p.name and t not in by_name.values()), None)
-        found = found or next((t for t in own if t not in by_name.values() and _goes_by(p.name, t, own[0])), None)
-        if found is not None:
-            by_name[p.name] = found
+        tensor = next((t for t in (*own, *shown.tensors) if t.name == p.name and t not in by_name.values()), None)
+        tensor = tensor or next((t for t in own if t not in by_name.values() and _goes_by(p.name, t, own[0])), None)
+        if tensor is not None:
+            by_name[p.name] = tensor
     orders = [[*inputs, *outputs], [*outputs, *inputs]]
     seen = []
     for names in (by_name, {}):
@@ -273,11 +273,11 @@ def _launches(letters: Sequence[str], out: skeleton.Tensor, words: Mapping[str, 
     shared = [words["shared"]] if words["shared"] else [""]
     if not words["shared"] and re.search(r"extern\s+[\w ]*__shared__", body):
         shared = [f"4 * {x * y}", f"4 * max({x * y}, {columns})", f"8 * ({x * y} + {columns})"]
-    made = []
+    launches = []
     for grid in grids:
         for size in shared:
-            made.append([f"grid    = [{_listed(grid)}]", f"block   = {block}", *([f'shared  = "{size}"'] if size else [])])
-    return [list(launch) for launch in dict.fromkeys(map(tuple, made))]
+            launches.append([f"grid    = [{_listed(grid)}]", f"block   = {block}", *([f'shared  = "{size}"'] if size else [])])
+    return [list(launch) for launch in dict.fromkeys(map(tuple, launches))]
 
 
 def _tried(op: Contract, path: Path, head: str, body: str, small: Sequence[Case]) -> tuple[tuple[str, ...], str]:
@@ -285,14 +285,14 @@ def _tried(op: Contract, path: Path, head: str, body: str, small: Sequence[Case]
     from rooftop.lab.check import checker
 
     try:
-        made = CudaImplementation(path, op.name, path.stem, text=head + body)
+        implementation = CudaImplementation(path, op.name, path.stem, text=head + body)
     except ValueError as error:
         return (), str(error)
-    made._head = replace(made.head, source=body)  # one source for all heads: it is built once
-    subject = Subject(path.stem, op, made)
+    implementation._head = replace(implementation.head, source=body)  # one source for all heads: it is built once
+    subject = Subject(path.stem, op, implementation)
     right: list[str] = []
     for case in small:
-        if len(right) < 2 and made.supports(subject.kernel_problem(case, TARGETS[90])[1]) is None:
+        if len(right) < 2 and implementation.supports(subject.kernel_problem(case, TARGETS[90])[1]) is None:
             result = checker.check(subject, case, backend="simt")
             if result.status != "ok":
                 return (), f"{case.id}: {result.message}"

@@ -151,7 +151,7 @@ def cuda(name: str, op: Contract) -> str:
     written = [t for t in bound if t.name in op.output_names] or bound
     if not written:
         raise ValueError(
-            f"{op.name}: no size of what it writes is that of an input that every call has: write its kernel by hand (docs/adding.md)"
+            f"{op.name}: no size of its outputs is a size of a required input: write its kernel by hand (docs/adding.md)"
         )
     typed = bool(s.dtypes)
     headers = dict.fromkeys(INCLUDES[d] for d in (*s.dtypes, *(t.dtype for t in s.tensors)) if d in INCLUDES)

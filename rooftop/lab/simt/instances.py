@@ -55,7 +55,7 @@ class _Function:
     @cached_property
     def constants(self) -> dict[str, tuple[Token, ...]]:
         """What its body calls by a name of its own: constants and types."""
-        found: dict[str, tuple[Token, ...]] = {}
+        values: dict[str, tuple[Token, ...]] = {}
         head = _arguments(self.tokens, 1)[1] if self.parameters else 0
         for i, t in enumerate(self.tokens[:-2]):
             if i < head:
@@ -74,9 +74,9 @@ class _Function:
                     break
                 end = self._end(at + 1)
                 value = self.tokens[at + 1 : end]
-                found[self.tokens[at - 1].text] = tuple(value) if t.text == "using" else (_OPENS, *value, _CLOSES)
+                values[self.tokens[at - 1].text] = tuple(value) if t.text == "using" else (_OPENS, *value, _CLOSES)
                 at = end
-        return found
+        return values
 
     def _end(self, at: int) -> int:
         """Where the value ends that begins at `at`: another name may follow."""
@@ -111,7 +111,7 @@ class Templates:
 
     def instances(self) -> tuple[list[Instance], list[str]]:
         """Those that the source asks for, or are assumed; and the templates for which nothing can be."""
-        found: dict[str, Instance] = {}
+        instances: dict[str, Instance] = {}
         opened: list[str] = []
         for base, kernel in self.kernels.items():
             own = {i.name: i for f in self.functions if f.name != base for i in self._launched(f, base, kernel)}
@@ -119,8 +119,8 @@ class Templates:
             if not own and (guessed := self._guessed(base, kernel)):
                 own = {guessed.name: guessed}
             opened += [] if own else [kernel.name]
-            found |= dict(list((stated or own).items())[:MOST])
-        return list(found.values()), opened
+            instances |= dict(list((stated or own).items())[:MOST])
+        return list(instances.values()), opened
 
     def _head(self, base: str) -> tuple[_Parameter, ...]:
         return next((f.parameters for f in self.functions if f.name == base and f.parameters), ())
@@ -137,18 +137,18 @@ class Templates:
                 continue
             after = f.tokens[at + 1].text
             head = self._head(base)
-            given: list[tuple[Token, ...]] = []
+            arguments: list[tuple[Token, ...]] = []
             end = at + 1
             if after == "<":
-                given, end = _arguments(f.tokens, at + 1)
+                arguments, end = _arguments(f.tokens, at + 1)
             elif after != "<<<":
                 continue
             missing: list[str] = []
-            if len(given) < len(head) and not any(p.kind == "other" for p in head[len(given) :]):
+            if len(arguments) < len(head) and not any(p.kind == "other" for p in head[len(arguments) :]):
                 deduced = self._deduced(f, kernel, head, end)
-                missing = [p.name for p in head[len(given) :] if p.name not in deduced and not p.default]
-                given += [deduced.get(p.name) or (Token("word", p.guess, t.line),) for p in head[len(given) :]]
-            for words, assumed in self._resolved(f, given, DEEP):
+                missing = [p.name for p in head[len(arguments) :] if p.name not in deduced and not p.default]
+                arguments += [deduced.get(p.name) or (Token("word", p.guess, t.line),) for p in head[len(arguments) :]]
+            for words, assumed in self._resolved(f, arguments, DEEP):
                 said = ", ".join(filter(None, (assumed, _said(head, words, missing))))
                 yield Instance(f"{kernel.name}<{', '.join(words)}>", said)
 
@@ -158,7 +158,7 @@ class Templates:
         if close + 1 >= len(f.tokens) or f.tokens[close + 1].text != "(":
             return {}
         passed, _ = _arguments(f.tokens, close + 1)
-        found: dict[str, tuple[Token, ...]] = {}
+        deduced: dict[str, tuple[Token, ...]] = {}
         for p, words in zip(kernel.parameters, passed, strict=False):
             name = next((h.name for h in head if h.kind == "type" and re.search(rf"\b{h.name}\b", p.text)), None)
             text = " ".join(w.text for w in words)
@@ -166,13 +166,13 @@ class Templates:
             variable = words[-1].text if words and words[-1].kind == "word" else ""
             declared = re.search(rf"\b{_TYPE} [*& ]*(?:\w+ (?:= [^;,]*)?, [*& ]*)*{variable} [;,)=\[]", f.text) if variable else None
             kind = shown[1] if shown else declared[1].removeprefix("const ") if declared else ""
-            if name is not None and name not in found and kind and kind.rpartition(" ")[2] not in _NO_TYPES:
-                found[name] = (Token("word", kind, 0),)
-        return found
+            if name is not None and name not in deduced and kind and kind.rpartition(" ")[2] not in _NO_TYPES:
+                deduced[name] = (Token("word", kind, 0),)
+        return deduced
 
-    def _resolved(self, f: _Function, given: Sequence[Sequence[Token]], deep: int) -> Iterator[tuple[list[str], str]]:
+    def _resolved(self, f: _Function, arguments: Sequence[Sequence[Token]], deep: int) -> Iterator[tuple[list[str], str]]:
         """Arguments in words that stand outside `f` too, once for each way in which `f` is instantiated; and what of them is assumed."""
-        flat = [_replaced(words, f.constants, DEEP) for words in given]
+        flat = [_replaced(words, f.constants, DEEP) for words in arguments]
         used = {t.text for words in flat for t in words}
         own = [p for p in f.parameters if p.name in used]
         if "scalar_t" in used and not own and "scalar_t" not in f.constants:  # as macros of torch's call it
@@ -192,13 +192,13 @@ class Templates:
             for at, t in enumerate(caller.tokens[:-1]):
                 if caller is f or t.kind != "word" or t.text != f.name or caller.tokens[at + 1].text not in ("<", "("):
                     continue
-                given = _arguments(caller.tokens, at + 1)[0] if caller.tokens[at + 1].text == "<" else []
-                rest = f.parameters[len(given) :]
+                arguments = _arguments(caller.tokens, at + 1)[0] if caller.tokens[at + 1].text == "<" else []
+                rest = f.parameters[len(arguments) :]
                 missing = [p.name for p in rest if not p.default]
                 if caller.name == f.name or not all(p.guess for p in rest):
                     continue
-                given = [*given, *((Token("word", p.guess, 0),) for p in rest)]
-                for words, assumed in self._resolved(caller, given, deep - 1):
+                arguments = [*arguments, *((Token("word", p.guess, 0),) for p in rest)]
+                for words, assumed in self._resolved(caller, arguments, deep - 1):
                     seen = True
                     yield dict(zip((p.name for p in f.parameters), words, strict=False)), assumed or _said(f.parameters, words, missing)
         if not seen:
@@ -215,15 +215,15 @@ def _text(words: Sequence[Token]) -> str:
 
 
 def _replaced(words: Sequence[Token], by: Mapping[str, Sequence[Token]], deep: int) -> tuple[Token, ...]:
-    made: list[Token] = []
+    output: list[Token] = []
     before = ""
     for t in words:
         if t.kind == "word" and t.text in by and before not in ("::", ".", "->"):
-            made += _replaced(by[t.text], {n: v for n, v in by.items() if n != t.text}, deep - 1) if deep > 1 else by[t.text]
+            output += _replaced(by[t.text], {n: v for n, v in by.items() if n != t.text}, deep - 1) if deep > 1 else by[t.text]
         else:
-            made.append(t)
+            output.append(t)
         before = t.text
-    return tuple(made)
+    return tuple(output)
 
 
 def _arguments(tokens: Sequence[Token], at: int) -> tuple[list[tuple[Token, ...]], int]:
@@ -268,7 +268,7 @@ def _functions(tokens: list[Token]) -> Iterator[_Function]:
 def _template(part: Sequence[Token], concepts: Collection[str]) -> tuple[_Parameter, ...]:
     if len(part) < 2 or part[0].text != "template" or part[1].text != "<":
         return ()
-    found = []
+    parameters = []
     for words in _arguments(part, 1)[0]:
         at = next((i for i, t in enumerate(words) if t.text == "="), len(words))
         texts = [t.text for t in words[:at]]
@@ -277,8 +277,8 @@ def _template(part: Sequence[Token], concepts: Collection[str]) -> tuple[_Parame
             "other" if "template" in texts or "..." in texts else "type" if texts[0] in ("typename", "class", *concepts) else "bool" if "bool" in texts
             else ""
         )
-        found.append(_Parameter(texts[-1], kind or ("number" if number else "other"), words[at + 1 :]))
-    return tuple(found)
+        parameters.append(_Parameter(texts[-1], kind or ("number" if number else "other"), words[at + 1 :]))
+    return tuple(parameters)
 
 
 # -- macros
@@ -299,35 +299,35 @@ def expanded(texts: Sequence[str]) -> list[Token]:
 
 
 def _expanded(tokens: list[Token], macros: Mapping[str, tuple[list[str], list[Token]]], deep: int) -> list[Token]:
-    made: list[Token] = []
+    output: list[Token] = []
     at = 0
     while at < len(tokens):
         t = tokens[at]
         if deep and t.kind == "word" and t.text in macros and at + 1 < len(tokens) and tokens[at + 1].text == "(":
             names, body = macros[t.text]
-            given, end = _arguments(tokens, at + 1)
-            bound: dict[str, Sequence[Token]] = dict(zip(names, given, strict=False))
+            arguments, end = _arguments(tokens, at + 1)
+            bound: dict[str, Sequence[Token]] = dict(zip(names, arguments, strict=False))
             if names[-1:] == ["..."]:
-                rest = given[len(names) - 1 :]
+                rest = arguments[len(names) - 1 :]
                 bound["__VA_ARGS__"] = [x for i, g in enumerate(rest) for x in ([Token("symbol", ",", t.line)] if i else []) + list(g)]
             inside = _pasted([x for b in body for x in (bound.get(b.text, [b]) if b.kind == "word" else [b])])
-            made += _expanded([x._replace(line=t.line) for x in inside], {n: m for n, m in macros.items() if n != t.text}, deep - 1)
+            output += _expanded([x._replace(line=t.line) for x in inside], {n: m for n, m in macros.items() if n != t.text}, deep - 1)
             at = end
         else:
-            made.append(t)
+            output.append(t)
             at += 1
-    return made
+    return output
 
 
 def _pasted(tokens: Sequence[Token]) -> list[Token]:
-    made: list[Token] = []
+    output: list[Token] = []
     joins = False
     for t in tokens:
         if t.text == "##":
-            joins = bool(made)
+            joins = bool(output)
         elif joins:
-            made[-1] = made[-1]._replace(text=made[-1].text + t.text)
+            output[-1] = output[-1]._replace(text=output[-1].text + t.text)
             joins = False
         elif t.text != "#":
-            made.append(t)
-    return made
+            output.append(t)
+    return output

@@ -64,8 +64,8 @@ def _launch(entry: str, grid: Sequence[int], block: Sequence[int], shared: int, 
     extents = ", ".join(f"dim3({', '.join(map(str, e))})" for e in (grid, block))
     launch = f'simt::Launching simt_l("{entry}", {extents}, {shared}); simt_l.given.cooperative = {str(cooperative).lower()};'
     call = f"simt_l.run([=](auto... simt_a) {{ {entry}(simt_a...); }}{''.join(f', {n}' for n in names)});"
-    made = f"\n    {launch} {call}\n    cudaDeviceSynchronize();"
-    return "\n".join([*lines, shown("before", arrays, entry.replace(" ", "")) + made + shown("after", arrays)])
+    call_text = f"\n    {launch} {call}\n    cudaDeviceSynchronize();"
+    return "\n".join([*lines, shown("before", arrays, entry.replace(" ", "")) + call_text + shown("after", arrays)])
 
 
 _SIDE = re.compile(
@@ -92,12 +92,12 @@ def call_of_kernels(
         end = next((n for n in starts if n > kernel.line), len(lines) + 1)
         try:
             body = "\n".join(lines[kernel.line - 1 : end - 1])
-            grid, block, shared, given = _assumed(kernel, entry, body, source_text, own, headers, spare, coarse)
+            grid, block, shared, values = _assumed(kernel, entry, body, source_text, own, headers, spare, coarse)
         except Unknown as error:
             unknown.append(str(error))
             continue
-        launches.append(_launch(entry, grid, block, shared, False, given))
-        words = ", ".join(f"{n}={v}" for n, v in given.items())
+        launches.append(_launch(entry, grid, block, shared, False, values))
+        words = ", ".join(f"{n}={v}" for n, v in values.items())
         more = f", {shared} B shared" if shared else ""
         said.append(f"{entry}<<<{'x'.join(map(str, grid))}, {'x'.join(map(str, block))}{more}>>>({words})")
     if not launches:
@@ -163,7 +163,7 @@ def _assumed(
         number, at = _value(word, entry, kernel, headers or source_text), "xy".index(way)
         if at < len(block) and number > 1 and (way in parts or coarse):
             block[at] = max(parts.get(way, block[at]) // number, 1 if len(block) > 1 else 32)  # of one extent at least a warp
-    given: dict[str, str] = {}
+    values: dict[str, str] = {}
     names = {v: n for n, v in CTYPES.items()} | ARRAYS
     types = _arguments(entry, kernel, source_text)
     square = min(spare * max(side ** max(len(large), 2), rows * max(sizes.values(), default=1)), guesses.LONGEST)
@@ -175,36 +175,36 @@ def _assumed(
         meant = {(alias[1] or alias[2] or alias[3]).strip() for alias in re.finditer(ways, source_text)}
         kind = next(iter(meant)) if len(meant) == 1 else kind
         if p.name in own:
-            given[p.name] = own[p.name]
+            values[p.name] = own[p.name]
         elif p.pointer and p.text.count("*") < 2 and kind in names:
-            given[p.name] = f"{names[kind]}:{square}"
+            values[p.name] = f"{names[kind]}:{square}"
         elif p.pointer and p.text.count("*") < 2 and (VECTOR.fullmatch(kind) or ZEROS.fullmatch(kind) or _numbers_alone(kind, source_text)):
-            given[p.name] = f"{kind}:{square}" + ":zeros" * (VECTOR.fullmatch(kind) is None)
+            values[p.name] = f"{kind}:{square}" + ":zeros" * (VECTOR.fullmatch(kind) is None)
         elif p.pointer and p.text.count("*") < 2 and meant and meant <= {*names, *CTYPES.values()}:  # a type that a macro decides
-            given[p.name] = f"{kind}:{square}"
+            values[p.name] = f"{kind}:{square}"
         elif p.pointer and p.text.count("*") == 2 and kind in names:
-            given[p.name] = f"{names[kind]}*:{SIDE}x{SIDE * SIDE}"
+            values[p.name] = f"{names[kind]}*:{SIDE}x{SIDE * SIDE}"
         elif not p.pointer and (vector := VECTOR.fullmatch(kind)):
-            given[p.name] = f"{kind}{{{', '.join(['1'] * int(vector[2]))}}}"
+            values[p.name] = f"{kind}{{{', '.join(['1'] * int(vector[2]))}}}"
         elif p.name in sizes:
-            given[p.name] = str(sizes[p.name])
+            values[p.name] = str(sizes[p.name])
         elif not p.pointer and REAL.fullmatch(kind.replace(" ", "")):
-            given[p.name] = "1.0f" if kind == "float" else f"({kind})1.0f"
+            values[p.name] = "1.0f" if kind == "float" else f"({kind})1.0f"
         elif not p.pointer and WHOLE.fullmatch(kind.replace(" ", "")):
-            given[p.name] = str(SIDE)
+            values[p.name] = str(SIDE)
         elif not p.pointer and kind in ("bool", "char"):
-            given[p.name] = "1"
+            values[p.name] = "1"
         else:
             raise Unknown(f"the parameter {p.text} {p.name} of {kernel.name}")
     for p in kernel.parameters:  # of a struct: what its fields are, in order
-        if fields := [] if p.name in given else [(n, v) for n, v in given.items() if n.startswith(f"{p.name}.")]:
+        if fields := [] if p.name in values else [(n, v) for n, v in values.items() if n.startswith(f"{p.name}.")]:
             kind = re.sub(r"\bconst\b|&", "", p.text).strip()
             arrays = {f.name for f in parameters if f.pointer}
-            given[p.name] = f"{kind}{{{', '.join(n.replace('.', '_') if n in arrays else v for n, v in fields)}}}"
+            values[p.name] = f"{kind}{{{', '.join(n.replace('.', '_') if n in arrays else v for n, v in fields)}}}"
             for n in [n for n, _ in fields if n not in arrays]:
-                del given[n]
+                del values[n]
     order = [p.name for p in kernel.parameters]
-    return grid, block, shared or 0, dict(sorted(given.items(), key=lambda item: order.index(item[0]) if item[0] in order else -1))
+    return grid, block, shared or 0, dict(sorted(values.items(), key=lambda item: order.index(item[0]) if item[0] in order else -1))
 
 
 _FIELD = re.compile(
@@ -215,19 +215,19 @@ _FIELD = re.compile(
 def _fields(p: Parameter, text: str) -> list[Parameter]:
     """Of a parameter that is a struct of pointers and numbers its fields, as parameters of their own: `p.field`."""
     kind = re.escape(re.sub(r"\bconst\b|&", "", p.text).strip())
-    found = re.search(rf"\bstruct\s+{kind}\s*\{{([^{{}}]*)\}}|\bstruct\s*\w*\s*\{{([^{{}}]*)\}}\s*{kind}\s*;", text)
-    made = []
-    for line in re.sub(r"//[^\n]*|/\*.*?\*/", "", (found[1] or found[2]) if found else "", flags=re.S).split(";"):
+    match = re.search(rf"\bstruct\s+{kind}\s*\{{([^{{}}]*)\}}|\bstruct\s*\w*\s*\{{([^{{}}]*)\}}\s*{kind}\s*;", text)
+    fields = []
+    for line in re.sub(r"//[^\n]*|/\*.*?\*/", "", (match[1] or match[2]) if match else "", flags=re.S).split(";"):
         if not line.strip():
             continue
         field = _FIELD.fullmatch(line)
         if field is None:
             return []
-        made.append(Parameter(f"{p.name}.{field[3]}", f"{field[1]}{'*' * ('*' in field[2])}"))
-    return made if any(f.pointer for f in made) else []
+        fields.append(Parameter(f"{p.name}.{field[3]}", f"{field[1]}{'*' * ('*' in field[2])}"))
+    return fields if any(f.pointer for f in fields) else []
 
 
 def _numbers_alone(kind: str, text: str) -> bool:
     """Whether a text defines a struct of this name that holds neither pointers nor functions: zeros may stand for it."""
-    found = re.search(rf"\bstruct\s+(?:\w+\([^)]*\)\s*)?{re.escape(kind)}\s*\{{([^}}]*)\}}|\bstruct\s*\{{([^}}]*)\}}\s*{re.escape(kind)}\s*;", text)
-    return found is not None and not re.search(r"[*(&]", found[1] or found[2] or "")
+    match = re.search(rf"\bstruct\s+(?:\w+\([^)]*\)\s*)?{re.escape(kind)}\s*\{{([^}}]*)\}}|\bstruct\s*\{{([^}}]*)\}}\s*{re.escape(kind)}\s*;", text)
+    return match is not None and not re.search(r"[*(&]", match[1] or match[2] or "")

@@ -106,40 +106,40 @@ def answer(request: Request, lib: native.Native, storage: int) -> Answer:
     launches, tensors, numbers, mode = request.launches, request.tensors, request.numbers, request.mode
     for launch in launches:
         _fits(lib, numbers[launch.kernel], launch, tensors)
-    kept = _constants(lib, numbers, launches, tensors) if request.constant is None else set(request.constant)
+    constants = _constants(lib, numbers, launches, tensors) if request.constant is None else set(request.constant)
     lib.forget()
     if mode == "count":
         lib.widths([native.Site(*site) for site in request.widths[0]], request.widths[1])
-    made = Answer()
+    answered = Answer()
     contents: list[bytes] = []
     place: Memory | None = None
     for schedule in range(request.schedules if mode == "check" else 1):
         place = Memory(
-            lib, tensors, request.variables, storage, uninitialised=request.uninitialised, constant=_apart(tensors, kept), held=request.held
+            lib, tensors, request.variables, storage, uninitialised=request.uninitialised, constant=_apart(tensors, constants), held=request.held
         )
         for launch in launches:
             if mode == "count":
                 lib.dynamic_at(request.dynamic.get(launch.kernel, 0))
-            counted, of, made.status = _launch(lib, request, launch, place, request.seed + schedule, POISONS[0])
-            made.ran, made.total, made.threads = made.ran + counted, made.total + of, made.threads + counted * _product(launch.block)
-            if made.status:
+            counted, of, answered.status = _launch(lib, request, launch, place, request.seed + schedule, POISONS[0])
+            answered.ran, answered.total, answered.threads = answered.ran + counted, answered.total + of, answered.threads + counted * _product(launch.block)
+            if answered.status:
                 break
         if schedule == 0:
-            contents, made.held = place.contents(), place.held()
-        if made.status == native.ENDLESS:
+            contents, answered.held = place.contents(), place.held()
+        if answered.status == native.ENDLESS:
             break  # another order of warps would take as long
-    raw, made.printed = lib.findings(), lib.printed()
+    raw, answered.printed = lib.findings(), lib.printed()
     # it would not end with other contents either
-    unwritten = made.status != native.ENDLESS and any(KINDS[f.kind] == "uninitialised" for f in raw)
+    unwritten = answered.status != native.ENDLESS and any(KINDS[f.kind] == "uninitialised" for f in raw)
     if unwritten and not _affects_results(lib, request, storage):
         raw = [f for f in raw if KINDS[f.kind] != "uninitialised"]
     assert place is not None
     place.store(contents)
-    made.findings = b"".join(bytes(f) for f in raw)
-    made.fma, made.other = lib.floats()
+    answered.findings = b"".join(bytes(f) for f in raw)
+    answered.fma, answered.other = lib.floats()
     if mode == "count":
-        made.counts = b"".join(bytes(c) for c in lib.counts())
-    return made
+        answered.counts = b"".join(bytes(c) for c in lib.counts())
+    return answered
 
 
 def _run_program(request: Request, program: Program, lib: native.Native) -> Answer:
@@ -153,11 +153,11 @@ def _run_program(request: Request, program: Program, lib: native.Native) -> Answ
         sample=(request.blocks or SAMPLE) if request.mode == "count" else 0, seed=request.seed, stack=request.stack,
         budget=program.budget if request.mode == "check" else 0.0, most=program.most, listed=int(program.listed),
     )
-    made = Answer(printed=lib.printed(), journal=journal, findings=b"".join(bytes(f) for f in lib.findings()))
-    made.fma, made.other = lib.floats()
+    answered = Answer(printed=lib.printed(), journal=journal, findings=b"".join(bytes(f) for f in lib.findings()))
+    answered.fma, answered.other = lib.floats()
     if request.mode == "count":
-        made.counts = b"".join(bytes(c) for c in lib.counts())
-    return made
+        answered.counts = b"".join(bytes(c) for c in lib.counts())
+    return answered
 
 
 def _affects_results(lib: native.Native, request: Request, storage: int) -> bool:
@@ -207,11 +207,11 @@ def _fits(lib: native.Native, number: int, launch: Launch, tensors: Mapping[str,
         if parameter.bytes != size or (kind == "ptr") != bool(parameter.pointer):
             what = "a pointer" if parameter.pointer else f"{parameter.bytes} bytes"
             raise LaunchError(f"{launch.kernel}: parameter {i + 1} is {what}; the argument {name} is {kind}")
-        given = tensors[value].dtype if isinstance(value, str) and value in tensors else None
+        dtype = tensors[value].dtype if isinstance(value, str) and value in tensors else None
         taken = ELEMENTS.get(parameter.target)
-        if kind == "ptr" and given is not None and taken is not None and given not in (taken, "uint8", "int8"):  # bytes may hold anything
+        if kind == "ptr" and dtype is not None and taken is not None and dtype not in (taken, "uint8", "int8"):  # bytes may hold anything
             raise LaunchError(
-                f"{launch.kernel}: parameter {i + 1} points to {parameter.target} and takes a tensor of {taken}; {value} is {given}"
+                f"{launch.kernel}: parameter {i + 1} points to {parameter.target} and takes a tensor of {taken}; {value} is {dtype}"
             )
     grid, block, cluster, said = _three(launch.grid), _three(launch.block), _cluster(lib, number, launch), lib.cluster(number)
     if said and said != cluster:
@@ -256,15 +256,15 @@ def _launch(
     memory, numbers = {**request.values, **request.tensors}, request.numbers
     cells: list[Any] = []
     for value, kind in zip(launch.args.values(), launch.types, strict=True):
-        given = memory.get(value, value) if isinstance(value, str) else value
-        if isinstance(given, str):
-            raise LaunchError(f"{launch.kernel}: the argument {given!r} is not in memory, which has {', '.join(memory)}")
+        argument = memory.get(value, value) if isinstance(value, str) else value
+        if isinstance(argument, str):
+            raise LaunchError(f"{launch.kernel}: the argument {argument!r} is not in memory, which has {', '.join(memory)}")
         if kind == "struct":
             size = lib.kernel(numbers[launch.kernel]).parameters[len(cells)].bytes
-            made = lib.made(given.maker, [place.address(n) for n in given.tensors], size) if isinstance(given, Struct) else given
-            cells.append((ctypes.c_char * size).from_buffer_copy(made))
+            passed = lib.made(argument.maker, [place.address(n) for n in argument.tensors], size) if isinstance(argument, Struct) else argument
+            cells.append((ctypes.c_char * size).from_buffer_copy(passed))
             continue
-        cells.append(native.CTYPES[kind](place.address(value) if isinstance(given, Held) else 0 if given is None else given))
+        cells.append(native.CTYPES[kind](place.address(value) if isinstance(argument, Held) else 0 if argument is None else argument))
     grid, cluster = _three(launch.grid), _cluster(lib, numbers[launch.kernel], launch)
     total, in_cluster = _product(grid), _product(cluster)
     units = total // in_cluster

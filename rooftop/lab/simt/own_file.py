@@ -126,17 +126,17 @@ class Code:
         seen.add(shown)
         tokens = tokenise(self.source.texts[shown])
         try:
-            kept = host.left_out(tokens, self.marks)
+            remaining = host.left_out(tokens, self.marks)
         except host.UnreadableError:
-            kept = tokens
+            remaining = tokens
         self.order.append((f'\n#line 1 "{shown}"\n', None))
         at = 0
-        while at < len(kept):
+        while at < len(remaining):
             try:
                 end, _ = host.declaration(tokens, at)
             except host.UnreadableError:
                 end = len(tokens)
-            piece = kept[at:end]
+            piece = remaining[at:end]
             at = end
             if all(t.kind in ("space", "newline", "comment") for t in piece):
                 self.order.append(("".join("\n" * t.text.count("\n") for t in piece), None))
@@ -186,24 +186,24 @@ class Code:
 
     @cached_property
     def begin(self) -> str:
-        kept = "".join(t.text for p in self.parts for t in p.tokens if t.kind != "comment")
+        shared = "".join(t.text for p in self.parts for t in p.tokens if t.kind != "comment")
         headers = [line for line, words in HALVES if re.search(words, self.source.whole) or "mma.h" in self.source.whole]
-        used = [f"cuda/std/{header}" for words, header in STD.items() if re.search(rf"\bstd::(?:{words})", kept)]
+        used = [f"cuda/std/{header}" for words, header in STD.items() if re.search(rf"\bstd::(?:{words})", shared)]
         standard = [f"#include <{name}>\n" for name in used if _cudas(name)]
         using = "".join(standard) + ("namespace std { using namespace cuda::std; }\n" if standard else "namespace std {}\n")
         old = "".join(text for name, text in BEFORE_VOLTA.items() if re.search(rf"\b{name}\s*\(", self.source.whole))
         return "".join(headers) + using + SHIM + old
 
     def text(self) -> str:
-        made = [self.begin]
+        parts = [self.begin]
         for text, part in self.order:
             if not isinstance(part, Part):
-                made.append(text)
+                parts.append(text)
             elif part.error:
-                made += [t.text if t.kind == "directive" else "\n" * t.text.count("\n") for t in part.tokens]
+                parts += [t.text if t.kind == "directive" else "\n" * t.text.count("\n") for t in part.tokens]
             else:
-                made += [t.text for t in part.tokens]
-        return "".join(made)
+                parts += [t.text for t in part.tokens]
+        return "".join(parts)
 
     def as_nvcc(self, errors: Sequence[tuple[str, int, str]]) -> bool:
         """Takes out what nvcc ignores and NVRTC refuses: `__restrict__` of a type that is no pointer. Whether there was any."""
@@ -262,35 +262,35 @@ def facts(source: Source, device: Device, only: str | None = None) -> Kernels:
     binary, said = _compiled(code, wanted, device.target)
     broken = {p.names[0]: code.reason(p) for p in code.parts if p.error and p.kernel}
     refused |= broken | {n: why for n, why in said.items() if _base(n) not in broken and (n != source.shown or not broken)}
-    found: list[Facts] = []
+    results: list[Facts] = []
     if binary is not None:
-        known = {s: i for i in wanted if (s := binary.names.get(i.name)) is not None}
+        wanted_symbols = {s: i for i in wanted if (s := binary.names.get(i.name)) is not None}
         names = _names(symbols(binary.cubin))
         for symbol in symbols(binary.cubin):
-            name = known[symbol].name if symbol in known else names[symbol]
-            if only is None or symbol in known or (not known and _base(name) == _base(only)):
-                found.append(_facts(source, device, binary, symbol, name, known[symbol].assumed if symbol in known else ""))
-    if only is not None and not found and not refused:
+            name = wanted_symbols[symbol].name if symbol in wanted_symbols else names[symbol]
+            if only is None or symbol in wanted_symbols or (not wanted_symbols and _base(name) == _base(only)):
+                results.append(_facts(source, device, binary, symbol, name, wanted_symbols[symbol].assumed if symbol in wanted_symbols else ""))
+    if only is not None and not results and not refused:
         have = "; ".join(map(str, [*templates.plain, *templates.kernels.values()]))
         raise ValueError(f"--kernel {only}: {source.shown} has no such kernel; it has {have}")
     needs = bool(code.absent) or bool(opened)
     left = [p.error for p in code.parts if p.error and not p.kernel and any(t.text in code.marks for t in p.tokens)]
-    return Kernels(found, refused, needs, left, code.stands_in)
+    return Kernels(results, refused, needs, left, code.stands_in)
 
 
 def binary(source: Source, kernels: Sequence[str], target: str) -> Binary:
     """The machine code of some kernels of a source, by their name expressions. Raises CompileError with the compiler's words, for the first
     that it refuses."""
     code = Code(source)
-    made, said = _compiled(code, [Instance(k) for k in kernels], target)
+    compiled, said = _compiled(code, [Instance(k) for k in kernels], target)
     broken = {p.names[0]: code.reason(p) for p in code.parts if p.error and p.kernel}
     for k in kernels:
-        if made is None or k not in made.names:
+        if compiled is None or k not in compiled.names:
             raise CompileError(
                 f"{k} is not compiled: {broken.get(_base(k)) or said.get(k) or said.get(source.shown) or 'the source has no such kernel'}"
             )
-    assert made is not None
-    return made
+    assert compiled is not None
+    return compiled
 
 
 def _base(name: str) -> str:
@@ -325,8 +325,8 @@ def _compiled(code: Code, wanted: list[Instance], target: str) -> tuple[Binary |
         if absent:
             refused |= {n: why for n, why in absent.items() if not any(p.error and p.kernel and p.names[0] == _base(n) for p in code.parts)}
             gone = {re.sub(r"\s", "", n) for n in absent}  # NVRTC writes names with spaces of its own
-            kept = [i for i in wanted if re.sub(r"\s", "", i.name) not in gone]
-            wanted[:] = kept if len(kept) < len(wanted) else []
+            remaining = [i for i in wanted if re.sub(r"\s", "", i.name) not in gone]
+            wanted[:] = remaining if len(remaining) < len(wanted) else []
         elif not code.as_nvcc(errors := list(_errors(said))) and not code.leave_out(errors):
             return None, {**refused, code.source.shown: said}
     return None, {**refused, code.source.shown: said}
@@ -345,32 +345,32 @@ def _errors(said: str) -> Iterator[tuple[str, int, str]]:
 
 def _names(symbols: Sequence[str]) -> dict[str, str]:
     """Names of functions as the source has them, but for their parameters; these too where a name is that of several."""
-    plain = {s: _demangled(s) for s in symbols}
-    every = list(plain.values())
-    return {s: name if every.count(name) == 1 else f"{name} [{s}]" for s, name in plain.items()}
+    demangled = {s: _demangled(s) for s in symbols}
+    every = list(demangled.values())
+    return {s: name if every.count(name) == 1 else f"{name} [{s}]" for s, name in demangled.items()}
 
 
 def _demangled(symbol: str) -> str:
     if not symbol.startswith("_Z"):
         return symbol
-    rest, made = symbol[2:].lstrip("NL"), []
+    rest, parts = symbol[2:].lstrip("NL"), []
     while m := re.match(r"L?(\d+)", rest):
         n = int(m[1])
-        made.append(rest[m.end() : m.end() + n])
+        parts.append(rest[m.end() : m.end() + n])
         rest = rest[m.end() + n :]
-    given = "<...>" if rest.startswith("I") else ""
-    return "::".join(p for p in made if not p.startswith("_GLOBAL__N_")) + given
+    arguments = "<...>" if rest.startswith("I") else ""
+    return "::".join(p for p in parts if not p.startswith("_GLOBAL__N_")) + arguments
 
 
 def _facts(source: Source, device: Device, binary: Binary, symbol: str, name: str, assumed: str) -> Facts:
-    known = cached_facts(binary.cubin, symbol)
+    stored = cached_facts(binary.cubin, symbol)
     threads = _threads(source, name)
-    limit = occupancy(device.arch, registers=known.registers, threads=threads, static_shared=known.shared, dynamic_shared=0, cluster=1)
+    limit = occupancy(device.arch, registers=stored.registers, threads=threads, static_shared=stored.shared, dynamic_shared=0, cluster=1)
     return {
-        "kernel": name, "assumed": assumed, "registers": known.registers, "spills": known.stack, "shared": known.shared, "threads": threads,
-        "counts": known.counts, "instructions": known.instructions, "loop": known.loop.counts if known.loop else {},
+        "kernel": name, "assumed": assumed, "registers": stored.registers, "spills": stored.stack, "shared": stored.shared, "threads": threads,
+        "counts": stored.counts, "instructions": stored.instructions, "loop": stored.loop.counts if stored.loop else {},
         "occupancy": {"percent": limit.percent, "limiter": limit.limiter, "blocks": limit.blocks, "refused": limit.refused},
-        "opcodes": dict(known.opcodes), "unmet": [],
+        "opcodes": dict(stored.opcodes), "unmet": [],
     }
 
 

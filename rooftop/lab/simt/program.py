@@ -128,10 +128,10 @@ def source_of(path: Path, folders: Sequence[Path] = (), given: Sequence[str] = (
         other = program_build.main_beside(source, folders)
         if (functions := program_caller.of_arrays(text)) and (other is None or functions[0].name == "solve"):
             code, assumed = program_caller.call_of_arrays(functions, texts, text)
-            known = all(p.name in texts for f in functions for p in f.parameters)
+            complete = all(p.name in texts for f in functions for p in f.parameters)
             others = program_caller.round_sizes(functions, texts)
-            other_sizes = () if known else (program_caller.call_of_arrays(functions, others, text),)
-            return replace(source, added=code, guessed="" if known else "its inputs are assumed", others=other_sizes), assumed
+            other_sizes = () if complete else (program_caller.call_of_arrays(functions, others, text),)
+            return replace(source, added=code, guessed="" if complete else "its inputs are assumed", others=other_sizes), assumed
         if other is not None:
             return other, ""
         if _instances(_code(source)):
@@ -191,9 +191,9 @@ def _instances(text: str) -> list[tuple[Any, str]]:
     from rooftop.lab.simt import instances, ordinary
 
     templates = instances.Templates([text])
-    plain = [(k, k.name) for k in ordinary.kernels(text) if not k.template]
+    pairs = [(k, k.name) for k in ordinary.kernels(text) if not k.template]
     own = {k.name: k for k in templates.kernels.values()}
-    return plain + [(own[i.name.partition("<")[0]], i.name) for i in templates.instances()[0]]
+    return pairs + [(own[i.name.partition("<")[0]], i.name) for i in templates.instances()[0]]
 
 
 def run(
@@ -263,10 +263,10 @@ def _widths(built: program_build.Program, mode: Mode) -> tuple[Any, Any]:
 
 def _events(journal: str) -> list[dict[str, Any]]:
     try:
-        found = json.loads(f"[{journal}]")
+        events = json.loads(f"[{journal}]")
     except ValueError:
         return []
-    return [e for e in found if isinstance(e, dict)]
+    return [e for e in events if isinstance(e, dict)]
 
 
 def _read(source: Source, built: program_build.Program, answered: Answer, mode: Mode) -> Run:
@@ -280,9 +280,9 @@ def _read(source: Source, built: program_build.Program, answered: Answer, mode: 
         text = text_of(*where[pc], texts)
         several = sorted(a for a in addresses if where[a] == where[pc])  # calls on one line, in order
         every = list(_ALLOCATED.finditer(text))
-        found = every[min(several.index(pc), len(every) - 1)] if every else None
-        found = found or re.search(r"(?:auto|Tensor|device_vector<[^=]*>)\s*&?\s+(\w+)\s*[=({]", text)
-        return found[1] if found else f"memory of line {where[pc][1]}"
+        kernel = every[min(several.index(pc), len(every) - 1)] if every else None
+        kernel = kernel or re.search(r"(?:auto|Tensor|device_vector<[^=]*>)\s*&?\s+(\w+)\s*[=({]", text)
+        return kernel[1] if kernel else f"memory of line {where[pc][1]}"
 
     tensors = {}
     for i, e in enumerate(e for e in events if "at" in e):
@@ -291,15 +291,15 @@ def _read(source: Source, built: program_build.Program, answered: Answer, mode: 
             int(e["at"]), int(e["bytes"]), 0, (int(e["bytes"]),), (1,), 1, "uint8"
         )
     layout = Placed(tensors, variables(built.path), {int(e["at"]) for e in events if e.get("freed")})
-    found = findings.read(built.path, native.array(native.RawFinding, answered.findings), layout, texts)
+    faults = findings.read(built.path, native.array(native.RawFinding, answered.findings), layout, texts)
     seen = counts.read(built.path, native.array(native.RawCount, answered.counts), texts) if mode == "count" else counts.Counts()
     gone: dict[str, Any] = {"ended": 3, "status": 1, "digest": ""}
     end = next((e for e in events if "ended" in e), gone)
     lacking = any("input" in e for e in events) and (
-        not any("launch" in e for e in events) or bool(end["status"]) or any(f.kind in ("host", "launch") for f in found)
+        not any("launch" in e for e in events) or bool(end["status"]) or any(f.kind in ("host", "launch") for f in faults)
     )
     if lacking or any("denied" in e for e in events):  # what the program makes of that is no fault of its own
-        found = tuple(f for f in found if f.kind not in (("host", "launch", "leak") if lacking else ("host",)))
+        faults = tuple(f for f in faults if f.kind not in (("host", "launch", "leak") if lacking else ("host",)))
     launched: dict[int, Launched] = {}
     for e in events:
         if "launch" in e:
@@ -320,7 +320,7 @@ def _read(source: Source, built: program_build.Program, answered: Answer, mode: 
             before = launched[e["ran"]]
             launched[e["ran"]] = replace(before, watched_blocks=max(before.watched_blocks, int(e["watched"])), blocks=int(e["blocks"]))
     report = Report(
-        findings=found, lines=seen.lines, fma=answered.fma + sum(seen.fma.values()), other_flops=answered.other + sum(seen.flops.values()),
+        findings=faults, lines=seen.lines, fma=answered.fma + sum(seen.fma.values()), other_flops=answered.other + sum(seen.flops.values()),
         fma_at=seen.fma,
         other_at=seen.flops, divergent=seen.parted, blocks=sum(x.watched_blocks for x in launched.values()),
         grid_blocks=sum(x.blocks for x in launched.values()),
@@ -370,8 +370,8 @@ def _product(extents: Sequence[int]) -> int:
 
 
 def _named(text: str) -> str:
-    found = re.search(r"([\w:]+(?:<[^;]*?>)?)\s*<<<", text) or re.search(r"cudaLaunch\w+\s*\([^,]*?(\w+)\s*,", text)
-    return found[1] if found else "kernel"
+    match = re.search(r"([\w:]+(?:<[^;]*?>)?)\s*<<<", text) or re.search(r"cudaLaunch\w+\s*\([^,]*?(\w+)\s*,", text)
+    return match[1] if match else "kernel"
 
 
 def both(source: Source, arguments: Sequence[str] = (), **given: Any) -> tuple[Run, Run | None]:

@@ -91,15 +91,15 @@ def read(path: Path, folders: Sequence[Path] = (), text: str | None = None) -> S
         for token in tokenise(texts[shown]):
             if token.kind != "directive" or (match := _INCLUDE.match(token.text)) is None:
                 continue
-            found = program_headers.found(match[2], match[1] == '"', places[shown].parent, path.resolve().parent, folders)
-            if found is None:
+            header = program_headers.found(match[2], match[1] == '"', places[shown].parent, path.resolve().parent, folders)
+            if header is None:
                 if not program_headers.known(match[2]) and not program_headers.HOSTS.fullmatch(match[2]):
                     missing.append(f"{shown}:{token.line}: " + (f'"{match[2]}"' if match[1] == '"' else f"<{match[2]}>"))
                 continue
-            name = next((n for n, p in places.items() if p == found), None)
+            name = next((n for n, p in places.items() if p == header), None)
             if name is None:
-                name = os.path.relpath(found, Path.cwd()) if not path.is_absolute() else str(found)
-                texts[name], places[name] = _beside(found), found
+                name = os.path.relpath(header, Path.cwd()) if not path.is_absolute() else str(header)
+                texts[name], places[name] = _beside(header), header
                 queue.append(name)
             includes[shown][match[2]] = name
     return Source(path, texts, includes, tuple(missing))
@@ -131,7 +131,7 @@ def main_beside(source: Source, folders: Sequence[Path]) -> Source | None:
 
 def _defined(text: str) -> list[str]:
     """The names of the functions that a text defines."""
-    tokens, at, found = tokenise(text), 0, []
+    tokens, at, names = tokenise(text), 0, []
     while at < len(tokens):
         try:
             end, opens = host.declaration(tokens, at)
@@ -140,12 +140,12 @@ def _defined(text: str) -> list[str]:
         part = [t for t in tokens[at:end] if t.kind not in ("space", "newline", "comment", "directive")]
         body = None if opens else host.body(part)
         head = part[: body or 0]
-        found += [
+        names += [
             t.text for t, after in pairwise(head) if t.kind == "word" and after.text == "(" and not t.text.startswith("__")
             and t.text != "operator"
         ][:1]
         at = end
-    return found
+    return names
 
 
 def without(source: Source, said: str) -> tuple[Source, list[str]]:
@@ -159,8 +159,8 @@ def without(source: Source, said: str) -> tuple[Source, list[str]]:
             code = [t for t in part if t.kind not in ("space", "newline", "comment", "directive")]
             if not opens and code and code[0].line <= int(line) <= part[-1].line:
                 first = sum(len(t.text) for t in tokens[: end - len(part)])
-                kept = "".join(t.text if t.kind == "directive" else "\n" * t.text.count("\n") for t in part)
-                texts[shown] = texts[shown][:first] + kept + texts[shown][first + sum(len(t.text) for t in part) :]
+                text = "".join(t.text if t.kind == "directive" else "\n" * t.text.count("\n") for t in part)
+                texts[shown] = texts[shown][:first] + text + texts[shown][first + sum(len(t.text) for t in part) :]
                 gone.append(f"{shown}:{line}: {error}")
                 break
     return replace(source, texts=texts), gone
@@ -316,7 +316,7 @@ KEPT = 8  # of these
 _LOCK = threading.Lock()
 
 
-def _once_for_all_modes(key: str, made: Path, compiled: Callable[[], None]) -> None:
+def _once_for_all_modes(key: str, target: Path, compiled: Callable[[], None]) -> None:
     """A program's plain build, which is the same for all modes: who comes first compiles it."""
     with _LOCK:
         first = key not in _PLAIN
@@ -324,11 +324,11 @@ def _once_for_all_modes(key: str, made: Path, compiled: Callable[[], None]) -> N
         if len(_PLAIN) > KEPT:
             del _PLAIN[next(iter(_PLAIN))]
     if not first:
-        made.write_bytes(built.result())
+        target.write_bytes(built.result())
         return
     try:
         compiled()
-        built.set_result(made.read_bytes())
+        built.set_result(target.read_bytes())
     except BaseException as error:
         with _LOCK:
             _PLAIN.pop(key, None)
@@ -336,8 +336,8 @@ def _once_for_all_modes(key: str, made: Path, compiled: Callable[[], None]) -> N
         raise
 
 
-def _three(given: str) -> str:
-    parts = [p.strip() for p in given.split(",")]
+def _three(extent: str) -> str:
+    parts = [p.strip() for p in extent.split(",")]
     return ", ".join([*parts, "1", "1", "1"][:3])
 
 
@@ -347,14 +347,14 @@ def _written(source: Source, work: Path, marks: Collection[str], kernels: Collec
     No loop is unrolled: a program has many kernels and instances of each, and unrolled they take minutes to compile."""
     (work / "include").mkdir()
     names = {shown: f"simt_{i}_{Path(shown).name}" for i, shown in enumerate(source.texts)}
-    made: dict[str, str] = {}
+    files: dict[str, str] = {}
     pointed = False
     for shown, text in source.texts.items():
         tokens = host.left_out(tokenise(text), marks) if source.device else tokenise(text)
         tokens, by_pointer = program_text.prepare(tokens, marks, kernels)
         pointed |= by_pointer
         includes = {name: names[other] for name, other in source.includes[shown].items()}
-        made[shown] = translate(text, shown, tokens=tokens, includes=includes)
+        files[shown] = translate(text, shown, tokens=tokens, includes=includes)
     top = [source.shown] * any(source.shown in named.values() for named in source.includes.values())  # it includes itself
     if top and _once(source.texts[source.shown]):
         top = []
@@ -362,7 +362,7 @@ def _written(source: Source, work: Path, marks: Collection[str], kernels: Collec
     for shown in (*top, *list(source.texts)[1:]):
         if shown in source.units:
             continue
-        (work / "include" / names[shown]).write_text("#pragma once\n" * _once(source.texts[shown]) + made[shown], encoding="utf-8")
+        (work / "include" / names[shown]).write_text("#pragma once\n" * _once(source.texts[shown]) + files[shown], encoding="utf-8")
     parts: list[str] = []
     seen: set[str] = set()
     for i, shown in enumerate((source.shown, *source.units)):
@@ -371,7 +371,7 @@ def _written(source: Source, work: Path, marks: Collection[str], kernels: Collec
         seen |= own
         apart = "".join(f"#define {n} {n}_of_file_{i + 1}\n" for n in again)
         macros = re.findall(r"^[ \t]*#[ \t]*define[ \t]+(\w+)", source.texts[shown], re.M) if source.units else []
-        parts.append(apart + made[shown] + "".join(f"\n#undef {n}" for n in (*again, *macros)))
+        parts.append(apart + files[shown] + "".join(f"\n#undef {n}" for n in (*again, *macros)))
     return "\n".join(parts) + "\n", pointed
 
 

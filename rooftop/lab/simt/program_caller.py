@@ -62,15 +62,15 @@ def functions(text: str) -> Iterator[Function]:
         part = tokens[at:end]
         if not opens and (body := host.body(part)) is not None:
             code = [t for t in part[:body] if t.kind in ("word", "symbol", "string", "number")]
-            if not any(t.text in marks for t in code) and (found := _function(code)) is not None:
+            if not any(t.text in marks for t in code) and (function := _function(code)) is not None:
                 does = [t.text for t in part[body:] if t.kind in ("word", "symbol")]
                 three = zip(does, does[1:], does[2:], strict=False)
                 read = frozenset(name for before, star, name in three if star == "*" and before in ("(", ",", "=", "return"))
-                found = replace(found, words=frozenset(does), scalars=read)
+                function = replace(function, words=frozenset(does), scalars=read)
                 if code[0].text == "template":
-                    templates[found.name] = found
+                    templates[function.name] = function
                 else:
-                    yield found
+                    yield function
         elif not opens:
             code = [t for t in part if t.kind in ("word", "symbol", "string", "number")]
             named = _function(code) if [t.text for t in code[:1]] == ["template"] else None
@@ -148,8 +148,8 @@ def squares(function: Function, text: str) -> bool:
 
 def _lists(function: Function) -> list[str]:
     """Its parameters that are arrays of sizes."""
-    plain = {p.name: p.text.replace(" ", "").replace("*", "").replace("__restrict__", "") for p in function.parameters if p.pointer}
-    return [n for n, kind in plain.items() if SHAPE.search(n) and WHOLE.fullmatch(kind)]
+    types = {p.name: p.text.replace(" ", "").replace("*", "").replace("__restrict__", "") for p in function.parameters if p.pointer}
+    return [n for n, kind in types.items() if SHAPE.search(n) and WHOLE.fullmatch(kind)]
 
 
 def _sizes(function: Function) -> dict[str, int]:
@@ -308,14 +308,14 @@ def call_of_torch(every: Sequence[Function], offered: bool, given: Mapping[str, 
             continue
         args = []
         for i, p in enumerate(f.parameters):
-            plain = p.text.replace(" ", "")
-            if _TENSOR.search(plain) and p.name in given:
+            kind = p.text.replace(" ", "")
+            if _TENSOR.search(kind) and p.name in given:
                 args.append(_tensor(given[p.name], i))
             elif p.name in given:
                 args.append(given[p.name])
             else:
                 one = f"made.template of<std::decay_t<{p.text}>>()"
-                args.append(f"simt::lasting({one})" if "&" in plain and "const" not in plain else one)
+                args.append(f"simt::lasting({one})" if "&" in kind and "const" not in kind else one)
         calls.append(f'    simt::attempt("{f.name}", [](auto& made) {{ (void)made; {f.name}({", ".join(args)}); }});')
     if offered and not calls:
         calls.append("    SimtOffer::call();")

@@ -21,9 +21,9 @@ _OPEN, _CLOSE = ("(", "[", "{"), (")", "]", "}")
 def prepare(tokens: list[Token], device: Collection[str], kernels: Collection[str]) -> tuple[list[Token], bool]:
     """`tokens` as `translate` takes them, and whether kernels are launched by their address. `device`: see `host.marks`; `kernels`: names
     of kernels."""
-    made = list(_marked(tokens, device))
-    made, pointed = _launches(made, kernels)
-    return made, pointed or any(t.kind == "word" and POINTED.fullmatch(t.text) for t in made)
+    marked = list(_marked(tokens, device))
+    marked, pointed = _launches(marked, kernels)
+    return marked, pointed or any(t.kind == "word" and POINTED.fullmatch(t.text) for t in marked)
 
 
 def launches(text: str) -> int:
@@ -141,7 +141,7 @@ def _next(part: Sequence[Token], at: int) -> str:
 
 def _launches(tokens: list[Token], kernels: Collection[str], macro: Collection[str] | None = None) -> tuple[list[Token], bool]:
     """`kernel<<<grid, block>>>(arguments)` as a call of the runtime. `macro`: the parameters of the macro whose body this is."""
-    made: list[Token] = []
+    output: list[Token] = []
     pointed = False
     tokens = together(tokens)
     at = 0
@@ -149,22 +149,22 @@ def _launches(tokens: list[Token], kernels: Collection[str], macro: Collection[s
         token = tokens[at]
         if token.kind == "directive":
             changed, by_pointer = _directive(token, kernels)
-            made.append(changed)
+            output.append(changed)
             pointed |= by_pointer
             at += 1
         elif token.kind == "word" and POINTED.fullmatch(token.text):
-            at = _without_cast(tokens, at, made)
-        elif token.kind == "word" and token.text in kernels and (end := _addressed(tokens, at, made)):
-            first = _kernel_before([*made, token])
-            one = [*made[first:], *tokens[at:end]]
+            at = _without_cast(tokens, at, output)
+        elif token.kind == "word" and token.text in kernels and (end := _addressed(tokens, at, output)):
+            first = _kernel_before([*output, token])
+            one = [*output[first:], *tokens[at:end]]
             shown = _instance(_plain(one).lstrip("&")) if macro is None else _quoted(token.text)
-            made = [*made[:first], Token("word", f"simt::known({shown}, ", token.line), *one, Token("symbol", ")", token.line)]
+            output = [*output[:first], Token("word", f"simt::known({shown}, ", token.line), *one, Token("symbol", ")", token.line)]
             pointed, at = True, end
         elif token.kind == "symbol" and token.text == "<<<" and (ends := _ends(tokens, at)) is not None:
-            first = _kernel_before(made)
-            kernel, made = made[first:], made[:first]
+            first = _kernel_before(output)
+            kernel, output = output[first:], output[:first]
             closed, opened, last = ends
-            given = _arguments(tokens[opened + 1 : last])
+            launch = _arguments(tokens[opened + 1 : last])
             name = " ".join("".join(" " if t.kind in _BLANK else t.text for t in kernel).split())
             words = [t.text for t in kernel if t.kind not in _BLANK]
             base = next((w for w in reversed(words[: words.index("<")] if "<" in words else words) if re.fullmatch(r"\w+", w)), "")
@@ -172,31 +172,31 @@ def _launches(tokens: list[Token], kernels: Collection[str], macro: Collection[s
             pointed |= by_pointer
             line = token.line
             shown = f"#{name}" if macro is not None and name in macro else _instance(name) if macro is None else _quoted(base)
-            made.append(Token("word", f"simt::Launching({shown}, ", line))
-            made += tokens[at + 1 : closed]
+            output.append(Token("word", f"simt::Launching({shown}, ", line))
+            output += tokens[at + 1 : closed]
             arguments = (
-                [Token("symbol", ", ##" if macro is not None and _plain(given) == "__VA_ARGS__" else ", ", line), *given] if _plain(given)
+                [Token("symbol", ", ##" if macro is not None and _plain(launch) == "__VA_ARGS__" else ", ", line), *launch] if _plain(launch)
                 else []
             )
             if by_pointer:
-                made += [Token("word", ").pointed(", line), *kernel, *arguments, Token("symbol", ")", line)]
+                output += [Token("word", ").pointed(", line), *kernel, *arguments, Token("symbol", ")", line)]
             else:
                 again = [t._replace(text=" ") if t.kind in _BLANK else t for t in kernel]
-                made += [*(t._replace(text="\n" * t.text.count("\n")) for t in kernel if t.kind in _BLANK and "\n" in t.text)]
-                made += [
+                output += [*(t._replace(text="\n" * t.text.count("\n")) for t in kernel if t.kind in _BLANK and "\n" in t.text)]
+                output += [
                     Token("word", ").run([=](auto... simt_a) -> decltype(", line), *again, Token("word", "(simt_a...)) { ", line), *again
                 ]
-                made += [Token("word", "(simt_a...); }", line), *arguments, Token("symbol", ")", line)]
+                output += [Token("word", "(simt_a...); }", line), *arguments, Token("symbol", ")", line)]
             at = last + 1
         else:
-            made.append(token)
+            output.append(token)
             at += 1
-    return made, pointed
+    return output, pointed
 
 
 def together(tokens: list[Token]) -> list[Token]:
     """`<< <`, `< < <`, `>> >` and `> > >`, as some editors part them, in one piece."""
-    made: list[Token] = []
+    output: list[Token] = []
     opened = False
     at = 0
 
@@ -209,15 +209,15 @@ def together(tokens: list[Token]) -> list[Token]:
         t = tokens[at]
         second = at if t.text == "<<" else follows(at + 1, "<") if t.text == "<" else None
         if second is not None and t.kind == "symbol" and (second or t.text == "<<") and (end := follows(second + 1, "<")):
-            made.append(t._replace(text="<<<"))
+            output.append(t._replace(text="<<<"))
             opened, at = True, end + 1
         elif opened and t.text == ">" and t.kind == "symbol" and (two := follows(at + 1, ">")) and (end := follows(two + 1, ">")) and follows(end + 1, "("):
-            made.append(t._replace(text=">>>"))
+            output.append(t._replace(text=">>>"))
             opened, at = False, end + 1
         else:
-            made.append(t)
+            output.append(t)
             at += 1
-    return made
+    return output
 
 
 def _instance(kernel: str) -> str:
@@ -257,9 +257,9 @@ def _directive(token: Token, kernels: Collection[str]) -> tuple[Token, bool]:
     if not re.search(r"<\s*<\s*<", token.text) or (match := _DEFINE.match(token.text)) is None:
         return token, False
     body = tokenise(match[3].replace("\\\n", " "))
-    made, pointed = _launches(body, kernels, [p.strip() for p in (match[2] or "").split(",")])
+    output, pointed = _launches(body, kernels, [p.strip() for p in (match[2] or "").split(",")])
     lines = "\\\n" * token.text.count("\n") + ("\n" if token.text.endswith("\n") else "")
-    return token._replace(text=match[1] + "".join(t.text for t in made) + lines), pointed
+    return token._replace(text=match[1] + "".join(t.text for t in output) + lines), pointed
 
 
 def _ends(tokens: Sequence[Token], at: int) -> tuple[int, int, int] | None:
@@ -282,19 +282,19 @@ def _ends(tokens: Sequence[Token], at: int) -> tuple[int, int, int] | None:
     return None
 
 
-def _kernel_before(made: Sequence[Token]) -> int:
-    """Where the expression that names a kernel begins, which ends at the end of `made`."""
+def _kernel_before(tokens: Sequence[Token]) -> int:
+    """Where the expression that names a kernel begins, which ends at the end of `tokens`."""
 
     def back(at: int) -> int:
-        while at >= 0 and made[at].kind in _BLANK:
+        while at >= 0 and tokens[at].kind in _BLANK:
             at -= 1
         return at
 
-    at = back(len(made) - 1)
-    if at >= 0 and made[at].text in (">", ">>", ">>>"):
+    at = back(len(tokens) - 1)
+    if at >= 0 and tokens[at].text in (">", ">>", ">>>"):
         depth = inside = 0
         while at >= 0:
-            text = made[at].text if made[at].kind == "symbol" else ""
+            text = tokens[at].text if tokens[at].kind == "symbol" else ""
             inside += (text in (")", "]")) - (text in ("(", "["))
             if not inside:
                 depth += {">": 1, ">>": 2, ">>>": 3, "<": -1, "<<": -2}.get(text, 0)
@@ -302,28 +302,28 @@ def _kernel_before(made: Sequence[Token]) -> int:
             if depth <= 0:
                 break
         at = back(at)
-    elif at >= 0 and made[at].text in (")", "]"):
+    elif at >= 0 and tokens[at].text in (")", "]"):
         depth = 0
         while at >= 0:
-            text = made[at].text if made[at].kind == "symbol" else ""
+            text = tokens[at].text if tokens[at].kind == "symbol" else ""
             depth += (text in (")", "]")) - (text in ("(", "["))
             if depth == 0:
                 break
             at -= 1
         before = back(at - 1)
-        if made[at].text == "(" and not (before >= 0 and made[before].kind == "word" and made[before].text not in ("return", "else", "do")):
+        if tokens[at].text == "(" and not (before >= 0 and tokens[before].kind == "word" and tokens[before].text not in ("return", "else", "do")):
             return at
         at = before
     first = at
     while at >= 0:  # a qualified name, backwards
         before = back(at - 1)
-        pasted = before >= 0 and made[before].text == "##" and made[at].kind == "number"  # k_##n##2d
-        if before < 0 or (made[at].kind != "word" and made[at].text not in ("::", ".", "->", "##") and not pasted):
+        pasted = before >= 0 and tokens[before].text == "##" and tokens[at].kind == "number"  # k_##n##2d
+        if before < 0 or (tokens[at].kind != "word" and tokens[at].text not in ("::", ".", "->", "##") and not pasted):
             break
         joins = ("::", ".", "->", "##")
-        word = pasted or (made[at].kind == "word" and made[before].text in (*joins, "template"))
+        word = pasted or (tokens[at].kind == "word" and tokens[before].text in (*joins, "template"))
         if not word and not (
-            made[at].text in joins and made[before].kind in ("word", "number") and made[before].text not in ("return", "else", "do")
+            tokens[at].text in joins and tokens[before].kind in ("word", "number") and tokens[before].text not in ("return", "else", "do")
         ):
             break
         at = before
@@ -333,28 +333,28 @@ def _kernel_before(made: Sequence[Token]) -> int:
 
 def _arguments(tokens: Sequence[Token]) -> list[Token]:
     """A launch's: NULL is a null pointer, and so may be 0."""
-    made: list[Token] = []
+    argument: list[Token] = []
     part: list[Token] = []
     depth = 0
     for t in [*tokens, None]:
         if t is None or (t.kind == "symbol" and t.text == "," and depth == 0):
             if _plain(part) in ("0", "NULL"):
                 part = [p._replace(text="simt::Zero{}") if p.kind not in _BLANK else p for p in part]
-            made += part + ([t] if t is not None else [])
+            argument += part + ([t] if t is not None else [])
             part = []
             continue
         if t.kind == "symbol":
             depth += (t.text in _OPEN) - (t.text in _CLOSE)
         part.append(t)
-    return made
+    return argument
 
 
 _TO_VOID = re.compile(r"(?:\((?:const)?void(?:const)?\*\)|<(?:const)?void(?:const)?\*>\()&?(?:\w+::)*$")
 
 
-def _addressed(tokens: Sequence[Token], at: int, made: Sequence[Token]) -> int:
+def _addressed(tokens: Sequence[Token], at: int, output: Sequence[Token]) -> int:
     """The end of a kernel's name, with its template's arguments, that begins at `at` and is cast to a pointer to void; 0 if it is not."""
-    if not _TO_VOID.search(_plain(made[-32:])):
+    if not _TO_VOID.search(_plain(output[-32:])):
         return 0
     end = at + 1
     if _next(tokens, end) == "<":
@@ -370,15 +370,15 @@ def _addressed(tokens: Sequence[Token], at: int, made: Sequence[Token]) -> int:
 _CAST = re.compile(r"\((?:const)?void(?:const)?\*\)")
 
 
-def _without_cast(tokens: Sequence[Token], at: int, made: list[Token]) -> int:
+def _without_cast(tokens: Sequence[Token], at: int, output: list[Token]) -> int:
     """Copies `cudaLaunchKernel(` without the cast to a pointer to void that follows; where to go on."""
-    made.append(tokens[at])
+    output.append(tokens[at])
     opened = at + 1
     while opened < len(tokens) and tokens[opened].kind in _BLANK:
         opened += 1
     if opened == len(tokens) or tokens[opened].text != "(":
         return at + 1
-    made += tokens[at + 1 : opened + 1]
+    output += tokens[at + 1 : opened + 1]
     seen, end = "", opened + 1
     while end < len(tokens) and len(seen) < 24:
         if tokens[end].kind not in _BLANK:

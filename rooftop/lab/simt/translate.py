@@ -48,15 +48,15 @@ def translate(
 def cluster_dims(text: str) -> dict[str, str]:
     """The `__cluster_dims__` of the kernels of a source, by their names."""
     tokens = [t for t in tokenise(text) if t.kind in ("word", "number", "string", "symbol")] if "__cluster_dims__" in text else []
-    found: dict[str, str] = {}
+    dims: dict[str, str] = {}
     for at in (i for i, t in enumerate(tokens) if t.text == "__cluster_dims__"):
         close = _closing(tokens, at + 1)
-        given, at = " ".join(t.text for t in tokens[at + 2 : close]), close + 1
+        extents, at = " ".join(t.text for t in tokens[at + 2 : close]), close + 1
         while at + 1 < len(tokens) and (tokens[at + 1].text != "(" or tokens[at].text in _WITH_ARGUMENTS):
             at = _closing(tokens, at + 1) + 1 if tokens[at].text in _WITH_ARGUMENTS else at + 1
-        if given and at + 1 < len(tokens):
-            found[tokens[at].text] = given
-    return found
+        if extents and at + 1 < len(tokens):
+            dims[tokens[at].text] = extents
+    return dims
 
 
 def _closing(tokens: Sequence[Token], at: int) -> int:
@@ -72,15 +72,15 @@ def _closing(tokens: Sequence[Token], at: int) -> int:
 def constants(text: str) -> set[str]:
     """The names of the `__constant__` variables that a source declares."""
     tokens = [t for t in tokenise(text) if t.kind not in ("comment", "directive")] if "__constant__" in text else []
-    found: set[str] = set()
+    names: set[str] = set()
     for at in (i for i, t in enumerate(tokens) if t.text == "__constant__"):
         end, depth = at + 1, 0
         while end < len(tokens) and not (depth == 0 and tokens[end].text in (";", "}")):
             depth += (tokens[end].text in _OPEN) - (tokens[end].text in _CLOSE)
             end += 1
-        kept, _ = _attributes(tokens[at + 1 : end])
-        found |= {name for name, _, _ in _declarators(kept)}
-    return found
+        declared, _ = _attributes(tokens[at + 1 : end])
+        names |= {name for name, _, _ in _declarators(declared)}
+    return names
 
 
 def _shared_first(tokens: list[Token]) -> list[Token]:
@@ -130,9 +130,9 @@ class _Translator:
                     self.at += 1
                     yield "__attribute__((noinline))"
                     continue
-            if token.kind == "directive" and (made := self._unrolled(token) if self.unroll else "") + (defined := self._defined(token)):
+            if token.kind == "directive" and (unrolled := self._unrolled(token) if self.unroll else "") + (defined := self._defined(token)):
                 self.at += 1
-                yield made or defined
+                yield unrolled or defined
                 continue
             if token.kind == "symbol":
                 if token.text == "{":
@@ -224,17 +224,17 @@ class _Translator:
         body = [t for t in self.tokens[self.at + 1 : end] if t.kind != "comment"]
         newlines = "\n" * sum(t.text.count("\n") for t in self.tokens[self.at : end])
         self.at = end + 1
-        kept, align = _attributes(body)
-        extern = any(t.text == "extern" for t in kept)
-        kept = [t for t in kept if t.text not in ("static", "extern", "inline")]
-        declarators = _declarators(kept)
+        declared, align = _attributes(body)
+        extern = any(t.text == "extern" for t in declared)
+        declared = [t for t in declared if t.text not in ("static", "extern", "inline")]
+        declarators = _declarators(declared)
         if not declarators:
             raise TranslateError(f"{self.path.removeprefix(MARK)}:{first.line}: no name in this declaration of shared memory")
-        type_text = " ".join("".join(t.text for t in kept[: declarators[0][1]]).split())
+        type_text = " ".join("".join(t.text for t in declared[: declarators[0][1]]).split())
         outside = all(self.scopes)
-        made = []
+        output = []
         for name, at, stop in declarators:
-            declarator = "".join(t.text for t in kept[at:stop]).replace("\n", " ").strip()
+            declarator = "".join(t.text for t in declared[at:stop]).replace("\n", " ").strip()
             if extern:
                 match = re.match(r"\s*\w+\s*(?:\[[^\]]*\])?(.*)", declarator, re.S)
                 rows = match[1] if match else ""
@@ -242,21 +242,21 @@ class _Translator:
                 if rows.strip():
                     kind, before = f"simt_row_{name}", f"typedef {type_text} simt_row_{name}{rows}; "
                 if outside:
-                    made.append((name, f"{before}|(static_cast<{kind}*>(simt::dynamic_shared()))"))
+                    output.append((name, f"{before}|(static_cast<{kind}*>(simt::dynamic_shared()))"))
                 else:
-                    made.append((name, f"{before}{kind}* const {name} = static_cast<{kind}*>(simt::dynamic_shared());"))
+                    output.append((name, f"{before}{kind}* const {name} = static_cast<{kind}*>(simt::dynamic_shared());"))
                 continue
             kind = f"simt_type_{name}"
             typedef = f"typedef {type_text} {declarator.replace(name, kind, 1)};"
             alignment = f"(alignof({kind}) < ({align}) ? ({align}) : alignof({kind}))" if align else f"alignof({kind})"
-            found = f"static_cast<{kind}*>(simt::shared_variable({{}}, sizeof({kind}), {alignment}))"
+            address = f"static_cast<{kind}*>(simt::shared_variable({{}}, sizeof({kind}), {alignment}))"
             site = f"simt_site_{name}"
             typedef += f' static simt::SharedSite {site} = simt::shared_site<{kind}>("{name}");'
-            made.append((name, f"{typedef}|(*{found.format(site)})" if outside else f"{typedef} {kind}& {name} = *{found.format(site)};"))
+            output.append((name, f"{typedef}|(*{address.format(site)})" if outside else f"{typedef} {kind}& {name} = *{address.format(site)};"))
         if not outside:
-            return " ".join(text for _, text in made) + newlines
+            return " ".join(text for _, text in output) + newlines
         lines = []
-        for name, text in made:  # at the level of the file a name stands for a call
+        for name, text in output:  # at the level of the file a name stands for a call
             before, _, value = text.rpartition("|")
             lines.append(f"{before}\n#define {name} {value}\n")
         return "\n".join(lines) + f'#line {first.line + len(newlines)} "{self.path}"\n'
@@ -285,9 +285,9 @@ class _Translator:
                 depth += (token.text in _OPEN) - (token.text in _CLOSE)
             if token.kind not in ("comment", "newline"):
                 sections[-1].append(token)
-        if made := [t.text for t in sections[0] if t.kind in ("word", "symbol", "number")]:
+        if words := [t.text for t in sections[0] if t.kind in ("word", "symbol", "number")]:
             return "do { " + ptx.not_simulated(
-                f"inline PTX whose text the preprocessor puts together ({made[0]})"
+                f"inline PTX whose text the preprocessor puts together ({words[0]})"
             ) + " } while (0)" + newlines
         template = "".join(_unquote(t.text) for t in sections[0] if t.kind in ("string", "raw"))
         operands = [ptx.Operand(c, e) for section in sections[1:3] for c, e in _operands(section)]
@@ -328,7 +328,7 @@ def _operands(tokens: list[Token]) -> Iterator[tuple[str, str]]:
 
 def _attributes(tokens: list[Token]) -> tuple[list[Token], str]:
     """The declaration without its attributes, and the alignment that they ask for."""
-    kept: list[Token] = []
+    others: list[Token] = []
     align, at = "", 0
     while at < len(tokens):
         if tokens[at].text in _ALIGNMENTS:
@@ -344,14 +344,14 @@ def _attributes(tokens: list[Token]) -> tuple[list[Token], str]:
             align = inside
             at = end + 1
             continue
-        kept.append(tokens[at])
+        others.append(tokens[at])
         at += 1
-    return kept, align
+    return others, align
 
 
 def _declarators(tokens: list[Token]) -> list[tuple[str, int, int]]:
     """Name, first and last token (exclusive) of each declarator."""
-    found: list[tuple[str, int, int]] = []
+    declared: list[tuple[str, int, int]] = []
     depth = angle = 0
     word, start, open_name = -1, -1, False
     for i, token in enumerate([*tokens, Token("symbol", ",", 0)]):
@@ -363,7 +363,7 @@ def _declarators(tokens: list[Token]) -> list[tuple[str, int, int]]:
             if word >= 0 and not open_name:
                 start, open_name = word, True
             if token.text == "," and start >= 0:
-                found.append((tokens[start].text, start, i))
+                declared.append((tokens[start].text, start, i))
                 word, start, open_name = -1, -1, False
         if token.text in _OPEN:
             depth += 1
@@ -371,4 +371,4 @@ def _declarators(tokens: list[Token]) -> list[tuple[str, int, int]]:
             depth -= 1
         elif depth == 0 and not open_name:
             angle += {"<": 1, ">": -1, ">>": -2, "<<": 2}.get(token.text, 0)
-    return found
+    return declared

@@ -127,30 +127,30 @@ class Bench:
         self.summary.skipped += [
             f"{s.name} at {self.f.case.id}: one call takes {once[s.name]:.2f} s" for s in able if once[s.name] > LONGEST_S
         ]
-        found = {s.name: {} for s in able}  # type: dict[str, dict[str, Measurement]]
+        times = {s.name: {} for s in able}  # type: dict[str, dict[str, Measurement]]
         for clock in self.clocks:
             budget = self.budget_s if clock == "kernel" else self.budget_s / 4
             extra = copies + parts if clock == "kernel" else []
             for duty in self._duties() if clock == "kernel" else ("normal",):
-                self._measure(clock, [candidates[s.name] for s in quick] + extra, size, budget, found, duty=duty)
+                self._measure(clock, [candidates[s.name] for s in quick] + extra, size, budget, times, duty=duty)
         if slow:
             leader = min(quick, key=lambda s: once[s.name])
             self._measure(
-                "kernel", [candidates[s.name] for s in (leader, *slow)], size, self.budget_s, found, keep={s.name for s in slow},
+                "kernel", [candidates[s.name] for s in (leader, *slow)], size, self.budget_s, times, keep={s.name for s in slow},
                 duty=self._duties()[0]
             )
-        return [self._record(s, found[s.name]) for s in able if found[s.name]] + self._copy_row() + self._part_rows()
+        return [self._record(s, times[s.name]) for s in able if times[s.name]] + self._copy_row() + self._part_rows()
 
     def parts(self, sets: Sequence[dict[str, Any]], options: dict[str, Any]) -> list[Candidate]:
         """What the contract has timed beside its kernels, where it fits the case."""
-        made = []
+        parts = []
         for name, factory in self.f.op.lower_bounds.items():
             c = Candidate(PART + name, [partial(without_grad, factory(), self.f.op.arguments(t, options)) for t in sets])
             try:
-                made += [c] if self._once({c.name: c}) else []
+                parts += [c] if self._once({c.name: c}) else []
             except ValueError as error:
                 self.summary.skipped.append(f"{name} at {self.f.case.id}: {error}")
-        return made
+        return parts
 
     def copies(self, size: int, count: int) -> list[Candidate]:
         """Plain copies of `size` bytes, read and written, or where hardly a byte is written plain reads: torch's, and that of ours which
@@ -160,9 +160,9 @@ class Bench:
         kind: roofline.Kind = "read" if 8 * self.work.write < self.work.read else "copy"
         ours = self.ceilings.fastest(kind, size) or next(iter(streams.VARIANTS))
         self.streams.reserve(size * count)
-        found = self.streams.candidates(kind, size, count, only=tuple({ours, streams.TORCH[kind]}))
+        copies = self.streams.candidates(kind, size, count, only=tuple({ours, streams.TORCH[kind]}))
         self.streams.reserve(0)  # the calls hold what they need
-        return [Candidate(f"{STREAM}{kind} {c.name}", c.calls, floor=self.floor("kernel", moved=True)) for c in found]
+        return [Candidate(f"{STREAM}{kind} {c.name}", c.calls, floor=self.floor("kernel", moved=True)) for c in copies]
 
     def _able(self) -> list[Subject]:
         able = []
@@ -179,18 +179,18 @@ class Bench:
         take longer than the timing."""
         import torch
 
-        found = {
+        results = {
             s.name: r for s in able if (r := self.proofs.get((self.f.op.name, s.name, self.f.case.id, s.digest(self.f.case, self.device))))
         }
-        if len(found) == len(able):
+        if len(results) == len(able):
             for s in able:
                 path = s.call(self.f.case, self.device).path if s.peer is None else ()
-                status: Status = "ok" if found[s.name]["error"]["ok"] else "wrong"
+                status: Status = "ok" if results[s.name]["error"]["ok"] else "wrong"
                 if s.peer is None and (reason := self._not_made(s)):
                     status = "skipped"
                     self.summary.skipped.append(f"{s.name} at {self.f.case.id}: {reason}")
                 self.checks[s.name] = checker.Result(s.name, self.f.op.name, self.f.case.id, status, "gpu", path=path)
-            self.errors = {name: record["error"] for name, record in found.items()}
+            self.errors = {name: record["error"] for name, record in results.items()}
             return
         expected = judgement.expect(self.f.op, self.f.case, "cuda", 1)
         for s in able:
@@ -251,10 +251,10 @@ class Bench:
         return Candidate(s.name, [on(t) for t in sets], restore=self._restore(sets) if call.op.mutates else None)
 
     def _restore(self, sets: Sequence[dict[str, Any]]) -> Callable[[], None]:
-        kept = [{n: t[n].clone() for n in self.f.op.mutates if t[n] is not None} for t in sets]
+        before_call = [{n: t[n].clone() for n in self.f.op.mutates if t[n] is not None} for t in sets]
 
         def restore() -> None:
-            for tensors, before in zip(sets, kept, strict=True):
+            for tensors, before in zip(sets, before_call, strict=True):
                 for name, value in before.items():
                     tensors[name].copy_(value)
 
@@ -264,16 +264,16 @@ class Bench:
         """Seconds of one call of each; without the peers, and the parts, that the memory does not hold."""
         import torch
 
-        found = {}
+        results = {}
         for name, c in candidates.items():
             try:
-                found[name] = self.once(c)
+                results[name] = self.once(c)
             except torch.OutOfMemoryError:
                 if not name.startswith(("peer:", PART)):
                     raise
                 self.summary.skipped.append(f"{name} at {self.f.case.id}: out of device memory")
                 torch.cuda.empty_cache()
-        return found
+        return results
 
     def once(self, c: Candidate) -> float:
         """Seconds of one call, after one to warm up."""
@@ -300,7 +300,7 @@ class Bench:
         return s.rung is None and any(i.name == s.name for i in registry.implementations(self.f.op.name))
 
     def _measure(
-        self, clock: str, candidates: Sequence[Candidate], size: int, budget_s: float, found: dict[str, dict[str, Measurement]],
+        self, clock: str, candidates: Sequence[Candidate], size: int, budget_s: float, times: dict[str, dict[str, Measurement]],
         keep: set[str] | None = None, duty: str = "normal",
     ) -> None:
         if clock == "host":
@@ -326,8 +326,8 @@ class Bench:
                     raise
                 candidates = self._without_the_largest(candidates)
         for name in m.timings:
-            if name in found and (keep is None or name in keep):
-                found[name]["sustained" if duty == "sustained" else clock] = m
+            if name in times and (keep is None or name in keep):
+                times[name]["sustained" if duty == "sustained" else clock] = m
         if any(name.startswith(STREAM) for name in m.timings):
             self._copy = m
         if clock == "kernel" and keep is None:
@@ -345,14 +345,14 @@ class Bench:
 
     def _eager(self) -> list[Candidate]:
         """The op as a user calls it, for the host clock: one candidate an implementation."""
-        made = []
+        calls = []
         tensors, options = make(self.f.op, self.f.case, "cuda", 0)
         for s in self.f.entries:
             if s.implementation is None or not self._public(s) or s.supports(self.f.case, self.device):
                 continue
             args = self.f.op.arguments(tensors, options)
-            made.append(Candidate(s.name, [partial(self.f.op, *args, implementation=s.name)]))
-        return made
+            calls.append(Candidate(s.name, [partial(self.f.op, *args, implementation=s.name)]))
+        return calls
 
     def floor(self, clock: str, moved: bool = False) -> float:
         """Seconds below which no call can lie; `moved`: none that moves the bytes and computes nothing."""
@@ -365,12 +365,12 @@ class Bench:
         elsewhere = units() - set(sheet.rates)  # units that this card has not: whoever computes the op on it uses others
         return floor_seconds(sheet, dram, {} if moved else {unit: n for unit, n in self.work.ops.items() if unit not in elsewhere})
 
-    def _record(self, s: Subject, found: dict[str, Measurement]) -> store.Record:
+    def _record(self, s: Subject, times: dict[str, Measurement]) -> store.Record:
         clocks = {
             clock: {**m[s.name].json(), "noise": m.noise, "duty": m.duty, "busy": m.busy, "reached": m.reached, "empty_s": m.empty_s}
-            for clock, m in found.items()
+            for clock, m in times.items()
         }
-        some = next(iter(found.values()))
+        some = next(iter(times.values()))
         record: store.Table = {
             "kind": "bench", "op": self.f.op.name, "case": self.f.case.id, "subject": s.name,
             **identity.facts(s, [self.f.case], self.device),
@@ -379,8 +379,8 @@ class Bench:
             "device": dict(some.device), "versions": store.versions(), "sensors": dict(some.sensors),
         }
         for clock, key in (("kernel", "versus"), ("sustained", "sustained_versus")):
-            if clock in found:
-                record[key] = _pairs(found[clock], s.name)
+            if clock in times:
+                record[key] = _pairs(times[clock], s.name)
         if s.name in self.memory:
             record["memory"] = self.memory[s.name]
         if s.implementation is not None:
@@ -396,15 +396,15 @@ class Bench:
 
     def _part_rows(self) -> list[store.Record]:
         """The parts timed beside the kernels, a record each."""
-        found: dict[str, dict[str, Measurement]] = {}
+        times: dict[str, dict[str, Measurement]] = {}
         for duty, m in self._parts.items():
             for name in (n for n in m.timings if n.startswith(PART)):
-                found.setdefault(name, {})[duty] = m
+                times.setdefault(name, {})[duty] = m
         return [store.Record({
             "kind": "clock", "op": self.f.op.name, "case": self.f.case.id, "subject": name,
             "clocks": {duty: {**m[name].json(), "duty": m.duty} for duty, m in by.items()}, "device": dict(next(iter(by.values())).device),
             "versions": store.versions(), "sensors": dict(next(iter(by.values())).sensors),
-        }) for name, by in found.items()]
+        }) for name, by in times.items()]
 
     def _copy_row(self) -> list[store.Record]:
         """The plain copy, or read, of as many bytes, in the same field: a record of its own."""

@@ -68,11 +68,11 @@ def plan(source: Source, words: Sequence[str] = ()) -> Plan:
         made = run.launches[event["step"]]
         base = made.kernel.partition("<")[0].rpartition("::")[2].strip()
         parameters = kernels[base].parameters if base in kernels else ()
-        given: dict[str, Any] = {}
+        values: dict[str, Any] = {}
         types = []
         for i, a in enumerate(event["raw"]):
             value, kind = _argument(a, f"{made.file}:{made.line}: argument {i + 1} of {made.kernel}")
-            given[f"p{i}"] = value
+            values[f"p{i}"] = value
             types.append(kind)
             if "at" in a:
                 memory[str(a["at"])] = a["size"]
@@ -80,9 +80,9 @@ def plan(source: Source, words: Sequence[str] = ()) -> Plan:
                 if target in ELEMENTS:
                     elements[str(a["at"])] = ELEMENTS[target]
         launch = Launch(
-            made.kernel.strip(), made.grid, given, types=tuple(types), block=made.block, shared=made.shared, cooperative=made.cooperative
+            made.kernel.strip(), made.grid, values, types=tuple(types), block=made.block, shared=made.shared, cooperative=made.cooperative
         )
-        key = launch.kernel, launch.grid, launch.block, launch.shared, tuple(given.values()), made.line
+        key = launch.kernel, launch.grid, launch.block, launch.shared, tuple(values.values()), made.line
         before = steps.get(key)
         steps[key] = Step(launch, f"{made.file}:{made.line}", before.times + 1 if before else 1)
         order.append(list(steps).index(key))
@@ -143,21 +143,21 @@ def peers(source: Source, like: str, given: Sequence[str]) -> dict[str, Peer]:
     return {like: (likes.reference_of(like), tensors)}
 
 
-def on(found: Mapping[str, Peer], at: Any, count: int) -> dict[str, list[Any]]:
+def on(peers_of: Mapping[str, Peer], at: Any, count: int) -> dict[str, list[Any]]:
     """Calls of the peers without arguments, each on random tensors of its own on a device of torch: so many of each."""
     import torch
 
     from rooftop.lab.check import like as likes
 
     def tensor(shape: tuple[int, ...], kind: str) -> Any:
-        made = torch.zeros(shape, dtype=getattr(torch, kind), device=at)
-        return made.normal_() if made.is_floating_point() else made
+        zeros = torch.zeros(shape, dtype=getattr(torch, kind), device=at)
+        return zeros.normal_() if zeros.is_floating_point() else zeros
 
     def call(name: str, function: Any, shapes: Sequence[tuple[tuple[int, ...], str]]) -> Any:
-        made = [tensor(*s) for s in shapes]
-        return lambda: likes.called(function, name, made)
+        tensors = [tensor(*s) for s in shapes]
+        return lambda: likes.called(function, name, tensors)
 
-    return {name: [call(name, function, shapes) for _ in range(count)] for name, (function, shapes) in found.items()}
+    return {name: [call(name, function, shapes) for _ in range(count)] for name, (function, shapes) in peers_of.items()}
 
 
 def sets(plan: Plan, l2_bytes: int) -> int:
@@ -217,9 +217,9 @@ def measure(
         fields.append([Candidate(everything, [whole(i) for i in range(count)]), *(Candidate(n, c) for n, c in peers.items())])
     rows = []
     for field in fields:
-        found = timer.measure(field, "kernel", bytes_per_call=_touched(plan), budget_s=budget_s)
-        for name, t in found.timings.items():
-            ratio = found.versus[name].ratio if name in found.versus else None
+        measured = timer.measure(field, "kernel", bytes_per_call=_touched(plan), budget_s=budget_s)
+        for name, t in measured.timings.items():
+            ratio = measured.versus[name].ratio if name in measured.versus else None
             rows.append({"what": name, "seconds": t.median, "low": t.low, "high": t.high, "method": t.method, "ratio": ratio})
     return rows
 
@@ -228,5 +228,5 @@ def _filled(torch: Any, size: int, element: str | None, at: Any) -> Any:
     if element is None:
         return torch.zeros(size, dtype=torch.uint8, device=at)
     kind = getattr(torch, element)
-    made = torch.zeros(-(-size // kind.itemsize), dtype=kind, device=at)
-    return made.normal_()
+    tensor = torch.zeros(-(-size // kind.itemsize), dtype=kind, device=at)
+    return tensor.normal_()

@@ -81,56 +81,56 @@ class Diagnosis:
 def diagnose(kernel: Kernel, ceilings: Ceilings | None = None, floor_s: float | None = None) -> Diagnosis:
     """`ceilings`: of the card, where they were measured; `floor_s`: the roof of the op's own work (rooftop.lab.timing.roofline)."""
     a = Activity(kernel, ceilings)
-    found = loads(a)
-    bound, because, sure = _bound(a, found)
-    missing = tuple(_missing(a, found))
+    resources = loads(a)
+    bound, because, sure = _bound(a, resources)
+    missing = tuple(_missing(a, resources))
     if missing and sure == "clear":
         sure = "close"
-    others = [x for x in found if x.key != bound and not (bound in ("fma", "alu", "tensor") and x.key == "issue")]
-    waste = tuple(wastes(a, found))
+    others = [x for x in resources if x.key != bound and not (bound in ("fma", "alu", "tensor") and x.key == "issue")]
+    waste = tuple(wastes(a, resources))
     return Diagnosis(
         kernel.name, kernel.grid, kernel.block, a.seconds, bound, because, others[0].key if others else None, sure,
-        _ceiling(a, found), floor_s, tuple(found), waste, tuple(levers(a, found, bound, waste)),
+        _ceiling(a, resources), floor_s, tuple(resources), waste, tuple(levers(a, resources, bound, waste)),
         missing,
         tuple(sorted((r for r in kernel.rules if r.speedup or r.name == VERDICT), key=lambda r: (r.name != VERDICT, -(r.speedup or 0)))),
         tuple(kernel.lines), kernel.case, hierarchy(a), kernel.texts.get("device__attribute_display_name", ""), a.waves, a.sms,
     )
 
 
-def _missing(a: Activity, found: list[Load]) -> Iterator[str]:
+def _missing(a: Activity, resources: list[Load]) -> Iterator[str]:
     """What was not collected, in words: the shares of resources, and the counters of wastes."""
-    collected = _collected(found)
+    collected = _collected(resources)
     yield from (what for key, what in RESOURCES.items() if key not in collected)
     yield from (what for what, names in NEEDED.items() if a.kernel.get(*names) is None)
 
 
-def _collected(found: list[Load]) -> set[str]:
-    return {"l1" if x.key == "shared" else x.key for x in found}
+def _collected(resources: list[Load]) -> set[str]:
+    return {"l1" if x.key == "shared" else x.key for x in resources}
 
 
-def _ceiling(a: Activity, found: list[Load]) -> float | None:
-    if not found or a.seconds is None:
+def _ceiling(a: Activity, resources: list[Load]) -> float | None:
+    if not resources or a.seconds is None:
         return None
-    return max(found[0].share * a.seconds, min(EMPTY_S, a.seconds))
+    return max(resources[0].share * a.seconds, min(EMPTY_S, a.seconds))
 
 
-def _bound(a: Activity, found: list[Load]) -> tuple[str, str, str]:
+def _bound(a: Activity, resources: list[Load]) -> tuple[str, str, str]:
     """Which, why, and how sure."""
-    if not found:
+    if not resources:
         return "unknown", "the report has no counter of any resource", "weak"
-    top = _named(a, found)
-    collected = _collected(found)
+    top = _named(a, resources)
+    collected = _collected(resources)
     absent = [key for key in MAIN if key not in collected]
     if not collected & {"fma", "alu", "sm"} and a.kernel.get("sm__throughput" + ELAPSED, "sm__instruction_throughput" + ACTIVE) is None:
         absent.append("pipes")
-    if top.share >= BUSY or found[0].share >= BUSY:
-        rest = max((x.share for x in found if x.key not in (top.key, found[0].key, "issue")), default=0.0)
+    if top.share >= BUSY or resources[0].share >= BUSY:
+        rest = max((x.share for x in resources if x.key not in (top.key, resources[0].key, "issue")), default=0.0)
         sure = "clear" if top.share >= BUSY and top.share - rest >= 0.15 else "close"
         slots = (
-            "" if top is found[0] or found[0].key != "issue"
-            else f"; the issue slots are used for {found[0].share:.0%}, most of them for it"
+            "" if top is resources[0] or resources[0].key != "issue"
+            else f"; the issue slots are used for {resources[0].share:.0%}, most of them for it"
         )
-        reads = "" if top is found[0] or found[0].key == "issue" else f"; it keeps {found[0].title} busy for {found[0].share:.0%}"
+        reads = "" if top is resources[0] or resources[0].key == "issue" else f"; it keeps {resources[0].title} busy for {resources[0].share:.0%}"
         because = f"{top.title} needs {top.share:.0%} of the time: {top.counted}{slots}{reads}"
         return top.key, because, sure if not absent or top.share >= 0.9 else "weak"
     if a.seconds is not None and a.seconds <= EMPTY_S:
@@ -164,17 +164,17 @@ def _idle(a: Activity) -> float:
     return max(0.0, 1 - a.blocks / a.sms) if a.blocks is not None and a.sms else 0.0
 
 
-def _named(a: Activity, found: list[Load]) -> Load:
+def _named(a: Activity, resources: list[Load]) -> Load:
     """The busiest resource; a pipe in place of the issue slots that its instructions fill, and the tensor cores in place of shared memory
     that they read."""
-    top = found[0]
+    top = resources[0]
     if top.key == "issue":
-        return next((x for x in found if x.key in ("fma", "alu", "xu", "tensor", "fp64") and x.share >= PIPE_OF_ISSUE * top.share), top)
+        return next((x for x in resources if x.key in ("fma", "alu", "xu", "tensor", "fp64") and x.share >= PIPE_OF_ISSUE * top.share), top)
     if top.key in ("l1", "shared") and a.operands:
-        return next((x for x in found if x.key == "tensor"), top)
+        return next((x for x in resources if x.key == "tensor"), top)
     return top
 
 
-def longest(found: Iterable[Diagnosis]) -> list[Diagnosis]:
+def longest(diagnoses: Iterable[Diagnosis]) -> list[Diagnosis]:
     """Kernels by their time, the longest first."""
-    return sorted(found, key=lambda d: -(d.seconds or 0))
+    return sorted(diagnoses, key=lambda d: -(d.seconds or 0))

@@ -70,10 +70,10 @@ class Lever:
     moves: tuple[str, ...]
 
 
-def wastes(a: Activity, found: Sequence[Load]) -> Iterator[Waste]:
+def wastes(a: Activity, resources: Sequence[Load]) -> Iterator[Waste]:
     """The ledger. What was not collected is not in it."""
     k = a.kernel
-    keys = [x.key for x in found]
+    keys = [x.key for x in resources]
     memory = next((key for key in keys if key in ("dram", "l2", "l1")), "l1")  # the busiest level that global accesses go through
     total = a.global_sectors
     for op, word in (("ld", "loads"), ("st", "stores")):
@@ -145,14 +145,14 @@ def _tail(a: Activity) -> float | None:
 
 def limiter(a: Activity) -> str | None:
     """What allows the fewest blocks an SM."""
-    found = {n: v for n in LIMITERS if (v := a.kernel.get(f"launch__occupancy_limit_{n}")) is not None}
-    return LIMITERS[min(found, key=lambda n: found[n])] if found else None
+    limits = {n: v for n in LIMITERS if (v := a.kernel.get(f"launch__occupancy_limit_{n}")) is not None}
+    return LIMITERS[min(limits, key=lambda n: limits[n])] if limits else None
 
 
-def levers(a: Activity, found: Sequence[Load], bound: str, waste: Sequence[Waste]) -> list[Lever]:
+def levers(a: Activity, resources: Sequence[Load], bound: str, waste: Sequence[Waste]) -> list[Lever]:
     """What helps, the largest gain first. A waste at a resource that does not bound is none: removing it alone changes little."""
-    made = [*_of_wastes(a, found, bound, waste), *_of_bound(a, found, bound)]
-    worth = [x for x in made if x.high is None or x.high >= 1 + WORTH / 2]
+    every = [*_of_wastes(a, resources, bound, waste), *_of_bound(a, resources, bound)]
+    worth = [x for x in every if x.high is None or x.high >= 1 + WORTH / 2]
     return sorted(worth, key=lambda x: -(x.high or WIDEST_RANGE))
 
 
@@ -182,26 +182,26 @@ _TOUCHED = {  # waste -> all the resources that it burdens in the same proportio
 }
 
 
-def _of_wastes(a: Activity, found: Sequence[Load], bound: str, waste: Sequence[Waste]) -> Iterator[Lever]:
-    shares = {x.key: x.share for x in found}
+def _of_wastes(a: Activity, resources: Sequence[Load], bound: str, waste: Sequence[Waste]) -> Iterator[Lever]:
+    shares = {x.key: x.share for x in resources}
     for w in waste:
         touched = {w.resource, *_TOUCHED.get(w.key, ())}
         waits = bound == "latency" and max((shares.get(key, 0.0) for key in touched), default=0.0) >= USED
         if w.part is None or w.key not in _HOW or not (bound in touched or waits):
             continue
         if w.key.startswith("atomics"):  # how long one waits for another at the same address, no counter shows
-            yield Lever(w.key, _HOW[w.key][0], None, None, found[0].key, _HOW[w.key][1])
+            yield Lever(w.key, _HOW[w.key][0], None, None, resources[0].key, _HOW[w.key][1])
             continue
-        after = {x.key: x.share * (1 - w.part) if x.key in touched else x.share for x in found}
-        yield _lever(a, w.key, *_HOW[w.key], found, after, proportional=bound in touched)
+        after = {x.key: x.share * (1 - w.part) if x.key in touched else x.share for x in resources}
+        yield _lever(a, w.key, *_HOW[w.key], resources, after, proportional=bound in touched)
 
 
 def _lever(
-    a: Activity, key: str, text: str, moves: tuple[str, ...], found: Sequence[Load], after: dict[str, float], proportional: bool
+    a: Activity, key: str, text: str, moves: tuple[str, ...], resources: Sequence[Load], after: dict[str, float], proportional: bool
 ) -> Lever:
     then = max(after, key=lambda n: after[n])
     most = max(after[then], 1e-3)
-    low = min(1.0, found[0].share) / most if proportional else 1.0
+    low = min(1.0, resources[0].share) / most if proportional else 1.0
     return _ranged(a, key, text, low, 1 / min(1.0, most), then, moves)
 
 
@@ -211,13 +211,13 @@ def _ranged(a: Activity, key: str, text: str, low: float, high: float, then: str
     if high > fastest:
         high, then = fastest, "launch"
     low, high = max(1.0, min(low, high)) ** KEPT, max(1.0, high)
-    known = high < WIDEST_RANGE * low
-    return Lever(key, text, low if known else None, high if known else None, then, moves)
+    narrow = high < WIDEST_RANGE * low
+    return Lever(key, text, low if narrow else None, high if narrow else None, then, moves)
 
 
-def _of_bound(a: Activity, found: Sequence[Load], bound: str) -> Iterator[Lever]:
-    top = max((x.share for x in found), default=1.0)
-    second = next((x for x in found if x.key != bound and x.key != "issue"), None)
+def _of_bound(a: Activity, resources: Sequence[Load], bound: str) -> Iterator[Lever]:
+    top = max((x.share for x in resources), default=1.0)
+    second = next((x for x in resources if x.key != bound and x.key != "issue"), None)
     if bound == "idle":
         small = a.blocks is not None and a.sms is not None and a.blocks < a.sms
         text = (
@@ -227,36 +227,36 @@ def _of_bound(a: Activity, found: Sequence[Load], bound: str) -> Iterator[Lever]
         active = a.active if a.active is not None else a.waves or 1.0
         by_waves = ceil(a.waves) / a.waves if a.waves and a.waves > 1 else 1.0
         by_active = 1 / max(active, top, 1e-3)
-        yield _ranged(a, "grid", text, min(by_waves, by_active), by_active, found[0].key if found else "", ("sm__cycles_active.avg up",))
+        yield _ranged(a, "grid", text, min(by_waves, by_active), by_active, resources[0].key if resources else "", ("sm__cycles_active.avg up",))
     if bound == "latency":
         reason = next((n for n in a.stalls if n in REASONS), None)
         what = f"hide the latency: {REASONS[reason][1]}" if reason else "hide the latency: more warps or more independent work a thread"
         moves = () if reason is None else (f"smsp__average_warps_issue_stalled_{reason}_per_issue_active.ratio down",)
-        yield _ranged(a, "latency", what, 1.0, 1 / max(top, 1e-3), found[0].key if found else "", moves)
+        yield _ranged(a, "latency", what, 1.0, 1 / max(top, 1e-3), resources[0].key if resources else "", moves)
     if bound == "launch":
         text = "join it with its neighbours, or launch through a CUDA graph"
         # what the launch costs, the kernel's own time does not show
         yield Lever("launch", text, None, None, "launch", ("gpu__time_duration.sum",))
     wide = _narrow(a)
     if bound in ("l1", "issue") and wide is not None:
-        after = {x.key: x.share / wide if x.key in ("l1", "issue") else x.share for x in found}
+        after = {x.key: x.share / wide if x.key in ("l1", "issue") else x.share for x in resources}
         yield _lever(
-            a, "wider", "load and store 128 bits a thread", ("l1tex__t_requests_pipe_lsu_mem_global_op_ld.sum down",), found, after, True
+            a, "wider", "load and store 128 bits a thread", ("l1tex__t_requests_pipe_lsu_mem_global_op_ld.sum down",), resources, after, True
         )
     if bound in ("l1", "l2") and (a.shared_part or 0) < 0.05 and second is not None and (a.reused or 0.0) >= REUSE and top >= USED:
         times = min(4.0, a.reused or 1.0)
-        after = {x.key: x.share / times if x.key == bound else x.share for x in found}
+        after = {x.key: x.share / times if x.key == bound else x.share for x in resources}
         yield _lever(a, "reuse",
                      f"keep loaded values on chip: a byte of the device memory is loaded {a.reused:.1f} times; tiles in shared memory or "
                      f"registers "
                      f"(here: 1/{times:.2g} of the accesses)",
-                     ("l1tex__t_requests_pipe_lsu_mem_global_op_ld.sum down",), found, after, True)
+                     ("l1tex__t_requests_pipe_lsu_mem_global_op_ld.sum down",), resources, after, True)
     if bound == "shared" and not a.operands:
-        after = {x.key: x.share / 2 if x.key == bound else x.share for x in found}
+        after = {x.key: x.share / 2 if x.key == bound else x.share for x in resources}
         yield _lever(a, "register_tile",
                      "use each value read from shared memory more often: larger tiles in registers (here: half of the accesses)",
-                     ("l1tex__data_pipe_lsu_wavefronts_mem_shared.sum down",), found, after, True)
-    if (share := next((x.share for x in found if x.key == bound), None)) is not None and share >= USED:
+                     ("l1tex__data_pipe_lsu_wavefronts_mem_shared.sum down",), resources, after, True)
+    if (share := next((x.share for x in resources if x.key == bound), None)) is not None and share >= USED:
         text = f"the same work with no gaps: what is left to this resource's ceiling ({share:.0%} of it is reached)"
         yield _ranged(a, "overlap", text, 1.0, 1 / min(1.0, max(share, 1e-3)), bound, ())
 

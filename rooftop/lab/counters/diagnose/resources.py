@@ -59,9 +59,9 @@ class Activity:
     @cached_property
     def seconds(self) -> float | None:
         """Of the kernel, under the profiler."""
-        found = self.kernel.get("gpu__time_duration.sum", "gpu__time_duration.avg")
+        duration = self.kernel.get("gpu__time_duration.sum", "gpu__time_duration.avg")
         cycles, rate = self.kernel.get("gpc__cycles_elapsed.max"), self.kernel.get("gpc__cycles_elapsed.avg.per_second")
-        return found if found is not None else cycles / rate if cycles is not None and rate else None
+        return duration if duration is not None else cycles / rate if cycles is not None and rate else None
 
     @cached_property
     def active(self) -> float | None:
@@ -71,18 +71,18 @@ class Activity:
 
     def percent(self, counter: str) -> float | None:
         """The share 0..1 of a unit's peak over the whole kernel; from the share while SMs were active where that alone was collected."""
-        found = self.kernel.get(counter + ELAPSED)
-        if found is None and (busy := self.kernel.get(counter + ACTIVE)) is not None and self.active is not None:
-            found = busy * self.active
-        return None if found is None else found / 100
+        value = self.kernel.get(counter + ELAPSED)
+        if value is None and (busy := self.kernel.get(counter + ACTIVE)) is not None and self.active is not None:
+            value = busy * self.active
+        return None if value is None else value / 100
 
     @cached_property
     def waves(self) -> float | None:
         """Of blocks that run together, over the SMs."""
-        found = self.kernel.get("launch__waves_per_multiprocessor")
+        value = self.kernel.get("launch__waves_per_multiprocessor")
         blocks, sms = self.blocks, self.sms
         limits = [v for n, v in self.kernel.metrics.items() if n.startswith("launch__occupancy_limit_") and v > 0]
-        return found if found is not None or not blocks or not sms or not limits else blocks / (sms * min(limits))
+        return value if value is not None or not blocks or not sms or not limits else blocks / (sms * min(limits))
 
     @cached_property
     def blocks(self) -> float | None:
@@ -150,8 +150,8 @@ class Activity:
 
     @cached_property
     def arch(self) -> float | None:
-        found = re.match(r"\d+\.\d+", self.kernel.arch)
-        return float(found[0]) if found else None
+        match = re.match(r"\d+\.\d+", self.kernel.arch)
+        return float(match[0]) if match else None
 
     @cached_property
     def memory(self) -> float | None:
@@ -191,8 +191,8 @@ class Activity:
     @cached_property
     def hottest(self) -> float | None:
         """How many times the mean over L2's slices the busiest one handles in atomics."""
-        found = [self.ratio(f"lts__t_sectors_op_{op}.max", f"lts__t_sectors_op_{op}.avg") for op in ("red", "atom")]
-        return max((v for v in found if v is not None), default=None)
+        ratios = [self.ratio(f"lts__t_sectors_op_{op}.max", f"lts__t_sectors_op_{op}.avg") for op in ("red", "atom")]
+        return max((v for v in ratios if v is not None), default=None)
 
     @cached_property
     def reused(self) -> float | None:
@@ -205,35 +205,35 @@ class Activity:
 
     @cached_property
     def global_sectors(self) -> float | None:
-        found = [self.kernel.get(f"l1tex__t_sectors_pipe_lsu_mem_global_op_{op}.sum") for op in ("ld", "st")]
-        return None if None in found else sum(v for v in found if v is not None)
+        counts = [self.kernel.get(f"l1tex__t_sectors_pipe_lsu_mem_global_op_{op}.sum") for op in ("ld", "st")]
+        return None if None in counts else sum(v for v in counts if v is not None)
 
     @cached_property
     def local_sectors(self) -> float | None:
         """Of local memory: spilled registers, and arrays that registers cannot hold."""
-        found = [self.kernel.get(f"l1tex__t_sectors_pipe_lsu_mem_local_op_{op}.sum") for op in ("ld", "st")]
-        return None if None in found else sum(v for v in found if v is not None)
+        counts = [self.kernel.get(f"l1tex__t_sectors_pipe_lsu_mem_local_op_{op}.sum") for op in ("ld", "st")]
+        return None if None in counts else sum(v for v in counts if v is not None)
 
     @cached_property
     def stalls(self) -> dict[str, float]:
         """Stall reason -> part of the cycles between two instructions of a warp; largest first. Empty where they were not collected."""
-        found: dict[str, float] = {}
+        reasons: dict[str, float] = {}
         for start, end in STALLS:
-            found = {n[len(start) : -len(end)]: v for n, v in self.kernel.metrics.items() if n.startswith(start) and n.endswith(end)}
-            if found:
+            reasons = {n[len(start) : -len(end)]: v for n, v in self.kernel.metrics.items() if n.startswith(start) and n.endswith(end)}
+            if reasons:
                 break
         # a rule names the largest alone
-        total = max(sum(found.values()), self.kernel.get("smsp__average_warp_latency_per_inst_issued.ratio") or 0.0)
-        return {n: v / total for n, v in sorted(found.items(), key=lambda nv: -nv[1])} if total else {}
+        total = max(sum(reasons.values()), self.kernel.get("smsp__average_warp_latency_per_inst_issued.ratio") or 0.0)
+        return {n: v / total for n, v in sorted(reasons.items(), key=lambda nv: -nv[1])} if total else {}
 
 
 def loads(activity: Activity) -> list[Load]:
     """The resources whose counters were collected, the busiest first."""
     t = activity.seconds
-    found = [
+    every = [
         _memory(activity), _l2(activity), _l1(activity), _issue(activity), *(_pipe(activity, key) for key in PIPES), _some_pipe(activity)
     ]
-    rows = [(key, title, share, counted) for one in found if one is not None for key, title, share, counted in [one]]
+    rows = [(key, title, share, counted) for one in every if one is not None for key, title, share, counted in [one]]
     return sorted(
         (Load(key, title, share, share * (t or float("nan")), counted) for key, title, share, counted in rows), key=lambda x: -x.share
     )
@@ -276,22 +276,22 @@ def _l1(a: Activity) -> Row | None:
         "l1tex__data_pipe_lsu_wavefronts", "l1tex__lsuin_requests", "l1tex__f_wavefronts", "l1tex__lsu_writeback_active",
         "l1tex__throughput"
     )
-    found = {n: v for n in names if (v := a.percent(n)) is not None}
-    if not found:
+    percents = {n: v for n in names if (v := a.percent(n)) is not None}
+    if not percents:
         return None
-    if len(found) == 1 and (queue := a.percent("sm__memory_throughput")) is not None:  # the pipes and queues that lead to L1
-        found["sm__memory_throughput"] = queue
-    which = max(found, key=lambda n: found[n])
+    if len(percents) == 1 and (queue := a.percent("sm__memory_throughput")) is not None:  # the pipes and queues that lead to L1
+        percents["sm__memory_throughput"] = queue
+    which = max(percents, key=lambda n: percents[n])
     shared, title = (a.shared_part or 0) > 0.5, "L1 and load/store unit"
     if shared:
         title = "shared memory (L1 wavefronts)"
     elif a.shared_part is None and (a.conflicts or 0) > 0.5:
         shared, title = True, "shared memory, as it seems by its conflicts"
-    elif a.shared_part is None and _misses_alone(a, found[which]):
+    elif a.shared_part is None and _misses_alone(a, percents[which]):
         shared, title = True, "shared memory, as it seems: L1 has few hits and asks L2 for little"
     if a.operands:
         title += ", mostly the tensor cores' reads of their operands"
-    return "shared" if shared else "l1", title, found[which], f"{which}, of its peak"
+    return "shared" if shared else "l1", title, percents[which], f"{which}, of its peak"
 
 
 def _misses_alone(a: Activity, share: float) -> bool:

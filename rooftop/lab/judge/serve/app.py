@@ -105,7 +105,7 @@ def _user(request: Request) -> Response:
     with service_of(request).queue() as queue:
         entries, jobs = queue.history(name), queue.jobs(name) if name == user else []
         if not entries and not jobs and name != user:
-            raise RefusedError(404, f"nobody called {name[:60]!r} has handed anything in")
+            raise RefusedError(404, f"there is no user {name[:60]!r} with submissions")
     return page(request, "user.html.j2", name=name, entries=entries, jobs=jobs, drawn=pages.history(entries), user=user)
 
 
