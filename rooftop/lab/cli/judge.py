@@ -75,8 +75,8 @@ def add_user(
     """Make a token with which a user signs in at rooftop serve.
 
     It is printed once; the board keeps a hash of it."""
-    with _queue() as kept:
-        token, until = kept.add_user(name, days)
+    with _queue() as queue:
+        token, until = queue.add_user(name, days)
     echo(f"{name} has this token until {until:%Y-%m-%d}; it is not shown again", err=True)
     echo(token)
 
@@ -86,8 +86,8 @@ def remove_user(name: Annotated[str, typer.Argument(help="The user.")]) -> None:
     """End a user's tokens.
 
     Entries stay on the board."""
-    with _queue() as kept:
-        ended = kept.remove_user(name)
+    with _queue() as queue:
+        ended = queue.remove_user(name)
     if not ended:
         raise ValueError(f"{name} has no token; rooftop board user list shows who has")
     echo(f"{name}: {ended} token{'s' if ended > 1 else ''} ended")
@@ -96,8 +96,8 @@ def remove_user(name: Annotated[str, typer.Argument(help="The user.")]) -> None:
 @user_app.command("list")
 def list_users(as_json: AsJson = False) -> None:
     """List who has a token, and until when."""
-    with _queue() as kept:
-        rows = [{"user": user, "made": made, "expires": expires} for user, made, expires in kept.users()]
+    with _queue() as queue:
+        rows = [{"user": user, "made": created, "expires": expires} for user, created, expires in queue.users()]
     table(rows, {"user": "user", "made": "made", "expires": "expires"}, as_json)
 
 
@@ -126,31 +126,31 @@ def show_board(
 
     if context.invoked_subcommand is not None:
         return
-    with _opened() as kept:
+    with _opened() as board:
         if take is not None:
-            new = kept.add(boards.imported(regular(take, 1 << 26).decode("utf-8", "replace")))
+            new = board.add(boards.imported(regular(take, 1 << 26).decode("utf-8", "replace")))
             echo(f"{new} entries of {take} are new")
             return
         if device != "counts":
-            kept.begin(kept_records())
+            board.begin(kept_records())
         else:
-            kept.begin()
-        found = kept.history(user) if user is not None else kept.entries()
-        found = [e for e in found if op in (None, e.op) and (device is None or e.device == _card(device))]
+            board.begin()
+        entries = board.history(user) if user is not None else board.entries()
+        entries = [e for e in entries if op in (None, e.op) and (device is None or e.device == _card(device))]
     if export is not None:
-        text = boards.exported(found, _file().with_suffix(".key"))
+        text = boards.exported(entries, _file().with_suffix(".key"))
         write(export, text)
         echo(f"{text.count(chr(10))} entries judged here: {export}")
     elif html is not None:
-        write(html, boards.page(found))
-        echo(f"{len(found)} entries: {html}")
+        write(html, boards.page(entries))
+        echo(f"{len(entries)} entries: {html}")
     elif as_json:
-        echo(json.dumps([asdict(e) for e in found], indent=2))
+        echo(json.dumps([asdict(e) for e in entries], indent=2))
     else:
-        _shown(found)
+        _shown(entries)
 
 
-def _shown(found: Sequence[Entry]) -> None:
+def _shown(entries: Sequence[Entry]) -> None:
     from rooftop.lab.judge import board as boards
 
     rows: list[dict[str, Any]] = [
@@ -158,7 +158,7 @@ def _shown(found: Sequence[Entry]) -> None:
             "op": e.op, "device": e.device, "case": e.item, "user": e.user + (f" ({e.signer})" if e.signer else ""), "kernel": e.subject,
             "kind": e.kind, "score": e.score, "amount": boards.amount(e),
         }
-        for e in found
+        for e in entries
     ]
     if not rows:
         echo("the board has no such entries; rooftop judge my.cu --op softmax adds one")

@@ -54,10 +54,10 @@ class Day:
     @property
     def kinds(self) -> dict[str, int]:
         """Kind -> how many entries there are of it."""
-        found: dict[str, int] = {}
+        counts: dict[str, int] = {}
         for entry in self.entries:
-            found[entry.kind] = found.get(entry.kind, 0) + 1
-        return dict(sorted(found.items()))
+            counts[entry.kind] = counts.get(entry.kind, 0) + 1
+        return dict(sorted(counts.items()))
 
 
 def days(entries: Iterable[Entry], notes: Iterable[Note]) -> list[Day]:
@@ -90,9 +90,9 @@ def plain(entry: Entry) -> Entry:
 
 def set_of(entries: Iterable[Entry]) -> list[Entry]:
     """Without what a record says again that the log of the same bench has said."""
-    found = list(entries)
-    logged = {(e.day, r.subject, r.case, round(r.us, 6)) for e in found if e.kind == "bench" for r in e.rows}
-    return [e for e in found if e.kind != "record" or not all((e.day, r.subject, r.case, round(r.us, 6)) in logged for r in e.rows)]
+    entries_left = list(entries)
+    logged = {(e.day, r.subject, r.case, round(r.us, 6)) for e in entries_left if e.kind == "bench" for r in e.rows}
+    return [e for e in entries_left if e.kind != "record" or not all((e.day, r.subject, r.case, round(r.us, 6)) in logged for r in e.rows)]
 
 
 def section(entry: Entry) -> str:
@@ -111,12 +111,12 @@ def section(entry: Entry) -> str:
 
 def of_progress(progress: Mapping[str, Any]) -> list[Entry]:
     """What `rooftop.lab.learn.progress.Progress.export` holds: predictions, answers and puzzles, one entry a day, kind and rung."""
-    found: dict[tuple[str, str, str], list[Record]] = {}
+    groups: dict[tuple[str, str, str], list[Record]] = {}
     for kind, name in (("predictions", "rung"), ("answers", "subject"), ("puzzles", "puzzle"), ("lessons", "rung")):
         for row in progress[kind]:
-            found.setdefault((str(row["at"])[:10], kind, str(row[name])), []).append(row)
-    made = []
-    for (_, kind, subject), rows in found.items():
+            groups.setdefault((str(row["at"])[:10], kind, str(row[name])), []).append(row)
+    entries = []
+    for (_, kind, subject), rows in groups.items():
         figures: dict[str, float] = {"count": len(rows)} if len(rows) > 1 else {}
         said = ""
         if kind == "predictions":
@@ -129,8 +129,8 @@ def of_progress(progress: Mapping[str, Any]) -> list[Entry]:
             said = ", ".join(dict.fromkeys(str(r["verdict"]) for r in rows))
         elif rows[0]["known"]:
             said = "known already"
-        made.append(Entry(str(rows[0]["at"]), kind, (subject,), ops_of(subject), figures, said=said))
-    return made
+        entries.append(Entry(str(rows[0]["at"]), kind, (subject,), ops_of(subject), figures, said=said))
+    return entries
 
 
 def ops_of(subject: str) -> tuple[str, ...]:
@@ -146,19 +146,19 @@ def ops_of(subject: str) -> tuple[str, ...]:
 
 def of_records(records: Iterable[Record]) -> list[Entry]:
     """Benches and checks of records, as those of a card elsewhere: one entry a day, kind and subject."""
-    found: dict[tuple[str, str, str], list[Record]] = {}
+    groups: dict[tuple[str, str, str], list[Record]] = {}
     for record in records:
         if record.kind in ("bench", "check") and not record.subject.startswith(("peer:", "ceiling:")):
-            found.setdefault((_utc(record.at)[:10], record.kind, record.subject), []).append(record)
-    made = []
-    for (_, kind, subject), rows in found.items():
+            groups.setdefault((_utc(record.at)[:10], record.kind, record.subject), []).append(record)
+    entries = []
+    for (_, kind, subject), rows in groups.items():
         at, op, device = _utc(rows[0].at), rows[0].op, rows[0].card
         if kind == "bench":
-            made.append(Entry(at, "record", (subject,), (op,), {"cases": len(rows)}, tuple(r for x in rows if (r := row_of(x))), device))
+            entries.append(Entry(at, "record", (subject,), (op,), {"cases": len(rows)}, tuple(r for x in rows if (r := row_of(x))), device))
         else:
             right = sum(x.error.ok for x in rows)
-            made.append(Entry(at, "check", (subject,), (op,), {"ok": right, "wrong": len(rows) - right}, said=f"recorded, {device}"))
-    return made
+            entries.append(Entry(at, "check", (subject,), (op,), {"ok": right, "wrong": len(rows) - right}, said=f"recorded, {device}"))
+    return entries
 
 
 def _utc(at: str) -> str:
@@ -188,16 +188,16 @@ def notes(folder: Path, encoding: str = "") -> tuple[list[Note], list[str]]:
             "a".encode(encoding)
         except (LookupError, ValueError):
             raise ValueError(f"--encoding {encoding}: there is no such encoding; as gb18030, big5, shift_jis, latin-1, utf-16") from None
-    found, undated = [], []
+    dated, undated = [], []
     for path in sorted(folder.glob("*.md")) if folder.is_dir() else ():
         named = _DATED.fullmatch(path.stem)
         if named is None or not _is_date(named[1]):
             undated.append(path.name)
             continue
-        found.append(
+        dated.append(
             Note(named[1], printable(named[2] or "").replace("-", " ").replace("_", " "), text_of(path, encoding), printable(path.name))
         )
-    return found, undated
+    return dated, undated
 
 
 def _is_date(text: str) -> bool:
@@ -225,14 +225,14 @@ def text_of(path: Path, encoding: str = "") -> str:
     raise ValueError(f"{path} is {told}: save it as UTF-8, or say what it is by --encoding (gb18030, big5, latin-1, ...)")
 
 
-def select(found: Sequence[Day], day: str | None) -> list[Day]:
+def select(every: Sequence[Day], day: str | None) -> list[Day]:
     """That day, or all. Raises ValueError for what is no date, or a day on which nothing was done."""
     if day is None:
-        return list(found)
+        return list(every)
     if not _is_date(day):
         raise ValueError(f"{day!r} is no date; it is written 2026-11-29")
-    chosen = [d for d in found if d.day == day]
+    chosen = [d for d in every if d.day == day]
     if not chosen:
-        near = f"; the last days are {', '.join(d.day for d in found[-3:])}" if found else ""
+        near = f"; the last days are {', '.join(d.day for d in every[-3:])}" if every else ""
         raise ValueError(f"there is nothing of {day}{near}")
     return chosen

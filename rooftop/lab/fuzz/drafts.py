@@ -55,15 +55,15 @@ class Layout:
         return (self.order != ()) + (self.pad > 0) + (self.step != 1) + (self.window > 0) + (self.still != ()) + (self.offset > 0), self.offset
 
     def strides(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        found = [0] * len(shape)
+        steps = [0] * len(shape)
         stride = self.step
         order = self.order if sorted(self.order) == list(range(len(shape))) else tuple(range(len(shape)))
         for i, dim in enumerate(reversed(order)):
-            found[dim] = 0 if dim in self.still else stride
+            steps[dim] = 0 if dim in self.still else stride
             stride = stride * max(shape[dim], 1) + (self.pad if i == 0 else 0)
         if self.window and len(shape) > 1:
-            found[order[0]] = min(self.window, found[order[0]])  # drawn for a shape that may have been made smaller since
-        return tuple(found)
+            steps[order[0]] = min(self.window, steps[order[0]])  # drawn for a shape that may have been made smaller since
+        return tuple(steps)
 
 
 @dataclass(frozen=True)
@@ -133,8 +133,8 @@ class Draft:
             n = int(v.fill.removeprefix("below ")) if v.fill.startswith("below ") else 100
             return self.sizes.get(n, n) if v.fill.startswith("below ") else n
 
-        given = self.contract.case(self.case).tensors()
-        return {n: (tuple(self.sizes.get(e, e) for e in v.shape), v.dtype, below(v)) for n, v in given if n not in self.absent}
+        inputs = self.contract.case(self.case).tensors()
+        return {n: (tuple(self.sizes.get(e, e) for e in v.shape), v.dtype, below(v)) for n, v in inputs if n not in self.absent}
 
     @property
     def finite(self) -> bool:
@@ -159,12 +159,12 @@ class Draft:
         """The tensors (None where absent), the options, and the generator as it then is."""
         import torch
 
-        found: dict[str, Any] = {"torch": torch}
-        exec("\n".join(self.source(device)), found)  # the very lines that are shown for a finding
+        names: dict[str, Any] = {"torch": torch}
+        exec("\n".join(self.source(device)), names)  # the very lines that are shown for a finding
         op, options = self.contract, dict(self.options)
-        tensors = {**{n: None for n in op.tensor_names if n not in op.list_names}, **{n: found[n] for n in self.tensors}}
+        tensors = {**{n: None for n in op.tensor_names if n not in op.list_names}, **{n: names[n] for n in self.tensors}}
         if op.fixup is not None:
-            g = found["g"] if device == "cpu" else torch.Generator(device).manual_seed(self.seed)
+            g = names["g"] if device == "cpu" else torch.Generator(device).manual_seed(self.seed)
             for name, fitting in op.fixup(tensors, options, g).items():
                 if tensors[name] is not None and math.prod(tensors[name].shape):
                     # no two elements in one place: they are written one by one
@@ -173,7 +173,7 @@ class Draft:
                     if tensors[name].stride() != apart.strides(shape):
                         tensors[name] = torch.empty_strided(shape, apart.strides(shape), dtype=fitting.dtype, device=device)
                     tensors[name].copy_(fitting)
-        return tensors, options, found["g"]
+        return tensors, options, names["g"]
 
     def problem(self, tensors: Mapping[str, Any], device: Any = None) -> Problem:
         return self.contract.problem_of(metas_of(tensors), dict(self.options), device)
@@ -244,8 +244,8 @@ def draw(op: Contract, seed: int, index: int, limits: Limits, gpu: bool) -> Draf
     cases = [c for c in op.cases if not {"bench", "huge"} & c.tags] or list(op.cases)
     for attempt in range(TRIES):
         draft = fitting(_draw(r, op, r.choice(cases), limits, gpu, gentle=attempt > TRIES // 2), limits)
-        if draft is not None and (found := taken(draft)) is not None:
-            return found
+        if draft is not None and (accepted := taken(draft)) is not None:
+            return accepted
     return None
 
 
@@ -264,29 +264,29 @@ class Turn:
 
 
 def _draw(r: random.Random, op: Contract, case: Case, limits: Limits, gpu: bool, gentle: bool) -> Draft:
-    given = dict(case.tensors())
-    extents = sorted({e for v in given.values() for e in v.shape})
+    inputs = dict(case.tensors())
+    extents = sorted({e for v in inputs.values() for e in v.shape})
     share = r.choice((0.1, 0.4)) if gentle else 0.85  # of many extents that hang together hardly any may change
     changed = [e for e in extents if r.random() < share]
     most = max(2, int(limits.elements ** r.uniform(0.3, 0.8)))
     sizes = {e: size(r, most) for e in changed}
     allowed = {
         n: {dict(c.tensors())[n].fill for c in op.cases if n in dict(c.tensors()) and dict(c.tensors())[n].dtype == v.dtype} for n,
-        v in given.items()
+        v in inputs.items()
     }
-    absent = tuple(n for n in given if n in op.kinds and "None" in op.kinds[n] and r.random() < 0.2)
-    shapes = {n: tuple(sizes.get(e, e) for e in v.shape) for n, v in given.items()}
+    absent = tuple(n for n in inputs if n in op.kinds and "None" in op.kinds[n] and r.random() < 0.2)
+    shapes = {n: tuple(sizes.get(e, e) for e in v.shape) for n, v in inputs.items()}
     wrt = [
-        n for n in differentiable(op) if n in given and n not in absent and DTYPES[given[n].dtype].floating
-        and DTYPES[given[n].dtype].bytes > 1
+        n for n in differentiable(op) if n in inputs and n not in absent and DTYPES[inputs[n].dtype].floating
+        and DTYPES[inputs[n].dtype].bytes > 1
     ]
     u = r.random()
     mode = "compile" if u < (0.004 if gpu else 0.01) else "grad" if wrt and u < 0.45 and not op.mutates else "eager"
     wants = tuple(n for n in wrt if r.random() < 0.7) or tuple(wrt[:1])
     return Draft(
         op.name, case.id, r.randrange(2**31), sizes, absent, {n: _option(r, op, n, v) for n, v in op.options(case).items()},
-        {n: _layout(r, shapes[n], n in op.mutates or n in op.into.values()) for n in given},
-        {n: _fill(r, v, allowed[n]) for n, v in given.items()}, mode, wants if mode == "grad" else (), gpu and r.random() < 0.2,
+        {n: _layout(r, shapes[n], n in op.mutates or n in op.into.values()) for n in inputs},
+        {n: _fill(r, v, allowed[n]) for n, v in inputs.items()}, mode, wants if mode == "grad" else (), gpu and r.random() < 0.2,
         r.random() < 0.1 and mode == "eager",
     )
 
@@ -333,13 +333,13 @@ def taken(draft: Draft) -> Draft | None:
     try:
         args, kwargs = public_calls.arguments(op, meta(draft), draft.options)
         function(*args, **kwargs)
-        if made := [n for n in draft.options if n not in inspect.signature(function).parameters]:
+        if unknown := [n for n in draft.options if n not in inspect.signature(function).parameters]:
             assert isinstance(op, Op)
             tensors = meta(draft)
             for n in draft.wants:  # some of them follow from which gradients are wanted
                 tensors[n].requires_grad_()
             options = public_calls.passed(op, tensors, draft.options)[1]
-            return replace(draft, options={**draft.options, **{n: options[n] for n in made}})
+            return replace(draft, options={**draft.options, **{n: options[n] for n in unknown}})
     except (ValueError, TypeError, IndexError, ArithmeticError, NotImplementedError, AttributeError, RuntimeError):
         return None
     return draft
@@ -371,11 +371,11 @@ def smaller(draft: Draft) -> Iterator[Draft]:
         for simple in dict.fromkeys((Layout(), replace(layout, offset=0), replace(layout, offset=1), Layout(offset=layout.offset))):
             if simple != layout and simple.simplicity < layout.simplicity:
                 yield replace(draft, layouts={**draft.layouts, name: simple})
-        for plain in dict.fromkeys(
+        for simpler in dict.fromkeys(
             (Fill(), Fill(fill.kind, fill.scale), Fill("normal", fill.scale), Fill(fill.kind, 1.0, fill.sown, min(fill.seeds, 1)))
         ):
-            if plain != fill and (plain == Fill() or len(repr(plain)) < len(repr(fill))):
-                yield replace(draft, fills={**draft.fills, name: plain})
+            if simpler != fill and (simpler == Fill() or len(repr(simpler)) < len(repr(fill))):
+                yield replace(draft, fills={**draft.fills, name: simpler})
     plain_options = draft.contract.options(draft.contract.cases[0])
     for name, value in draft.options.items():
         for simple_value in (plain_options[name], draft.contract.options(case)[name]):

@@ -91,12 +91,12 @@ def facts(cubin: bytes, kernel: str | None = None, arch: int | None = None) -> F
     Raises BinaryError for a kernel that is not there and for a cubin that cannot be read or is for another
     architecture, ToolchainError where cuobjdump or nvdisasm is absent.
     """
-    found = all_facts(cubin)
-    if kernel is None and len(found) != 1:
-        raise BinaryError(f"the cubin holds {len(found)} kernels ({', '.join(found) or 'none'}): say which")
-    if kernel is not None and kernel not in found:
-        raise BinaryError(f"no kernel {kernel!r} in the cubin; it holds {', '.join(found) or 'none'}")
-    one = found[kernel] if kernel is not None else next(iter(found.values()))
+    every = all_facts(cubin)
+    if kernel is None and len(every) != 1:
+        raise BinaryError(f"the cubin holds {len(every)} kernels ({', '.join(every) or 'none'}): say which")
+    if kernel is not None and kernel not in every:
+        raise BinaryError(f"no kernel {kernel!r} in the cubin; it holds {', '.join(every) or 'none'}")
+    one = every[kernel] if kernel is not None else next(iter(every.values()))
     if arch is not None and arch != one.arch:
         raise BinaryError(f"the cubin is for sm_{one.arch}, not sm_{arch}")
     return one
@@ -135,8 +135,8 @@ def all_facts(cubin: bytes) -> dict[str, Facts]:
 def static_shared(cubin: bytes, arch: int) -> dict[str, int]:
     """`Facts.shared` of every kernel of `cubin`, by symbol, without reading its code. Raises as `facts` does."""
     with _file(cubin) as path:
-        found = _resources(_run("cuobjdump", ["--dump-resource-usage", path]))
-    return {name: used["SHARED"] - _reserved(used["SHARED"], arch) for name, used in found.items()}
+        usage = _resources(_run("cuobjdump", ["--dump-resource-usage", path]))
+    return {name: used["SHARED"] - _reserved(used["SHARED"], arch) for name, used in usage.items()}
 
 
 def _reserved(shared: int, arch: int) -> int:
@@ -201,8 +201,8 @@ def _candidates(name: str) -> Iterator[Path]:
         spec = importlib.util.find_spec(package)
         for root in (spec.submodule_search_locations or ()) if spec else ():
             yield from sorted(Path(root).glob(f"{pattern}/{name}"))
-    if found := settings.tool_path(name):
-        yield found
+    if path := settings.tool_path(name):
+        yield path
 
 
 _ELF = b"\x7fELF"
@@ -245,10 +245,10 @@ def _resources(text: str) -> dict[str, dict[str, int]]:
 
 
 def _arch(text: str) -> int:
-    found = re.search(r"\.target\s+sm_(\d+)|EF_CUDA_SM(\d+)", text)
-    if found is None:
+    match = re.search(r"\.target\s+sm_(\d+)|EF_CUDA_SM(\d+)", text)
+    if match is None:
         raise BinaryError("nvdisasm did not say which architecture the cubin is for")
-    return int(found[1] or found[2])
+    return int(match[1] or match[2])
 
 
 def _sections(text: str) -> Iterator[tuple[str, list[str]]]:

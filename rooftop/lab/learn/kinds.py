@@ -76,16 +76,16 @@ def sectors(m: Material) -> Iterator[Question]:
         for name, verb, text in (("sectors_read", "read", READS), ("sectors_written", "write", WRITES)):
             if row.counts is None or name not in row.counts.values:
                 continue
-            found, least = row.counts.values[name], row.counts.ideals.get(name, 0.0)
+            count, least = row.counts.values[name], row.counts.ideals.get(name, 0.0)
             worst = next((x for x in row.counts.lines if x.what == f"global {verb}"), None)
             why = _("As many bytes need {least} at least.", least=shown(least))
             if worst is not None:
                 why += _(" Line {line} is the worst, with {found} instead of {ideal}: {text}", **_worst(worst))
-            elif found <= 1.05 * least:
+            elif count <= 1.05 * least:
                 why += _(" So the accesses are coalesced: each sector that is touched is used whole.")
             yield Question(
                 f"sectors:{row.name}:{verb}", "sectors", row.name,
-                _(text, rung=row.name), found, why, _(COUNTED, case=row.counts.case), unit=_("sectors"),
+                _(text, rung=row.name), count, why, _(COUNTED, case=row.counts.case), unit=_("sectors"),
             )
 
 
@@ -103,7 +103,7 @@ def wavefronts(m: Material) -> Iterator[Question]:
     for row in m.page.rungs:
         if row.counts is None or "wavefronts" not in row.counts.values:
             continue
-        found, least = row.counts.values["wavefronts"], row.counts.ideals.get("wavefronts", 0.0)
+        count, least = row.counts.values["wavefronts"], row.counts.ideals.get("wavefronts", 0.0)
         worst = next((x for x in row.counts.lines if x.what.startswith("shared")), None)
         why = _("As many bytes need {least} at least, at 128 bytes a wavefront.", least=shown(least))
         why += _(" There is no bank conflict worth a word.") if worst is None else (
@@ -111,7 +111,7 @@ def wavefronts(m: Material) -> Iterator[Question]:
         yield Question(
             f"wavefronts:{row.name}", "wavefronts", row.name,
             _("A wavefront of shared memory serves each of the 32 banks once. How many does an access of a warp take in {rung}, on average?", rung=row.name),
-            found, why, _(COUNTED, case=row.counts.case), unit=_("wavefronts"),
+            count, why, _(COUNTED, case=row.counts.case), unit=_("wavefronts"),
         )
 
 
@@ -122,12 +122,12 @@ def line(m: Material) -> Iterator[Question]:
         if worst is None or worst.found < 1.5 * worst.ideal:
             continue
         assert row.counts is not None
-        known = {x.line for x in row.counts.lines}
+        lines = {x.line for x in row.counts.lines}
         texts = {i: " ".join(text.split()) for i, text in enumerate(row.source.splitlines(), 1)}
         device = row.source.index("*/") if row.source.lstrip().startswith("/* rooftop") and "*/" in row.source else 0
         start = row.source[:device].count("\n") + 1
         others = [
-            t for i, t in texts.items() if i > start and i not in known and "[" in t and ";" in t and not t.startswith(("//", "#"))
+            t for i, t in texts.items() if i > start and i not in lines and "[" in t and ";" in t and not t.startswith(("//", "#"))
             and len(t) < 130
         ]
         right = texts.get(worst.line, worst.text)
@@ -155,8 +155,8 @@ LOSES = {
 
 def _kernel(row: RungRow) -> KernelFacts | None:
     """The kernel of a rung's binary for ARCH, where it has one alone."""
-    found = next((f for f in row.facts if f.arch == ARCH and len(f.kernels) == 1), None)
-    return found.kernels[0] if found and found.kernels[0].threads else None
+    facts = next((f for f in row.facts if f.arch == ARCH and len(f.kernels) == 1), None)
+    return facts.kernels[0] if facts and facts.kernels[0].threads else None
 
 
 def _held(k: KernelFacts, more: int = 0) -> Occupancy:
@@ -211,13 +211,13 @@ def occupied(m: Material) -> Iterator[Question]:
 
 def binary(m: Material) -> Iterator[Question]:
     """Which rung a binary is of."""
-    known = {row.name: k for row in m.page.rungs if (k := _kernel(row))}
-    if len(known) < 3:
+    kernels = {row.name: k for row in m.page.rungs if (k := _kernel(row))}
+    if len(kernels) < 3:
         return
     for row in m.page.rungs:
-        k = known.get(row.name)
+        k = kernels.get(row.name)
         if k is None or any(
-            other.registers == k.registers and other.shared == k.shared for name, other in known.items() if name != row.name
+            other.registers == k.registers and other.shared == k.shared for name, other in kernels.items() if name != row.name
         ):
             continue
         counts = (
@@ -226,7 +226,7 @@ def binary(m: Material) -> Iterator[Question]:
         )
         key = f"binary:{row.name}"
         titles = {r.name: f"{r.number:02d} {_(r.title)}" for r in m.page.rungs}
-        choices, answer = _shuffled(titles[row.name], [titles[n] for n in known], key)
+        choices, answer = _shuffled(titles[row.name], [titles[n] for n in kernels], key)
         yield Question(
             key, "binary", row.name,
             _("A rung of {ladder}, compiled for sm_{arch}: {uses}; memory, shuffle and matrix instructions: {counts}. Which rung is it?",
@@ -360,13 +360,13 @@ BARRIERS = ("the barrier", "the wait")
 
 
 def _broken(m: Material, kind: str, wanted: Callable[[str], bool]) -> Iterator[Question]:
-    plain = [_(VERDICTS[k]) for k in ("race", "bounds", "unwritten", "stuck", "wrong", "slower")]
+    verdicts = [_(VERDICTS[k]) for k in ("race", "bounds", "unwritten", "stuck", "wrong", "slower")]
     for puzzle in m.puzzles:
         for wrong in puzzle.wrong:
             if not wanted(wrong.filling.rule):
                 continue
             key = f"{kind}:{puzzle.blank.key(wrong.filling.text)}"
-            choices, answer = _shuffled(_(VERDICTS[wrong.kind]), plain, key)
+            choices, answer = _shuffled(_(VERDICTS[wrong.kind]), verdicts, key)
             ask = "Somebody changes {rung} at line {line}. What breaks without this barrier?" if kind == "barrier" else (
                 "Somebody changes {rung} at line {line}. What happens?")
             instead = "".join(f"\n+ {x.strip()}" for x in wrong.filling.text.splitlines() if x.strip())
@@ -389,7 +389,7 @@ def _gains(m: Material) -> dict[str, float]:
 def gain(m: Material) -> Iterator[Question]:
     """What a step gains."""
     for row in m.page.rungs:
-        if row.name in (found := _gains(m)):
+        if row.name in (gains := _gains(m)):
             card = m.page.devices[0].short
             ours = _("It had no prediction.") if row.speedup is None else _(
                 "The author predicted {ours}.", ours=shown(row.speedup.predicted)
@@ -397,7 +397,7 @@ def gain(m: Material) -> Iterator[Question]:
             yield Question(
                 f"gain:{row.name}", "gain", row.name,
                 _("How many times as fast as the rung before is {rung} on the {card}, at {case}? Its idea: {idea}", rung=row.name, card=card,
-                  case=m.page.headline, idea=_(row.idea)), found[row.name],
+                  case=m.page.headline, idea=_(row.idea)), gains[row.name],
                 ours + (_(" What limits it now: {limit}", limit=_(row.limit)) if row.limit else ""),
                 _(RECORDED, card=card), unit=_("times"),
             )
@@ -408,12 +408,12 @@ RECORDED = "recorded on the {card}"
 
 def order(m: Material) -> Iterator[Question]:
     """Which of three changes gains the most."""
-    found = _gains(m)
+    gains = _gains(m)
     titles = {row.name: _(row.title) for row in m.page.rungs}
-    triples = [t for t in combinations(found, 3) if _apart([found[n] for n in t])]
+    triples = [t for t in combinations(gains, 3) if _apart([gains[n] for n in t])]
     triples.sort(key=lambda t: sha256(" ".join(t).encode()).hexdigest())
     for names in triples[:3]:
-        right = sorted(names, key=lambda n: -found[n])
+        right = sorted(names, key=lambda n: -gains[n])
         key = f"order:{' '.join(names)}"
         choices, answer = _shuffled(
             " > ".join(titles[n] for n in right), [" > ".join(titles[n] for n in p) for p in permutations(names)], key
@@ -422,7 +422,7 @@ def order(m: Material) -> Iterator[Question]:
             key, "order", m.page.name,
             _("Order these steps of {ladder} by what each gains over the rung before it, at {case}, the largest first.", ladder=m.page.name,
               case=m.page.headline),
-            answer, "; ".join(_("{what} {gain} times", what=titles[n], gain=shown(found[n])) for n in right) + ".",
+            answer, "; ".join(_("{what} {gain} times", what=titles[n], gain=shown(gains[n])) for n in right) + ".",
             _(RECORDED, card=m.page.devices[0].short), choices,
         )
 
@@ -435,16 +435,16 @@ def _apart(values: Sequence[float]) -> bool:
 def share(m: Material) -> Iterator[Question]:
     """How near to the roof the fastest rung comes."""
     top: tuple[RungRow, Measured] | None = m.page.top
-    if top is None or (found := top[1].share) is None or top[1].stale:
+    if top is None or (value := top[1].share) is None or top[1].stale:
         return
     row, timed = top
     yield Question(
         f"share:{m.page.name}", "share", m.page.name,
         _("The fastest rung of {ladder} at {case} is {number} {title}. What share of the roof does it reach on the {card}?", ladder=m.page.name,
           case=m.page.headline, number=f"{row.number:02d}", title=_(row.title), card=m.page.devices[0].short),
-        100 * found,
+        100 * value,
         _("It takes {time} µs; at the ceilings that were measured on that card the work takes {least} µs. It is bound by {bound}.",
-          time=shown(timed.seconds * 1e6), least=shown(100 * found * timed.seconds * 1e4),
+          time=shown(timed.seconds * 1e6), least=shown(100 * value * timed.seconds * 1e4),
           bound=_("memory") if timed.roofs.bound == "memory" else timed.roofs.bound),
         _(RECORDED, card=m.page.devices[0].short), unit="%", within=0.1,
     )

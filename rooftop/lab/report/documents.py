@@ -37,7 +37,7 @@ NOTHING = "Nothing has been measured yet."
 FRESH = "No fresh record: nothing has been measured yet with the kernels as they stand."
 
 
-def figures(found: list[Record], site: SiteData) -> str:
+def figures(records: list[Record], site: SiteData) -> str:
     """What the README's first screen says of the fastest cases, of the card with the most fresh records."""
     cards = sorted(
         (c for c in site.cards if c.device.known), key=lambda c: -sum(bool(s.summary.measured) for op in site.ops if (s := op.on(c.device)))
@@ -52,7 +52,7 @@ def figures(found: list[Record], site: SiteData) -> str:
             peer = f", {m.best_peer.speed:.2f}x the speed of {m.best_peer.label}" if m.best_peer else ""
             share = f" ({100 * m.share:.0f} % of the roof)" if m.share else ""
             shown.append(f"{title}: {m.throughput or 0.0:,.0f} {m.roofs.unit}{share}{peer}")
-    shown += models_page.front(found)
+    shown += models_page.front(records)
     return "\n".join([f"Measured on an {cards[0].device.short}:", "", *(f"- {text}" for text in shown)]) if shown else NOTHING
 
 
@@ -66,7 +66,7 @@ FRONT = (  # op, how its cases begin, their unit, what the README calls it: of e
 )
 
 
-def ops(found: list[Record], site: SiteData) -> str:
+def ops(records: list[Record], site: SiteData) -> str:
     """A row an op, its backward one of its own: on each card the cases with a fresh record, their median share of the roof, and the
     geometric mean of the speed over the best peer of each. One row for the collectives, which run on several cards and are compared with
     NCCL's."""
@@ -88,7 +88,7 @@ def ops(found: list[Record], site: SiteData) -> str:
             lines.append(f"| {op.name.removesuffix('_bwd') + ', backward' if op.name.endswith('_bwd') else op.name} | {op.family} | {' | '.join(cells)} |")
         else:
             unmeasured.append(op.name)
-    several = [tables.speeds(found).get(card.device.name, []) for card in cards]
+    several = [tables.speeds(records).get(card.device.name, []) for card in cards]
     if any(several):
         cells = [f"{len(s)} |  | {geometric_mean(s):.2f}x NCCL" if s else " |  | " for s in several]
         lines.append(f"| collectives, on several cards | comm | {' | '.join(cells)} |")
@@ -115,9 +115,9 @@ def scores(_found: list[Record], site: SiteData) -> str:
     return "\n".join(table(heads, rows, "llllrrrr")) if rows else FRESH
 
 
-def timing(found: list[Record], _site: SiteData) -> str:
+def timing(records: list[Record], _site: SiteData) -> str:
     """The newest demonstration of naive timing (`rooftop.lab.timing.timer_cuda.naive_demo`)."""
-    record = newest(found, "clock", "naive timing")
+    record = newest(records, "clock", "naive timing")
     if record is None:
         return NOTHING
     rows: list[dict[str, object]] = record["rows"]
@@ -137,20 +137,20 @@ def timing(found: list[Record], _site: SiteData) -> str:
     return "\n".join([said, "", *table(heads, made, "l" + "rr" * len(sizes) + "l")])
 
 
-def build(found: list[Record], _site: SiteData) -> str:
+def build(records: list[Record], _site: SiteData) -> str:
     """The newest build times of each way (`rooftop.lab.timing.build_time`)."""
     rows = []
-    for name, r in {r.subject: r for r in of_kind(found, "build")}.items():
+    for name, r in {r.subject: r for r in of_kind(records, "build")}.items():
         seconds = float(r["seconds"])
         shown = f"{seconds:.1f} s" if seconds >= 1 else f"{seconds * 1e3:.0f} ms" if seconds >= 0.01 else f"{seconds * 1e3:.1f} ms"
         rows.append((name, shown, r["n"], f"{r.card}, torch {r.versions.get('torch', '?')}"))
     return "\n".join(table("way | from source to the first result | builds | on", rows, "lrrl")) if rows else NOTHING
 
 
-def first(found: list[Record], _site: SiteData) -> str:
+def first(records: list[Record], _site: SiteData) -> str:
     """The newest first calls of each op, dtype, card and candidate (`rooftop.lab.timing.first_calls`). Those of other host code or kernels
     have a date."""
-    mine = sorted((r for r in found if r.kind == "first-calls"), key=lambda r: (first_calls.current(r), r.at))
+    mine = sorted((r for r in records if r.kind == "first-calls"), key=lambda r: (first_calls.current(r), r.at))
     newest = {(r.card, r.op, r.case, r.subject): r for r in mine}
     if not newest:
         return NOTHING
@@ -170,22 +170,22 @@ def first(found: list[Record], _site: SiteData) -> str:
     return "\n".join(lines)
 
 
-def fuzzed(found: list[Record], _site: SiteData) -> str:
+def fuzzed(records: list[Record], _site: SiteData) -> str:
     """The campaigns of `rooftop fuzz` that are kept beside the records, in files fuzz.json: a line each, then what they found."""
     lines, wrong = ["| on | seed | calls | findings |", "|---|---:|---:|---:|"], list[str]()
     for path in sorted(settings.load().results.glob("*/fuzz.json")):
-        kept = json.loads(path.read_text(encoding="utf-8"))
-        for one in kept["campaigns"]:
-            lines.append(f"| {kept['device']} | {one['seed']} | {one['calls']:,} | {len(one['findings'])} |")
+        stored = json.loads(path.read_text(encoding="utf-8"))
+        for one in stored["campaigns"]:
+            lines.append(f"| {stored['device']} | {one['seed']} | {one['calls']:,} | {len(one['findings'])} |")
             wrong += [f"- {f['message']} ({f['since']})" for f in one["findings"]]
-    return "\n".join([*lines, "", *dict.fromkeys(wrong)]) if found and len(lines) > 2 else NOTHING
+    return "\n".join([*lines, "", *dict.fromkeys(wrong)]) if records and len(lines) > 2 else NOTHING
 
 
-def perplexity(found: list[Record], site: SiteData) -> str:
+def perplexity(records: list[Record], site: SiteData) -> str:
     """What quantising costs a small model (`rooftop.lab.report.perplexity`, which needs torch)."""
     from rooftop.lab.report.perplexity import table
 
-    return table(found, site)
+    return table(records, site)
 
 
 def targets(_found: list[Record], _site: SiteData) -> str:
@@ -274,16 +274,16 @@ def replaced(text: str, name: str, content: str) -> str:
     return f"{before}{begin}\n{content}\n{END}{after}"
 
 
-def pages(root: Path, found: list[Record], digests: Digests | None = None) -> dict[str, str]:
+def pages(root: Path, records: list[Record], digests: Digests | None = None) -> dict[str, str]:
     """Every generated file below `root`, as it should be. `digests`: as for `gather`. Raises ValueError for markers that are missing,
     OSError for a file that is."""
     texts: dict[str, str] = {}
-    found = [Record(markdown(r.table)) for r in found]
-    site = gather(found, digests=digests)
+    records = [Record(markdown(r.table)) for r in records]
+    site = gather(records, digests=digests)
     for (file, name), make in TABLES.items():
-        texts[file] = replaced(texts.get(file) or (root / file).read_text(encoding="utf-8"), name, make(found, site))
+        texts[file] = replaced(texts.get(file) or (root / file).read_text(encoding="utf-8"), name, make(records, site))
     ladders = {ladder.name: ladder for ladder in site.ladders}
-    texts |= {file: draw(found, site) for file, draw in DRAWN.items()}
+    texts |= {file: draw(records, site) for file, draw in DRAWN.items()}
     return texts | {file: picture(ladders[ladder], names) for file, (ladder, names) in PICTURES.items()}
 
 
@@ -293,8 +293,8 @@ def outdated(
     """The generated files that are not as the records below `folder` (results/ where None) have them, as they should be. `cut`: as
     for `records.read`. `digests`: as for `gather`."""
     where = folder or settings.load().results
-    found = store.read(where, cut)
-    texts = pages(root, found, digests)
+    records = store.read(where, cut)
+    texts = pages(root, records, digests)
     return {file: text for file, text in texts.items() if not (root / file).is_file() or (root / file).read_text(encoding="utf-8") != text}
 
 

@@ -95,12 +95,12 @@ def summarise(report: Report, work: Work, case: str, path: str) -> RungCounts:
     values: dict[str, float] = {}
     ideals: dict[str, float] = {}
     for name, times, op, least in (("sectors_read", "reads", "read", work.read), ("sectors_written", "writes", "write", work.write)):
-        found = [c for c in report.lines if c.space == "global" and c.op == op]
-        if requests := sum(c.requests for c in found):
-            values[name] = sum(c.sectors for c in found) / requests
-            ideals[name] = sum(c.ideal_sectors for c in found) / requests
+        counts = [c for c in report.lines if c.space == "global" and c.op == op]
+        if requests := sum(c.requests for c in counts):
+            values[name] = sum(c.sectors for c in counts) / requests
+            ideals[name] = sum(c.ideal_sectors for c in counts) / requests
             if least:
-                values[times] = 32 * scale * sum(c.sectors for c in found) / least
+                values[times] = 32 * scale * sum(c.sectors for c in counts) / least
     shared = [c for c in report.lines if c.space == "shared" and c.requests]
     wavefronts = sum(c.wavefronts for c in shared)
     fmas = work.bytes and sum(n for unit, n in work.ops.items() if unit.startswith("fma")) >= work.bytes  # else they say little
@@ -119,9 +119,9 @@ def summarise(report: Report, work: Work, case: str, path: str) -> RungCounts:
 
 
 def _accesses(report: Report, path: str) -> tuple[Access, ...]:
-    found = [c for c in report.lines if c.file == path and c.requests and c.op != "atomic"]
-    found = sorted(sorted(found, key=lambda c: -c.requests)[:ACCESSES], key=lambda c: (c.line, c.op))
-    sums = [(c, c.wavefronts, c.ideal_wavefronts) if c.space == "shared" else (c, c.sectors, c.ideal_sectors) for c in found]
+    counts = [c for c in report.lines if c.file == path and c.requests and c.op != "atomic"]
+    counts = sorted(sorted(counts, key=lambda c: -c.requests)[:ACCESSES], key=lambda c: (c.line, c.op))
+    sums = [(c, c.wavefronts, c.ideal_wavefronts) if c.space == "shared" else (c, c.sectors, c.ideal_sectors) for c in counts]
     return tuple(
         Access(c.line, f"{c.space} {c.op}", c.width, c.apart, n / c.requests, least / c.requests, **vars(c.walk)) for c, n, least in sums
     )
@@ -219,15 +219,15 @@ def count(
         return {s.name: RungCounts("", why=reason) for s in able}
     at = {s.name: ("counts", s.name, headline.id, engine()) for s in able}
     if not run and all(key in answers for key in at.values()):
-        found = {name: (answers[key][0] or "", _read(_at(answers[key][1]))) for name, key in at.items()}
-        return {name: kept or RungCounts(case, why=NOT_YET) for name, (case, kept) in found.items()}
+        counts = {name: (answers[key][0] or "", _read(_at(answers[key][1]))) for name, key in at.items()}
+        return {name: stored or RungCounts(case, why=NOT_YET) for name, (case, stored) in counts.items()}
     case = small(able, headline)
     able = [s for s in able if only in (None, s.name)]
 
     def one(subject: Subject) -> RungCounts:
-        found = _one(subject, case, run, answers, at[subject.name])
+        counts = _one(subject, case, run, answers, at[subject.name])
         done(subject)
-        return found
+        return counts
 
     with ThreadPoolExecutor(settings.load().jobs) as pool:
         return dict(zip([s.name for s in able], pool.map(one, able), strict=True))
@@ -248,14 +248,14 @@ def _one(subject: Subject, case: Case, run: bool, answers: Digests, at: tuple[st
 
     try:
         key = _key(subject, case)
-        answers[at], kept = (case.id, key), _at(key)
-        if found := _read(kept):
-            return found
+        answers[at], path = (case.id, key), _at(key)
+        if counts := _read(path):
+            return counts
         if not run:
             return RungCounts(case.id, why=NOT_YET)
-        found = _count(subject, case)
-        _write(kept, found)
-        return found
+        counts = _count(subject, case)
+        _write(path, counts)
+        return counts
     except (CompileError, NoCompilerError, MemoryError, ValueError) as error:
         return RungCounts(case.id, why=str(error).splitlines()[0])
 

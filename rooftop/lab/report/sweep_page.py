@@ -31,29 +31,29 @@ HOURS = timedelta(hours=2)
 
 def newest(records: Iterable[Record]) -> dict[str, list[Record]]:
     """Op -> its newest sweep on each card. A regret is none: its points are few."""
-    found: dict[tuple[str, str], Record] = {}
+    by_op: dict[tuple[str, str], Record] = {}
     for r in (r for r in of_kind(records, "sweep") if r["us"] and "best" not in r):
-        found[r.op, r.card] = r
+        by_op[r.op, r.card] = r
     ops: dict[str, list[Record]] = {}
-    for (op, _), r in found.items():
+    for (op, _), r in by_op.items():
         ops.setdefault(op, []).append(r)
     return ops
 
 
 def reached(shares: Iterable[float], part: float) -> float:
     """The share of the roof that this part of the points reaches; there is at least one."""
-    found = sorted(shares, reverse=True)
-    return found[math.ceil(part * len(found)) - 1]
+    ordered = sorted(shares, reverse=True)
+    return ordered[math.ceil(part * len(ordered)) - 1]
 
 
 def campaign(records: Iterable[Record]) -> dict[str, list[Record]]:
     """Op -> its sweeps on each card that are at most HOURS older than the newest: runs that time left parts of out, with other seeds."""
-    found: dict[tuple[str, str], list[Record]] = {}
+    groups: dict[tuple[str, str], list[Record]] = {}
     for r in of_kind(records, "sweep"):
         if r["us"] and "best" not in r:
-            found.setdefault((r["op"], r.card), []).append(r)
+            groups.setdefault((r["op"], r.card), []).append(r)
     ops: dict[str, list[Record]] = {}
-    for (op, _), several in found.items():
+    for (op, _), several in groups.items():
         at = [datetime.fromisoformat(r.at) for r in several]
         ops.setdefault(op, []).extend(r for r, when in zip(several, at, strict=True) if max(at) - when <= HOURS)
     return ops
@@ -67,10 +67,10 @@ def together(records: Sequence[Record], _site: object = None) -> str:
     rows, chosen = list[tuple[object, ...]](), list[tuple[object, ...]]()
     for name, ops in GROUPS.items():
         for card in sorted({r.card for op in ops for r in sweeps.get(op, ())}):
-            found = [p for op in ops for r in sweeps.get(op, ()) if r.card == card for p in swept.points(r) if p.moved >= LARGE]
-            if found:
-                shares = (f"{reached([p.share for p in found], part):.2f}" for part in PARTS)
-                rows.append((name, card, len(found), *shares, _beside(found)))
+            points = [p for op in ops for r in sweeps.get(op, ()) if r.card == card for p in swept.points(r) if p.moved >= LARGE]
+            if points:
+                shares = (f"{reached([p.share for p in points], part):.2f}" for part in PARTS)
+                rows.append((name, card, len(points), *shares, _beside(points)))
         for card in sorted({at for op, at in lost if op in ops}):
             ratios = [x for op in ops if (op, card) in lost for x in regret.ratios(lost[op, card])]
             chosen.append((name, card, len(ratios), f"{regret.mean(ratios):.3f}", f"{max(ratios):.2f}"))
@@ -80,31 +80,31 @@ def together(records: Sequence[Record], _site: object = None) -> str:
     return "\n".join(said)
 
 
-def _beside(found: Sequence[swept.Measured]) -> str:
+def _beside(points: Sequence[swept.Measured]) -> str:
     """Of each peer at how many points it was timed, the geometric mean of the ratio of speeds, and the least."""
     said = []
-    for peer in dict.fromkeys(name for p in found for name in p.peers):
-        ratios = [p.peers[peer] / p.seconds for p in found if peer in p.peers]
+    for peer in dict.fromkeys(name for p in points for name in p.peers):
+        ratios = [p.peers[peer] / p.seconds for p in points if peer in p.peers]
         said.append(f"{peer} {regret.mean(ratios):.2f}x, least {min(ratios):.2f} ({len(ratios)} points)")
     return "; ".join(said)
 
 
 def view(record: Record, fresh: bool) -> SweepView:
     """`fresh`: whether it is of the kernels as they are."""
-    found = swept.points(record)
-    cliffs, slower = swept.cliffs(found), swept.slower(found, record.get("named", ()))
+    points = swept.points(record)
+    cliffs, slower = swept.cliffs(points), swept.slower(points, record.get("named", ()))
     why: dict[int, list[str]] = {}
     for p, near in cliffs:
         why.setdefault(p.index, []).append(f"neighbours at {100 * near:.0f} %")
     for p, name, ratio in slower:
         why.setdefault(p.index, []).append(f"{ratio:.2f} of the speed of {name}")
-    worst = sorted((p for p in found if p.index in why), key=lambda p: p.share)
+    worst = sorted((p for p in points if p.index in why), key=lambda p: p.share)
     behind = tuple(Behind(p.title, p.share, p.seconds, p.by, "; ".join(why[p.index])) for p in worst[:LISTED])
-    shares = [p.share for p in found]
+    shares = [p.share for p in points]
     lines = (0.5, 0.6, 0.75, 0.88)
     return SweepView(
-        record.card, int(record.get("seed", 0)), fresh, len(found),
-        swept.median(shares), tuple(zip(lines, swept.counted(found, lines), strict=True)), _drawn(record, found, worst[:NAMED]),
+        record.card, int(record.get("seed", 0)), fresh, len(points),
+        swept.median(shares), tuple(zip(lines, swept.counted(points, lines), strict=True)), _drawn(record, points, worst[:NAMED]),
         tuple(n for n in record["peers"] if n not in record.get("named", ())), behind, len(worst) - len(behind),
     )
 

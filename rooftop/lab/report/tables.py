@@ -25,9 +25,9 @@ STANDS = "Nothing has been measured yet with the kernels as they stand."
 Found = Mapping[tuple[str, str, str, str], Measured]  # (device, op, subject, case) -> the newest record
 
 
-def _counting(found: Iterable[Record]) -> Found:
+def _counting(records: Iterable[Record]) -> Found:
     """What counts of bench records: times on the kernel clock of the kernels as they are."""
-    return {k: m for k, m in Joined(list(found)).measured.items() if m.kernel is not None and not m.stale}
+    return {k: m for k, m in Joined(list(records)).measured.items() if m.kernel is not None and not m.stale}
 
 
 # -- docs/learn.md: how long pages and lessons take to open, as scripts/measure_learn.py timed them ------------------------
@@ -35,9 +35,9 @@ def _counting(found: Iterable[Record]) -> Found:
 LEARN = "learn"
 
 
-def learn(found: list[Record], _site: Any) -> str:
+def learn(records: list[Record], _site: Any) -> str:
     """Of the newest record: the pages at each width, and the lessons in the terminal, their slowest by name."""
-    record = newest(found, "clock", LEARN)
+    record = newest(records, "clock", LEARN)
     if record is None:
         return NOTHING
     device = record["device"]
@@ -60,10 +60,10 @@ def learn(found: list[Record], _site: Any) -> str:
 LINEAR = "linear_cross_entropy"
 
 
-def linear(found: list[Record], _site: SiteData) -> str:
+def linear(records: list[Record], _site: SiteData) -> str:
     """A row a way, two columns a shape: ms of a forward and its gradients, and MiB that are allocated at once at most, gradients included.
     What is made in two ops is two records: their times together, and the larger peak."""
-    mine = [r for r in found if r.kind == "bench" and r.op in (LINEAR, f"{LINEAR}_bwd")]
+    mine = [r for r in records if r.kind == "bench" and r.op in (LINEAR, f"{LINEAR}_bwd")]
     measured = _counting(mine)
     lines: list[str] = []
     for device in sorted({k[0] for k in measured}):
@@ -80,10 +80,10 @@ def linear(found: list[Record], _site: SiteData) -> str:
 def _ways(measured: Found, device: str) -> dict[str, tuple[str, str]]:
     """What a row is called -> the subject, and the point that it is measured at."""
     subjects = sorted({s for d, op, s, _ in measured if d == device and op == LINEAR})
-    found = {s: (s, "fast") for s in subjects if "/" in s}
+    ways = {s: (s, "fast") for s in subjects if "/" in s}
     for memory in ("fast", "small"):
-        found |= {f'memory="{memory}", {s.removeprefix(f"{LINEAR}__")}': (s, memory) for s in subjects if s.startswith(f"{LINEAR}__")}
-    return found | {s.removeprefix("peer:"): (s, "fast") for s in subjects if s.startswith("peer:")}
+        ways |= {f'memory="{memory}", {s.removeprefix(f"{LINEAR}__")}': (s, memory) for s in subjects if s.startswith(f"{LINEAR}__")}
+    return ways | {s.removeprefix("peer:"): (s, "fast") for s in subjects if s.startswith("peer:")}
 
 
 def _linear_cell(measured: Found, device: str, subject: str, memory: str, shape: str, sizes: tuple[int, int, int]) -> str:
@@ -104,34 +104,34 @@ SEVERAL = re.compile(r" x\d+$")  # how the name of so many cards ends
 LADDER, GATHERED = "gemm_comm", "all_gather_matmul_ranks"
 
 
-def _fresh(found: Sequence[Record]) -> dict[str, dict[tuple[str, str], dict[str, Measured]]]:
+def _fresh(records: Sequence[Record]) -> dict[str, dict[tuple[str, str], dict[str, Measured]]]:
     """Device -> (op, case) -> subject -> its newest record, of the kernels as they are."""
-    mine = [r for r in found if r.kind == "bench" and SEVERAL.search(r.card)]
-    made: dict[str, dict[tuple[str, str], dict[str, Measured]]] = {}
+    mine = [r for r in records if r.kind == "bench" and SEVERAL.search(r.card)]
+    by_card: dict[str, dict[tuple[str, str], dict[str, Measured]]] = {}
     for (device, op, subject, case), m in _counting(mine).items():
-        made.setdefault(device, {}).setdefault((op, case), {})[subject] = m
-    return made
+        by_card.setdefault(device, {}).setdefault((op, case), {})[subject] = m
+    return by_card
 
 
 def _us(m: Measured | None) -> str:
     return "" if m is None else f"{m.seconds * 1e6:.0f}" if m.seconds >= 1e-4 else f"{m.seconds * 1e6:.1f}"
 
 
-def speeds(found: list[Record]) -> dict[str, list[float]]:
+def speeds(records: list[Record]) -> dict[str, list[float]]:
     """Name of one of the cards -> of each case how many times as fast ours is as NCCL's unquantised collective on so many of them."""
-    made: dict[str, list[float]] = {}
-    for device, cases in _fresh(found).items():
+    by_card: dict[str, list[float]] = {}
+    for device, cases in _fresh(records).items():
         for (op, _), by in cases.items():
             ours = min((m.seconds for s, m in by.items() if s.startswith(f"{op}__")), default=None)
             if ours is not None and (theirs := by.get("peer:NCCL")) is not None:
-                made.setdefault(SEVERAL.sub("", device), []).append(theirs.seconds / ours)
-    return made
+                by_card.setdefault(SEVERAL.sub("", device), []).append(theirs.seconds / ours)
+    return by_card
 
 
-def collectives(found: list[Record], _site: SiteData) -> str:
+def collectives(records: list[Record], _site: SiteData) -> str:
     """A row a case: the fastest of our kernels, torch's collective of the same tensors unquantised, and how many times as fast ours is."""
     lines: list[str] = []
-    for device, cases in sorted(_fresh(found).items()):
+    for device, cases in sorted(_fresh(records).items()):
         rows = []
         for (op, case), by in sorted(
             cases.items(), key=lambda item: (item[0][0], [int(n) if n.isdigit() else n for n in re.split(r"(\d+)", item[0][1])])
@@ -150,10 +150,10 @@ def collectives(found: list[Record], _site: SiteData) -> str:
     return "\n".join(lines).rstrip() or STANDS
 
 
-def products(found: list[Record], _site: SiteData) -> str:
+def products(records: list[Record], _site: SiteData) -> str:
     """A row a way, a column a case: the ladder gemm_comm, then the product whose rows are gathered."""
     ladder, lines = registry.ladder(LADDER), list[str]()
-    for device, cases in sorted(_fresh(found).items()):
+    for device, cases in sorted(_fresh(records).items()):
         for op, title in ((ladder.op, "matmul_reduce_scatter"), (GATHERED, "all_gather_matmul")):
             names = ladder.cases if op == ladder.op else tuple(c.name for c in registry.op(op).cases if "bench" in c.tags)
             shown = [c for c in (f"{name} bf16" for name in names) if (op, c) in cases]
@@ -210,12 +210,12 @@ def choices(_found: list[Record], _site: SiteData) -> str:
 EXPECTED = ("a800", "l40s", "rtx4090", "h20", "h100", "h200", "rtx5090", "b200", "mi300x", "mi350x")
 
 
-def judged(found: list[Record], _site: SiteData) -> str:
+def judged(records: list[Record], _site: SiteData) -> str:
     """A row a family: cases, median error, and the median of expected over measured."""
-    rows = [t for t in expected.timed(found) if t.device == expected.JUDGED_ON]
+    rows = [t for t in expected.timed(records) if t.device == expected.JUDGED_ON]
     if not rows:
         return NOTHING
-    fitted = expected.median_error([t for t in expected.timed(found) if t.device == expected.FITTED_ON])
+    fitted = expected.median_error([t for t in expected.timed(records) if t.device == expected.FITTED_ON])
     families = {name: [t for t in rows if t.family == name] for name in sorted({t.family for t in rows})} | {"**all**": rows}
     lines = table("family | cases | median error | expected / measured", (_judged(*one) for one in families.items()), "lrrr")
     return "\n".join(lines) + (f"\n\nOn the H100's own records: {100 * fitted:.1f} %." if fitted is not None else "")
@@ -229,9 +229,9 @@ def _judged(name: str, rows: list[expected.Timed]) -> tuple[object, ...]:
     return name, len(rows), "" if error is None else f"{100 * error:.0f} %", f"{median(ratios):.2f}" if ratios else ""
 
 
-def expectations(found: list[Record], _site: SiteData) -> str:
+def expectations(records: list[Record], _site: SiteData) -> str:
     """A row an op, its first bench case, a column a card: microseconds expected; where it was measured, that in brackets."""
-    measured = {(t.device, t.op, t.case): t.seconds for t in expected.timed(found)}
+    measured = {(t.device, t.op, t.case): t.seconds for t in expected.timed(records)}
     sheets = [s for c in EXPECTED if (s := lookup(TARGETS[c].name)) is not None]
     rows = []
     for name in registry.op_names():

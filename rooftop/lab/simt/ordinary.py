@@ -102,22 +102,22 @@ def parameters(tokens: Sequence[Token]) -> list[Parameter]:
             parts.append([])
         else:
             parts[-1].append(token.text)
-    made = []
+    result = []
     for i, words in enumerate(p for p in parts if p):
         words = words[: words.index("=")] if "=" in words else words
         at = next((k for k in range(len(words) - 1, 0, -1) if re.fullmatch(r"[A-Za-z_]\w*", words[k]) and words[k] != "const"), 0)
         text = re.sub(r" ?(::|[<>*&,]) ?", r"\1", " ".join(w for k, w in enumerate(words) if k != at and not (w.startswith("__") and not KIND.fullmatch(w))))
-        made.append(Parameter(words[at] if at else f"argument{i + 1}", _STD.sub("", text)))
-    return made
+        result.append(Parameter(words[at] if at else f"argument{i + 1}", _STD.sub("", text)))
+    return result
 
 
 def named(text: str, path: str, asked: str) -> Kernel:
     """The kernel of this name, without its arguments. Raises ValueError."""
     have, base = kernels(text), asked.partition("<")[0].strip()
-    found = [k for k in have if base in (k.name, k.name.rpartition("::")[2])]
-    if not found:
+    matching = [k for k in have if base in (k.name, k.name.rpartition("::")[2])]
+    if not matching:
         raise ValueError(f"--kernel {asked}: {path} has no such kernel; it has {'; '.join(map(str, have)) or 'none'}")
-    return found[0]
+    return matching[0]
 
 
 def choose(text: str, path: str, asked: str | None) -> tuple[Kernel, str]:
@@ -164,20 +164,20 @@ def number(word: str, text: str, depth: int = 4) -> int | None:
         return BYTES.get(size[1])
     if not word.isidentifier() or not depth:
         return None
-    found = re.search(rf"#[ \t]*define[ \t]+{word}[ \t]+([^\n]+)|\b(?:int|unsigned|size_t|auto)\s+{word}\s*[={{(]\s*([^;,{{}}]+)", text)
-    return number(re.sub(r"//.*|/\*.*", "", found[1] or found[2]).strip(), text, depth - 1) if found else None
+    match = re.search(rf"#[ \t]*define[ \t]+{word}[ \t]+([^\n]+)|\b(?:int|unsigned|size_t|auto)\s+{word}\s*[={{(]\s*([^;,{{}}]+)", text)
+    return number(re.sub(r"//.*|/\*.*", "", match[1] or match[2]).strip(), text, depth - 1) if match else None
 
 
 def filled(text: str) -> dict[str, int]:
     """The `__constant__` and `__device__` variables that the host's code fills, by the line where it does."""
-    found: dict[str, int] = {}
+    sizes: dict[str, int] = {}
     code = [t for t in tokenise(text) if t.kind in ("word", "symbol")]
     for at, t in enumerate(code[:-2]):
         if t.text in ("cudaMemcpyToSymbol", "cudaMemcpyToSymbolAsync") and (
             name := next((x for x in code[at + 2 :] if x.kind == "word"), None)
         ):
-            found.setdefault(name.text, t.line)
-    return found
+            sizes.setdefault(name.text, t.line)
+    return sizes
 
 
 def split(kernel: Kernel, given: Sequence[str]) -> dict[str, str]:
@@ -185,26 +185,26 @@ def split(kernel: Kernel, given: Sequence[str]) -> dict[str, str]:
     names = [p.name for p in kernel.parameters]
     # tensors that a struct points to
     names += [n for part in given if "={" in part.replace(" ", "") for n in _names(part.partition("=")[2])]
-    found: dict[str, str] = {}
+    values: dict[str, str] = {}
     for part in given:
         name, equals, text = part.partition("=")
         if not equals or not text.strip():
             raise ValueError(f"--arg {part!r}: it is written NAME=VALUE")
         if name.strip() not in names:
             raise ValueError(f"--arg {name}: {kernel} has no such parameter")
-        if name.strip() in found:
+        if name.strip() in values:
             raise ValueError(f"--arg {name} is given twice")
-        found[name.strip()] = text.strip()
-    if missing := [p for p in kernel.parameters if p.name not in found]:
+        values[name.strip()] = text.strip()
+    if missing := [p for p in kernel.parameters if p.name not in values]:
         example = " ".join(f"--arg {p.name}={'f32:1024' if p.pointer else '1024'}" for p in missing)
         raise ValueError(f"{kernel} wants more arguments: {', '.join(p.name for p in missing)}, as in {example}")
-    return found
+    return values
 
 
 def structs(kernel: Kernel, entry: str, texts: Mapping[str, str]) -> tuple[dict[str, Struct], dict[str, str]]:
     """The arguments that are written in C++, and the functions that make them."""
     numbers = [p.name for p in kernel.parameters if not p.pointer]
-    made: dict[str, Struct] = {}
+    by_name: dict[str, Struct] = {}
     code: dict[str, str] = {}
     for i, p in enumerate(kernel.parameters):
         if not texts[p.name].startswith("{"):
@@ -212,12 +212,12 @@ def structs(kernel: Kernel, entry: str, texts: Mapping[str, str]) -> tuple[dict[
         maker = f"simt_value_{i}"
         used = tuple(t for t in _names(texts[p.name]) if t in texts and t not in numbers)
         addresses = " ".join(f"const simt::Address {t}{{at[{k}]}};" for k, t in enumerate(used))
-        made[p.name] = Struct(maker, used)
+        by_name[p.name] = Struct(maker, used)
         code[p.name] = (
             f'#line 1 "--arg {p.name}"\nextern "C" __attribute__((visibility("default"))) SIMT_PLAIN void {maker}(void* to, void** at) '
             f"{{ {addresses} const typename simt::Argument<decltype(&{entry}), {i}>::type v = {texts[p.name]}; std::memcpy(to, &v, sizeof v); }}\n"
         )
-    return made, code
+    return by_name, code
 
 
 def _names(text: str) -> list[str]:

@@ -49,14 +49,14 @@ def calibrate(
     for part in dict.fromkeys(parts):
         before = timer.read_sensors()
         if part == "memory":
-            found = _memory(timer, Streams(device), device, sizes, point_budget_s, say)
+            points = _memory(timer, Streams(device), device, sizes, point_budget_s, say)
         elif part == "l2":
-            found = _l2(timer, Streams(device), point_budget_s, say)
+            points = _l2(timer, Streams(device), point_budget_s, say)
         else:
-            found = _tensor(timer, tensor_cores.Loops(device), say)
+            points = _tensor(timer, tensor_cores.Loops(device), say)
         yield {
             "kind": "ceiling", "subject": part, "digest": digest(part), "at": datetime.now(UTC).isoformat(timespec="seconds"),
-            "device": timer.backend.describe(), "sensors": {"before": before, "after": timer.read_sensors()}, **found,
+            "device": timer.backend.describe(), "sensors": {"before": before, "after": timer.read_sensors()}, **points,
         }
 
 
@@ -65,18 +65,18 @@ def _memory(timer: Timer, streams: Streams, device: int, sizes: Sequence[int], p
 
     l2_bytes = timer.backend.l2_bytes
     free = int(torch.cuda.mem_get_info(device)[0] * 0.8)
-    kept = [size for size in sizes if size * sets_needed(size, l2_bytes) <= free]
-    if not kept:
+    fitting = [size for size in sizes if size * sets_needed(size, l2_bytes) <= free]
+    if not fitting:
         raise RuntimeError(f"{free} bytes of device memory are too few for any of the sizes asked for")
     launch = _launch(timer, streams)
     curves: dict[str, list[dict[str, Any]]] = {kind: [] for kind in get_args(Kind)}
-    for size in sorted(kept):
+    for size in sorted(fitting):
         sets = sets_needed(size, l2_bytes)
         streams.reserve(size * sets)
         for kind, points in curves.items():
             field = streams.candidates(cast(Kind, kind), size, sets)
-            found = timer.measure(field, "kernel", bytes_per_call=size, target=0.003, budget_s=point_budget_s)
-            points.append(_point(size, found))
+            measured = timer.measure(field, "kernel", bytes_per_call=size, target=0.003, budget_s=point_budget_s)
+            points.append(_point(size, measured))
             say(f"{kind} {size >> 20} MiB: {points[-1]['gb_per_s']:.0f} GB/s by {points[-1]['by']}")
             del field
     streams.reserve(0)
@@ -86,24 +86,24 @@ def _memory(timer: Timer, streams: Streams, device: int, sizes: Sequence[int], p
 def _l2(timer: Timer, streams: Streams, point_budget_s: float, say: Say) -> dict[str, Any]:
     """The same copies and reads of one place again and again, of sizes that fit."""
     curves: dict[str, list[dict[str, Any]]] = {"copy": [], "read": []}
-    kept = [size for size in L2_SIZES if size <= L2_SHARE * timer.backend.l2_bytes]
-    if not kept:
+    fitting = [size for size in L2_SIZES if size <= L2_SHARE * timer.backend.l2_bytes]
+    if not fitting:
         raise RuntimeError(f"an L2 of {timer.backend.l2_bytes} bytes is too small for any size that is measured")
-    for size in kept:
+    for size in fitting:
         streams.reserve(size)
         for kind, points in curves.items():
-            found = timer.measure(streams.candidates(cast(Kind, kind), size, 1), "hot", target=0.003, budget_s=point_budget_s)
-            points.append(_point(size, found))
+            measured = timer.measure(streams.candidates(cast(Kind, kind), size, 1), "hot", target=0.003, budget_s=point_budget_s)
+            points.append(_point(size, measured))
             say(f"L2, {kind} {size >> 20} MiB: {points[-1]['gb_per_s']:.0f} GB/s by {points[-1]['by']}")
     streams.reserve(0)
     return {"clock": "hot", "curves": curves}
 
 
-def _point(size: int, found: Measurement) -> dict[str, Any]:
-    best = min(found.timings.values(), key=lambda t: t.median)
+def _point(size: int, measured: Measurement) -> dict[str, Any]:
+    best = min(measured.timings.values(), key=lambda t: t.median)
     return {
         "bytes": size, "seconds": best.median, "low": best.low, "high": best.high, "gb_per_s": size / best.median / 1e9, "by": best.name,
-        "all": {name: t.median for name, t in found.timings.items()}, "noise": found.noise, "error": found.error, "n": best.n,
+        "all": {name: t.median for name, t in measured.timings.items()}, "noise": measured.noise, "error": measured.error, "n": best.n,
         "sets": best.sets,
     }
 
@@ -142,14 +142,14 @@ def _rate(timer: Timer, unit: str, field: dict[str, tuple[Any, int]], duty: Lite
     do."""
     sheet = lookup(timer.backend.describe()["name"])
     per_second: dict[str, float] = {}
-    known = sheet is not None and unit in sheet.rates
-    floor = min(floor_seconds(sheet, 0, {unit: count}) for _, count in field.values()) if sheet is not None and known else 0.0
+    listed = sheet is not None and unit in sheet.rates
+    floor = min(floor_seconds(sheet, 0, {unit: count}) for _, count in field.values()) if sheet is not None and listed else 0.0
     candidates = [Candidate(name, [call]) for name, (call, _) in field.items()]
-    found = timer.measure(candidates, "hot", duty=duty, target=0.003, budget_s=3.0, floor_seconds=floor)
-    per_second = {name: field[name][1] / t.median for name, t in found.timings.items()}
+    measured = timer.measure(candidates, "hot", duty=duty, target=0.003, budget_s=3.0, floor_seconds=floor)
+    per_second = {name: field[name][1] / t.median for name, t in measured.timings.items()}
     best = max(per_second, key=lambda name: per_second[name])
-    t = found[best]
+    t = measured[best]
     return {
         "ops_per_s": per_second[best], "tflops": 2 * per_second[best] / 1e12, "seconds": t.median, "by": best, "all": per_second, "n": t.n,
-        "busy": found.busy, "sensors": dict(found.sensors),
+        "busy": measured.busy, "sensors": dict(measured.sensors),
     }

@@ -51,8 +51,8 @@ def of_step(step: Callable[[], Any]) -> list[tuple[Done, int]]:
     """What `step` runs, and how often: its tensors of floats are without values, parameters of modules among them."""
     with FakeTensorMode(allow_non_fake_inputs=True), _Seen() as seen:
         step()
-    found = {d.key: d for d in seen.done}
-    return [(found[k], n) for k, n in Counter(d.key for d in seen.done).items()]
+    by_key = {d.key: d for d in seen.done}
+    return [(by_key[k], n) for k, n in Counter(d.key for d in seen.done).items()]
 
 
 def training(model: nn.Module, ids: Tensor) -> Callable[[], Any]:
@@ -73,20 +73,20 @@ class _Seen(TorchDispatchMode):  # type: ignore[misc]
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         name = function._schema.name.split("::")[-1]
-        given = [t for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor)]
-        if (given or name == "arange") and _known(given):
+        inputs = [t for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor)]
+        if (inputs or name == "arange") and _known(inputs):
             with unset_fake_temporarily():
-                made = function(*args, **kwargs)
-            if not any(t.is_floating_point() for t in tree_leaves(made) if isinstance(t, Tensor)):
-                return made
-        made = function(*args, **kwargs)
-        dtype = next((DTYPES.get(t.dtype, "") for t in given if t.is_floating_point()), "")
+                result = function(*args, **kwargs)
+            if not any(t.is_floating_point() for t in tree_leaves(result) if isinstance(t, Tensor)):
+                return result
+        result = function(*args, **kwargs)
+        dtype = next((DTYPES.get(t.dtype, "") for t in inputs if t.is_floating_point()), "")
         if function.namespace == NAMESPACE:
             self.done.append(Done(name, True, _contract(name, args), dtype))
         elif name not in NOTHING and not _is_view(function):
-            returned = [t for t in tree_leaves(made) if isinstance(t, Tensor)]
-            self.done.append(Done(name, False, _counted(function, name, args, kwargs, given, returned), dtype))
-        return made
+            returned = [t for t in tree_leaves(result) if isinstance(t, Tensor)]
+            self.done.append(Done(name, False, _counted(function, name, args, kwargs, inputs, returned), dtype))
+        return result
 
 
 def _known(tensors: list[Tensor]) -> bool:
@@ -113,28 +113,28 @@ def _contract(name: str, args: Any) -> Work:
     return op.work(op.problem_of(metas_of(tensors, addresses=False), options))
 
 
-def _counted(function: Any, name: str, args: Any, kwargs: Mapping[str, Any], given: list[Tensor], made: list[Tensor]) -> Work:
-    read, write = sum(_bytes(t) for t in given), sum(_bytes(t) for t in made)
+def _counted(function: Any, name: str, args: Any, kwargs: Mapping[str, Any], inputs: list[Tensor], outputs: list[Tensor]) -> Work:
+    read, write = sum(_bytes(t) for t in inputs), sum(_bytes(t) for t in outputs)
     if name in GATHERS:
-        read = write + sum(_bytes(t) for t in given if not t.is_floating_point())
+        read = write + sum(_bytes(t) for t in inputs if not t.is_floating_point())
     elif name in WRITES:
         read = 0
     elif name.endswith(("slice_backward", "select_backward")):
         read, write = read, write + read  # zeros, and a copy into them
-    elif name.endswith("_") and given:  # in place
-        read -= _bytes(given[0]) if name in ("copy_", "zero_", "fill_") else 0
+    elif name.endswith("_") and inputs:  # in place
+        read -= _bytes(inputs[0]) if name in ("copy_", "zero_", "fill_") else 0
     named = {a.name: v for a, v in zip(function._schema.arguments, args, strict=False)} | dict(kwargs)
-    return Work(read, write, _operations(name, named, given, made))
+    return Work(read, write, _operations(name, named, inputs, outputs))
 
 
-def _operations(name: str, named: Mapping[str, Any], given: list[Tensor], made: list[Tensor]) -> dict[str, float]:
+def _operations(name: str, named: Mapping[str, Any], inputs: list[Tensor], outputs: list[Tensor]) -> dict[str, float]:
     """Of products; an FMA is one."""
-    if name in ("mm", "addmm", "bmm", "baddbmm", "_grouped_mm", "addmv", "mv") and made:
-        factors = [t for t in given if t.dim() >= 1][-2:]
+    if name in ("mm", "addmm", "bmm", "baddbmm", "_grouped_mm", "addmv", "mv") and outputs:
+        factors = [t for t in inputs if t.dim() >= 1][-2:]
         inner = factors[0].shape[-1]
-        if name == "_grouped_mm" and made[0].dim() == 3:  # the gradient of the weights: rows are summed over, each once
-            return {UNITS.get(made[0].dtype, "fma32"): float(made[0].shape[-2] * made[0].shape[-1] * inner)}
-        return {UNITS.get(factors[0].dtype, "fma32"): float(made[0].numel() * inner)}
+        if name == "_grouped_mm" and outputs[0].dim() == 3:  # the gradient of the weights: rows are summed over, each once
+            return {UNITS.get(outputs[0].dtype, "fma32"): float(outputs[0].shape[-2] * outputs[0].shape[-1] * inner)}
+        return {UNITS.get(factors[0].dtype, "fma32"): float(outputs[0].numel() * inner)}
     if "scaled_dot_product" in name or "_flash_attention" in name or "_efficient_attention" in name:
         q, k, v = (named[n] for n in ("query", "key", "value"))
         pairs = float(q.shape[0] * q.shape[1] * q.shape[2] * k.shape[2]) * (0.5 if named.get("is_causal") else 1.0)

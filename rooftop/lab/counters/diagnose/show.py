@@ -77,26 +77,26 @@ def gain(low: float | None, high: float | None) -> str:
     return f"expect {a}" if a == b else f"expect {a} to {b}"
 
 
-def summary(found: Sequence[Diagnosis], most: int = MOST) -> str:
+def summary(diagnoses: Sequence[Diagnosis], most: int = MOST) -> str:
     """A line for each kernel of a report, the longest first, with its part of the time."""
-    total = sum(d.seconds or 0 for d in found)
-    lines = [f"{len(found)} kernels, {time(total)} in all"]
-    for d in found[:most]:
+    total = sum(d.seconds or 0 for d in diagnoses)
+    lines = [f"{len(diagnoses)} kernels, {time(total)} in all"]
+    for d in diagnoses[:most]:
         part = f"{(d.seconds or 0) / total:4.0%}" if total else "    "
         lines.append(f"  {part}  {time(d.seconds):>9}  {d.bound:8} {plain(d.case or d.name, 80)}")
-    if len(found) > most:
-        lines.append(f"  and {len(found) - most} more (--kernel NAME picks one)")
+    if len(diagnoses) > most:
+        lines.append(f"  and {len(diagnoses) - most} more (--kernel NAME picks one)")
     return "\n".join(lines)
 
 
-def differences(found: Sequence[Pair]) -> str:
+def differences(pairs: Sequence[Pair]) -> str:
     """Before and after a change: a line for each kernel if there are several, then what changed in the one whose time changed most."""
-    both = [(p.before, p.after) for p in found if p.before is not None and p.after is not None]
+    both = [(p.before, p.after) for p in pairs if p.before is not None and p.after is not None]
     parts = []
-    if len(found) > 1:
-        totals = [sum((d.seconds or 0) * p.launches for p in found if (d := getattr(p, side)) is not None) for side in ("before", "after")]
-        lines = [f"{len(found)} kernels, {time(totals[0])} -> {time(totals[1])} in all{_times(totals[0], totals[1])}"]
-        for p in found[:MOST]:
+    if len(pairs) > 1:
+        totals = [sum((d.seconds or 0) * p.launches for p in pairs if (d := getattr(p, side)) is not None) for side in ("before", "after")]
+        lines = [f"{len(pairs)} kernels, {time(totals[0])} -> {time(totals[1])} in all{_times(totals[0], totals[1])}"]
+        for p in pairs[:MOST]:
             name = plain((p.after or p.before).case or (p.after or p.before).name, 70)  # type: ignore[union-attr]
             ends = [time(d.seconds) if d is not None else "-" for d in (p.before, p.after)]
             bounds = [d.bound if d is not None else "-" for d in (p.before, p.after)]
@@ -109,8 +109,8 @@ def differences(found: Sequence[Pair]) -> str:
             )
             said = bounds[0] if bounds[0] == bounds[1] else f"{bounds[0]} -> {bounds[1]}"
             lines.append(f"  {ends[0]:>9} -> {ends[1]:>9}{ratio:22} {said:20} {f'{p.launches}x ' if p.launches > 1 else ''}{name}")
-        if len(found) > MOST:
-            lines.append(f"  and {len(found) - MOST} more (--kernel NAME picks one)")
+        if len(pairs) > MOST:
+            lines.append(f"  and {len(pairs) - MOST} more (--kernel NAME picks one)")
         parts.append("\n".join(lines))
     if both:
         parts.append(difference(*max(both, key=lambda p: abs((p[0].seconds or 0) - (p[1].seconds or 0)))))

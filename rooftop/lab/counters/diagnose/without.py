@@ -133,36 +133,36 @@ def screen(w: Without) -> str:
 
 
 def _grown(w: Without) -> Iterator[str]:
-    found = w.sizes
-    if found is None:
+    fit = w.sizes
+    if fit is None:
         yield f"  sizes      not told apart: too few fresh records of this dtype (at least {sizes.FEWEST}, over a span of {sizes.SPAN:g})"
         return
-    span = f"{len(found.points)} recorded sizes, {time(found.points[0].seconds)} to {time(found.points[-1].seconds)}"
-    if found.off > OFF:
-        yield f"  sizes      {span}: no line fits them (half are off by {found.off:.0%} or more): the work's shape counts, not its size alone"
+    span = f"{len(fit.points)} recorded sizes, {time(fit.points[0].seconds)} to {time(fit.points[-1].seconds)}"
+    if fit.off > OFF:
+        yield f"  sizes      {span}: no line fits them (half are off by {fit.off:.0%} or more): the work's shape counts, not its size alone"
         return
-    here = f", {found.fixed_share(w.seconds):.0%} of the time here" if w.seconds and found.fixed_s else ""
-    fixed = time(found.fixed_s) if found.fixed_s else "no"
-    yield f"  sizes      {span}: {fixed} fixed cost{here}, then {found.slope:.2f} times the roof (off by {found.off:.0%})"
+    here = f", {fit.fixed_share(w.seconds):.0%} of the time here" if w.seconds and fit.fixed_s else ""
+    fixed = time(fit.fixed_s) if fit.fixed_s else "no"
+    yield f"  sizes      {span}: {fixed} fixed cost{here}, then {fit.slope:.2f} times the roof (off by {fit.off:.0%})"
 
 
 def _counted(w: Without) -> Iterator[str]:
     """The simulator's counts, named as such."""
-    found = w.simulated
-    if found is None:
+    counts = w.simulated
+    if counts is None:
         yield "  simulator  does not run this kernel"
         return
-    if found.why:
-        yield f"  simulator  not counted: {plain(found.why, 120)}" + ("; diagnose --count counts it" if found.case else "")
+    if counts.why:
+        yield f"  simulator  not counted: {plain(counts.why, 120)}" + ("; diagnose --count counts it" if counts.case else "")
         return
-    yield f"  from the simulator, at {found.case}, {found.blocks} of {found.grid_blocks} blocks"
-    for name, value in found.values.items():
-        ideal = found.ideals.get(name)
+    yield f"  from the simulator, at {counts.case}, {counts.blocks} of {counts.grid_blocks} blocks"
+    for name, value in counts.values.items():
+        ideal = counts.ideals.get(name)
         if ideal is None:
             yield f"    {name} {value:.3g}"
         else:
             yield f"    {name} {value:.3g}, {ideal:.3g} at the least" + (
                 f": {value / ideal:.1f} times that" if ideal and value / ideal > LOST else ""
             )
-    for x in found.lines:
+    for x in counts.lines:
         yield f"    {plain(x.file, 60)}:{x.line}: {x.what} takes {x.found:.1f} {x.unit} a request, {x.ideal:.1f} at the least"
