@@ -16,14 +16,15 @@ LONGEST = 110  # letters of a line
 
 
 def entries(site: SiteData, spaces: Iterable[tuple[str, str, tuple[Entry, ...]]]) -> Iterator[tuple[str, ...]]:
-    """(kind, title, line, address), and texts that are found but not shown: what limits a rung, the docstring of an op's function."""
+    """(kind, title, line, address), and texts that are found but not shown: a ladder's derivation, what limits a rung, docstrings."""
     kernels = set[str]()
     if site.tutorial:
         yield "tutorial", document.title(site.tutorial), "tutorial: start here", "tutorial.html"
         for anchor, title in document.chapters(site.tutorial):
             yield "tutorial", title, "", f"tutorial.html#{anchor}"
     for ladder in site.ladders:
-        yield "ladder", ladder.name, f"{ladder.title}. {ladder.line}", ladder.file, ladder.intro
+        derived = [text for step in ladder.derivation for text, formula in step.paragraphs if not formula]
+        yield "ladder", ladder.name, f"{ladder.title}. {ladder.line}", ladder.file, ladder.intro, *derived
         for rung in ladder.rungs:
             yield "rung", f"{ladder.name}/{rung.number:02d} {rung.title}", rung.idea, f"{ladder.file}#{rung.anchor}", rung.limit
     for op in site.ops:
