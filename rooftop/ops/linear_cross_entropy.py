@@ -57,8 +57,8 @@ def linear_cross_entropy(
     else is float32. Under autocast `x`, `weight` and `bias` are cast to its dtype, as by a linear layer.
 
     With N tokens, H features, V classes and gradients included, memory beyond the inputs is, for 16-bit tensors and `"mean"` or `"sum"`:
-    `"fast"`: dX + the larger of 3.1 dW and 3 dW + 256 MiB, three products; the forward computes the gradients, the backward scales them;
-    on Hopper dX + dW more where H is no multiple of 8, and for `"small"` dX more;
+    `"fast"`: dX + the larger of 3.1 dW and 3 dW + 256 MiB, on Hopper of these and dW + 4 GiB, three products; the forward computes the gradients,
+    the backward scales them; on Hopper dX + dW more where H is no multiple of 8, and for `"small"` dX more;
     `"small"`: dW + 3 dX + 64 MiB, four products: the backward recomputes the logits. Both are exact, deterministic and without a wait of the host.
 
     Args:
