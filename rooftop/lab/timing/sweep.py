@@ -314,7 +314,8 @@ class Sweep:
         size = max(held(problem), 1)
         count = sets_needed(size, self.device.l2_bytes)
         try:
-            sets = [make(self.op, case, self.on, seed)[0] for seed in range(count)]
+            sets = [make(self.op, case, self.on, 0)[0]]
+            sets += [copied(sets[0]) for _ in range(count - 1)]  # a backward's tensors take a forward in float32 to make
             options = self.op.options(case)
             others = [s for s in self.named if s.supports(case, self.device) is None and s.name != mine.name]
             subjects = [mine, *others, *self.peers, *(self.sampled if i in self.sample else ())]
@@ -392,6 +393,13 @@ class Sweep:
         return {**record, **{f"{key}s": {n: f[key] for n, f in made.items() if key in f} for key in ("digest", "source", "machine")}}
 
 
+def copied(tensors: Mapping[str, Any]) -> dict[str, Any]:
+    """The same values and layouts in other memory."""
+    import torch
+
+    return {n: None if t is None else torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device=t.device).copy_(t) for n, t in tensors.items()}
+
+
 def ceilings_of(device: Device) -> roofline.Ceilings:
     """Of a card, from the records."""
     return roofline.Ceilings.from_records(store.read(settings.load().results), device.name, lookup(device.name))
@@ -424,7 +432,9 @@ def _on_this_gpu() -> tuple[Timer, streams.Streams, int]:
     from rooftop.lab.timing.timer_cuda import CudaBackend
 
     index = torch.cuda.current_device()
-    return Timer(CudaBackend(index)), streams.Streams(index), torch.cuda.get_device_properties(index).total_memory // 2
+    copies = streams.Streams(index)
+    copies.keeps = 2 * MANY[1]
+    return Timer(CudaBackend(index)), copies, torch.cuda.get_device_properties(index).total_memory // 2
 
 
 def _us(seconds: float | None) -> float | None:
