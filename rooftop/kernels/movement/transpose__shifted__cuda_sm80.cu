@@ -62,7 +62,7 @@ extern __shared__ __align__(128) char held[];
 /// other in `out`. LEFT: the stride of the rows in bytes, modulo 16. Element (j, c) of the tile lies `lead`
 /// + j · PITCH + j / N · GAP + c · SIZE bytes after the start of shared memory, where `lead` is the remainder of the address of element
 /// (0, 0). GAP: so that N rows are an odd multiple of 16 bytes. With it, neighbouring lanes' columns are APART_C apart, in different words.
-template <int SIZE, int LEFT, int WIDE, bool FLAT, int THREADS>
+template <int SIZE, int LEFT, int WIDE, int FLAT, int THREADS>
 __global__ void __launch_bounds__(THREADS, 1280 / THREADS)
     shifted(int R, int C, int tall, unsigned tiles_r, unsigned tiles_c, unsigned B2, unsigned B3, const void* __restrict__ x, void* __restrict__ out,
         long long span,
@@ -86,37 +86,57 @@ __global__ void __launch_bounds__(THREADS, 1280 / THREADS)
     char* to = static_cast<char*>(out) + (b1 * o1 + b2 * o2 + b3 * o3 + c0 * oc) * SIZE;
 
     gdc_wait();
+    const auto start_of = [&](int j) { return lead + j * PITCH + j / N * GAP; };  // of element (j, 0) in shared memory
+    if (columns == TC && first + (rows - 1) * xr * SIZE + WIDE + 16 <= end) {
+        // A thread copies the same pack of every STEP-th row, in which `start` has the same remainder; the packs behind them are one a row.
+        constexpr int STEP = THREADS / (WIDE / 16) / N * N;
+        int j = threadIdx.x / (WIDE / 16);
+        const int before = threadIdx.x % (WIDE / 16) * 16 - start_of(j) % 16;
+        const char* from = first + j * xr * SIZE + before;
+        char* slot = held + start_of(j) + before;
+        if (j >= STEP) j = rows;
 #pragma unroll 4
-    for (int k = threadIdx.x; k < held_rows * CHUNKS; k += THREADS) {
-        const int j = k / CHUNKS, chunk = k % CHUNKS, start = lead + j * PITCH + j / N * GAP, at = chunk * 16 - start % 16;  // bytes from element (j, 0)
-        if (r0 + j < 0 || j >= rows || at >= columns * SIZE) continue;
-        const char* from = first + j * xr * SIZE + at;
-        char* slot = held + start + at;
-        if (from + 16 <= end) {
-            __pipeline_memcpy_async(slot, from, 16);
-        } else {
+        for (; j < rows; j += STEP, from += STEP * xr * SIZE, slot += STEP * PITCH + STEP / N * GAP) {
+            if (r0 + j >= 0) __pipeline_memcpy_async(slot, from, 16);
+        }
+        for (int i = threadIdx.x; i < rows; i += THREADS) {
+            const int over = start_of(i) % 16;
+            if (r0 + i >= 0 && over != 0) __pipeline_memcpy_async(held + start_of(i) + WIDE - over, first + i * xr * SIZE + WIDE - over, 16);
+        }
+    } else {
 #pragma unroll 1
-            for (int i = 0; i < static_cast<int>(end - from); i += SIZE) *reinterpret_cast<E*>(slot + i) =
-                *reinterpret_cast<const E*>(from + i);
+        for (int k = threadIdx.x; k < held_rows * CHUNKS; k += THREADS) {
+            const int j = k / CHUNKS, chunk = k % CHUNKS, at = chunk * 16 - start_of(j) % 16;  // bytes from element (j, 0)
+            if (r0 + j < 0 || j >= rows || at >= columns * SIZE) continue;
+            const char* from = first + j * xr * SIZE + at;
+            char* slot = held + start_of(j) + at;
+            if (from + 16 <= end) {
+                __pipeline_memcpy_async(slot, from, 16);
+            } else {
+#pragma unroll 1
+                for (int i = 0; i < static_cast<int>(end - from); i += SIZE) *reinterpret_cast<E*>(slot + i) =
+                    *reinterpret_cast<const E*>(from + i);
+            }
         }
     }
     __pipeline_commit();
     __pipeline_wait_prior(0);
     __syncthreads();
 
-    if constexpr (FLAT) {
-        // The eights of a warp read packs `turn` apart: `across` columns further and, as N divides no R, up to half a pack of rows, each of which
-        // shifts an element by LEFT. So they lie across * SIZE * (1 - R * LEFT / SIZE) bytes apart, modulo 16, which should be an odd multiple of 4.
-        const int elements = columns * R, lane = threadIdx.x % 8, eight = threadIdx.x / 8 % 4, odd = 1 - R * (LEFT / SIZE);
-        const int near = max(1, (4 / SIZE) >> min(__ffs(odd) - 1, 4)), across = near * R < 48 * N ? 3 * near : near;  // so that few eights are not whole
-        const int turn = (across * R + N / 2) / N, eights = (turn + 7) / 8;
-        const float inverse = 1.0f / R, inverse_eights = 1.0f / eights;
+    if constexpr (FLAT != 0) {
+        // SPREAD: the eights of a warp read packs `turn` apart, which lie `across` columns and some rows further. Modulo 16 these are
+        // across * SIZE * (1 - R * LEFT / SIZE) bytes, which should be an odd multiple of 4. Else lane after lane reads pack after pack.
+        constexpr bool SPREAD = FLAT == 2;
+        const int elements = columns * R, odd = 1 - R * (LEFT / SIZE), across = max(1, (4 / SIZE) >> min(__ffs(odd) - 1, 4));
+        const int turn = SPREAD ? (across * R + 8 * N - 1) / (8 * N) * 8 : 8, fourths = (elements + 4 * turn * N - 1) / (4 * turn * N);
+        const float inverse = 1.0f / R, inverse_eights = 8.0f / turn;
+        const int lane = threadIdx.x % 8, eight = threadIdx.x / 8 % 4;
 #pragma unroll 1
-        for (int w = threadIdx.x / 32; w < (elements + 4 * turn * N - 1) / (4 * turn * N) * eights; w += THREADS / 32) {
+        for (int w = threadIdx.x / 32; w < fourths * turn / 8; w += THREADS / 32) {
             // quotients of less than 2^21 by half a unit more: exact
-            const int fourth = static_cast<int>((w + 0.5f) * inverse_eights), along = (w - fourth * eights) * 8 + lane;
-            const int k = ((fourth * 4 + eight) * turn + along) * N;
-            if (along >= turn || k >= elements) continue;
+            const int fourth = SPREAD ? static_cast<int>((w + 0.5f) * inverse_eights) : w;
+            const int k = (fourth * 4 * turn + eight * turn + (w * 8 - fourth * turn) + lane) * N;
+            if (k >= elements) continue;
             const int column = static_cast<int>((k + 0.5f) * inverse), row = k - column * R;
             const int at = lead + row * PITCH + row / N * GAP + column * SIZE, next = lead + (column + 1) * SIZE - (R - row) * PITCH;
             uint4 v;
@@ -138,26 +158,27 @@ __global__ void __launch_bounds__(THREADS, 1280 / THREADS)
         }
         return;
     }
-#pragma unroll 2
-    for (int s = threadIdx.x; s < tall / N * TC; s += THREADS) {
-        const int turn = s / 8 % TC, m = s % 8 + s / (8 * TC) * 8;
+#pragma unroll 1
+    for (int turn = threadIdx.x / 8; turn < TC; turn += THREADS / 8) {
         const int column = turn % 4 * APART_C + turn / 4 % APART_C + turn / (4 * APART_C) * (4 * APART_C);
         if (column >= columns) continue;
         char* top = to + column * oc * SIZE;
-        // row of the tile; of the matrix
-        const int at = SKIP - static_cast<int>(reinterpret_cast<unsigned long long>(top) % 32) / SIZE + m * N, row = r0 + at;
-        if (row <= -N || row >= R) continue;
-        const char* source = held + lead + at * PITCH + at / N * GAP + column * SIZE;
-        uint4 v;
+        const int at = SKIP - static_cast<int>(reinterpret_cast<unsigned long long>(top) % 32) / SIZE + threadIdx.x % 8 * N;  // row of the tile
+        const char* source = held + start_of(at) + column * SIZE;
+        char* place = top + static_cast<long long>(r0 + at) * SIZE;
+#pragma unroll 2
+        for (int row = r0 + at; row < r0 + at + tall; row += 8 * N, source += 8 * N * PITCH + 8 * GAP, place += 128) {
+            if (row <= -N || row >= R) continue;
+            uint4 v;
 #pragma unroll
-        for (int i = 0; i < N; ++i) reinterpret_cast<E*>(&v)[i] = *reinterpret_cast<const E*>(source + i * PITCH + (GAP && i >= N - at % N ? GAP : 0));
-        char* place = top + static_cast<long long>(row) * SIZE;
-        if (row >= 0 && row + N <= R) {
-            *reinterpret_cast<uint4*>(place) = v;
-        } else {
+            for (int i = 0; i < N; ++i) reinterpret_cast<E*>(&v)[i] = *reinterpret_cast<const E*>(source + i * PITCH + (GAP && i >= N - at % N ? GAP : 0));
+            if (row >= 0 && row + N <= R) {
+                *reinterpret_cast<uint4*>(place) = v;
+            } else {
 #pragma unroll
-            for (int i = 0; i < N; ++i) {
-                if (row + i >= 0 && row + i < R) reinterpret_cast<E*>(place)[i] = reinterpret_cast<const E*>(&v)[i];
+                for (int i = 0; i < N; ++i) {
+                    if (row + i >= 0 && row + i < R) reinterpret_cast<E*>(place)[i] = reinterpret_cast<const E*>(&v)[i];
+                }
             }
         }
     }

@@ -32,4 +32,4 @@ def _flat(p: Problem) -> list[int]:
 def configs(p: Problem, head: Head) -> list[dict[str, Any]]:
     tiles = [(w, TALL, 256) for w in WIDTHS] + [(256, 192, 256), (256, 256, 256), (256, 256, 512), (192, 256, 512), (128, 256, 256), (128, 512, 512)]
     return [{"wide": w, "tall": t, "flat": 0, "threads": n} for w, t, n in tiles if t * p["x"].itemsize % 128 == 0] + [
-        {"wide": w, "tall": TALL, "flat": 1, "threads": n} for w in _flat(p) for n in (256, 512)]
+        {"wide": w, "tall": TALL, "flat": f, "threads": 256} for w in _flat(p) for f in (1, 2)]
