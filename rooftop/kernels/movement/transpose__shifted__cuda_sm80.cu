@@ -87,21 +87,21 @@ __global__ void __launch_bounds__(THREADS, 1280 / THREADS)
 
     gdc_wait();
     const auto start_of = [&](int j) { return lead + j * PITCH + j / N * GAP; };  // of element (j, 0) in shared memory
-    if (columns == TC && first + (rows - 1) * xr * SIZE + WIDE + 16 <= end) {
+    if (first + (rows - 1) * xr * SIZE + columns * SIZE + 16 <= end) {
         // A thread copies the same pack of every STEP-th row, in which `start` has the same remainder; the packs behind them are one a row.
         constexpr int STEP = THREADS / (WIDE / 16) / N * N;
         int j = threadIdx.x / (WIDE / 16);
         const int before = threadIdx.x % (WIDE / 16) * 16 - start_of(j) % 16;
         const char* from = first + j * xr * SIZE + before;
         char* slot = held + start_of(j) + before;
-        if (j >= STEP) j = rows;
+        if (j >= STEP || before >= columns * SIZE) j = rows;
 #pragma unroll 4
         for (; j < rows; j += STEP, from += STEP * xr * SIZE, slot += STEP * PITCH + STEP / N * GAP) {
             if (r0 + j >= 0) __pipeline_memcpy_async(slot, from, 16);
         }
         for (int i = threadIdx.x; i < rows; i += THREADS) {
             const int over = start_of(i) % 16;
-            if (r0 + i >= 0 && over != 0) __pipeline_memcpy_async(held + start_of(i) + WIDE - over, first + i * xr * SIZE + WIDE - over, 16);
+            if (r0 + i >= 0 && WIDE - over < columns * SIZE) __pipeline_memcpy_async(held + start_of(i) + WIDE - over, first + i * xr * SIZE + WIDE - over, 16);
         }
     } else {
 #pragma unroll 1
