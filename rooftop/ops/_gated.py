@@ -34,8 +34,8 @@ def halves(a: Tensor, b: Tensor | None, interleaved: bool = False) -> tuple[Tens
 
 def by_float32(factors: Callable[[Tensor, Tensor], Any], a: Tensor, b: Tensor | None, interleaved: bool = False) -> Any:
     """A unit of 16 bits on the CPU, in float32: the gate is not rounded before the product, and gradients do not overflow. `factors` gets the gate in float32,
-    a copy that it may write over, and the values as they are; it returns the two that are multiplied, or NotImplemented. Without gradients PIECE elements at a
-    time: what one step leaves in a core's cache the next one finds."""
+    a copy that it may write over, and the values as they are; it returns the two that are multiplied, the first in float32 and its own, or NotImplemented.
+    Without gradients PIECE elements at a time: what one step leaves in a core's cache the next one finds."""
     import torch
 
     followed = torch.is_grad_enabled() and (a.requires_grad or (b is not None and b.requires_grad))
@@ -52,7 +52,7 @@ def by_float32(factors: Callable[[Tensor, Tensor], Any], a: Tensor, b: Tensor | 
         found = factors(gate.float(), value)
         if found is NotImplemented:
             return found
-        torch.mul(*found, out=o)  # rounded once
+        o.copy_(found[0].mul_(found[1].float()))  # rounded once
     return out
 
 

@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from rooftop.core.gradients import refuse_second_derivative
 from rooftop.core.layouts import widen
-from rooftop.ops._norms import far
+from rooftop.ops._norms import NEARLY_EQUAL, far
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 FEW, MANY = 8, 64  # columns; rows
 PART, LONG = 1 << 16, 256  # elements: 256 KiB of float32; columns
-NEARLY_EQUAL = 0.5  # of a row's variance and eps, the share of eps from which its elements count as equal
 
 
 def cpu(x: Tensor, residual: Tensor | None, weight: Tensor | None, bias: Tensor | None, dims: int, eps: float) -> Any:

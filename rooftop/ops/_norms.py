@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 FLOATS = ("f32", "f16", "bf16")
 PER_COLUMN = ("weight", "bias", "dweight", "dbias")
+NEARLY_EQUAL = 0.5  # of a row's variance and eps, the share of eps from which its elements count as equal
 
 
 def validate(

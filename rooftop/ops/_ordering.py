@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 DTYPES = ("f32", "f16", "bf16", "i32", "i64")
 TORCH = ("float32", "float16", "bfloat16", "int32", "int64")
 NAN = ("largest", "smallest", "error")
-CROWDED = 8  # one in so many words with an equal element: too many to be listed
+PART = 1 << 16  # elements: of a row that 16 bits number, and of rows that a core's cache holds
 LONGEST = 2**31 - 2**16  # elements of a row: an index and a block's last round fit 31 bits
 
 
@@ -103,31 +103,29 @@ def first_by_torch(x: Tensor, k: int, largest: bool) -> Tensor | None:
 
 
 def _first_of_many_equal(x: Tensor, k: int, largest: bool) -> Tensor:
-    """The same where most rows have equal values: torch.topk gives the values, and the elements before the last of them; those equal to the
-    last are searched for, eight bytes of the comparison at a time, and the first of them taken."""
+    """The same where most rows have equal values, of 16 bits: value and index in one number of 32, some rows at a time, which a core's cache
+    holds. Of rows longer than 2^16 each part has its first ones."""
     import torch
 
     n = x.shape[-1]
     flat = x.reshape(-1, n)
-    values, found = flat.topk(k, -1, largest)
-    last = values[:, -1:]
-    equal = flat == last
-    if x.is_floating_point() and bool(last.isnan().any()):
-        equal |= flat.isnan() & last.isnan()
-    equal = torch.nn.functional.pad(equal, (0, -n % 8)).contiguous()
-    eights = equal.view(torch.int64)
-    row, word = eights.nonzero(as_tuple=True)
-    if row.numel() > eights.numel() // CROWDED:
-        return _first_by_number(x, k, largest)
-    hit, byte = eights[row, word].unsqueeze(-1).view(torch.bool).nonzero(as_tuple=True)
-    row, place = row[hit], word[hit] * 8 + byte
-    rank = torch.arange(row.numel()) - torch.searchsorted(row, torch.arange(flat.shape[0]))[row]  # among the row's equal ones
-    before = k - ((values == last) | (values.isnan() & last.isnan()) if x.is_floating_point() else values == last).sum(-1)
-    at = before[row] + rank
-    taken = at < k
-    found[row[taken], at[taken]] = place[taken]  # topk's values are in order: the places after those before the last
-    order = _first_by_number(flat.gather(-1, found), k, largest, found)
-    return order.view(*x.shape[:-1], k)
+    if n > PART:
+        found = torch.cat([_first_of_many_equal(p, min(k, p.shape[1]), largest) + i * PART for i, p in enumerate(flat.split(PART, 1))], 1)
+        return _first_by_number(flat.gather(-1, found), k, largest, found).view(*x.shape[:-1], k)
+    place = torch.arange(n, dtype=torch.int32)
+    place = n - 1 - place if largest else place
+    infinity = torch.full((), float("inf"), dtype=x.dtype).view(torch.int16).item()
+    firsts = []
+    for rows in flat.split(PART // n):
+        bits = rows.view(torch.int16)
+        sign, number = bits >> 15, bits & 0x7FFF
+        if number.amax().item() > infinity:
+            firsts.append(_first_by_number(rows, k, largest))
+            continue
+        number = number.bitwise_xor_(sign).sub_(sign).to(torch.int32).bitwise_left_shift_(16).bitwise_or_(place)  # of both zeros 0
+        last = number.topk(k, -1, largest).values.bitwise_and_(PART - 1)
+        firsts.append((n - 1 - last if largest else last).long())
+    return torch.cat(firsts).view(*x.shape[:-1], k)
 
 
 def _first_by_number(x: Tensor, k: int, largest: bool, place: Tensor | None = None) -> Tensor:

@@ -1,4 +1,4 @@
-"""Gated unit with GELU.
+"""GEGLU: a gated linear unit with GELU.
 
     y = gelu(a) · b,   gelu(a) = a · Φ(a), exact or by tanh (rooftop/ops/gelu.py)
 
@@ -56,13 +56,23 @@ def backward(dy: Tensor, a: Tensor, b: Tensor | None, approximate: str) -> tuple
 
 def cpu(a: Tensor, b: Tensor | None, approximate: str) -> Any:
     def factors(gate: Tensor, value: Tensor) -> Any:
-        found = gelu.cpu(gate, approximate)
+        found = _gelu(gate, approximate)
         return found if found is NotImplemented else (found, value)
 
     if a.element_size() == 2:
         return by_float32(factors, a, b)
-    found = factors(*halves(a, b))
-    return found if found is NotImplemented else found[0] * found[1]
+    gate, value = halves(a, b)
+    found = gelu.cpu(gate, approximate)
+    if found is NotImplemented:
+        return found
+    return found * value if found.requires_grad else found.mul_(value)
+
+
+def _gelu(x: Tensor, approximate: str) -> Any:
+    """By torch itself, not oneDNN (see gelu.cpu), to which a matrix of two columns is transposed."""
+    if approximate == "tanh" or x.requires_grad or x.numel() % 2 or x.numel() < 4:
+        return gelu.cpu(x, approximate)
+    return gelu.eager(x.reshape(2, -1).mT, approximate).mT.reshape(x.shape)
 
 
 def _eager(a: Tensor, b: Tensor | None, approximate: str) -> Tensor:

@@ -1,4 +1,4 @@
-"""Gaussian error linear unit, exact and by tanh.
+"""GELU (Gaussian error linear unit), exact or by tanh.
 
     y = x · Φ(x),   Φ(x) = (1 + erf(x / sqrt(2))) / 2   or   (1 + tanh(sqrt(2 / pi) · (x + 0.044715 x³))) / 2
 
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 APPROXIMATIONS = ("none", "tanh")
+LARGE, FAINT = 0x7cf0bdc2, 0xda24260  # the bits of 1e37 and 1e-30 in float32, whose upper half bfloat16 has
+INFINITE = 0x7C00  # in float16
 
 
 def gelu(input: Tensor, approximate: str = "none", *, implementation: str | None = None) -> Tensor:
@@ -44,7 +46,7 @@ def reference(x: Tensor, approximate: str) -> Tensor:
     return x * ((1 + (sqrt(2 / pi) * (x + 0.044715 * x**3)).tanh()) / 2)
 
 
-def _eager(x: Tensor, approximate: str) -> Tensor:
+def eager(x: Tensor, approximate: str) -> Tensor:
     import torch
 
     return torch.nn.functional.gelu(x, approximate=approximate)
@@ -52,19 +54,31 @@ def _eager(x: Tensor, approximate: str) -> Tensor:
 
 def cpu(x: Tensor, approximate: str) -> Any:
     """oneDNN, which computes the exact one of contiguous tensors, makes infinities of what is large and NaN of them, and zeros of
-    denormals of 16 bits; its gradients err more than what is allowed. What it does not take, transposed tensors, torch computes itself."""
+    denormals of bfloat16; its gradients err more than what is allowed. What it does not take, transposed tensors, torch computes itself."""
     import torch
 
     if approximate == "tanh" or not x.is_contiguous():
-        return _eager(x, approximate)
+        return eager(x, approximate)
     followed = x.requires_grad and torch.is_grad_enabled()
-    if x.element_size() == 4 and not followed and x.numel() and x.detach().amax().item() < 1e37:
-        return _eager(x, approximate)
+    if not followed and x.numel() and _ordinary(x):
+        return eager(x, approximate)
     if x.dim() > 1 and x.shape[-1] > 1 and x.shape[-2] > 1:
-        return _eager(x.mT, approximate).mT
-    if followed or (x.numel() and not x.detach().amax().item() < 1e37):
-        return NotImplemented
-    return _eager(x.float(), approximate).to(x.dtype)
+        return eager(x.mT, approximate).mT
+    return NotImplemented
+
+
+def _ordinary(x: Tensor) -> bool:
+    """Whether no element is as large, and in each row of bfloat16 one large enough that zeros for denormals are within the contract. The
+    bits of positive numbers are ordered as the numbers are."""
+    import torch
+
+    if x.element_size() == 4:
+        return x.detach().view(torch.int32).amax().item() < LARGE
+    bits = x.detach().view(torch.int16)
+    if x.dtype == torch.float16:
+        return bits.amax().item() < INFINITE
+    least, most = bits.amax(-1).aminmax()
+    return least.item() > FAINT >> 16 and most.item() < LARGE >> 16
 
 
 def backward(dy: Tensor, x: Tensor, approximate: str) -> Tensor:
@@ -124,7 +138,7 @@ OP = Op(
             "x times the density left out": lambda dy, x, approximate: dy * (1 + (x * sqrt(0.5)).erf()) / 2,
         },
     ),
-    peers={"torch": lambda: _eager, "torch.compile": compiled(reference)},
+    peers={"torch": lambda: eager, "torch.compile": compiled(reference)},
     wrong={
         "the other approximation": lambda x, approximate: reference(x, "tanh" if approximate == "none" else "none"),
         "by sigmoid": lambda x, approximate: x * (1.702 * x).sigmoid(),

@@ -1,4 +1,4 @@
-"""A matrix times a few vectors: what a decoding step does with every weight.
+"""A matrix times a few vectors, as in a decoding step.
 
     y_r = a x_r,   y[r, m] = Σ_k a[m, k] · x[r, k]
 
@@ -77,15 +77,17 @@ def reference(a: Tensor, x: Tensor) -> Tensor:
 
 def cpu(a: Tensor, x: Tensor) -> Tensor:
     """A product of one vector by torch's own of a matrix and a vector. Of 16 bits its NaN may be those of other rows, and denormals of
-    bfloat16 are 0 (torch 2.13): where there may be such, and where gradients are wanted, in float32."""
+    bfloat16 are 0 (torch 2.13): where there may be such, in float32."""
     import torch
 
     alone = a.shape[0] == 1 and x.shape[1] == 1
     followed = torch.is_grad_enabled() and (a.requires_grad or x.requires_grad)
-    if a.element_size() == 2 and alone and not followed and sums_in_float32(a.dtype):
-        found, size = a.squeeze(0) @ x.view(-1), x.abs()
+    if a.element_size() == 2 and alone and followed:
+        return _differentiable()(a, x)
+    if a.element_size() == 2 and alone and a.numel() and sums_in_float32(a.dtype):
+        found = a.squeeze(0) @ x.view(-1)
         # denormals of a add less than K times LARGE times the smallest normal number
-        if bool((found.abs() > FAINT).all()) and bool(((size < LARGE) & ((size >= torch.finfo(torch.bfloat16).tiny) | (size == 0))).all()):
+        if found.abs().amin().item() > FAINT and _normal(x):
             return found.view(1, 1, -1)
     wide, rows = (a, x) if a.element_size() > 2 else (a.float(), x.float())
     if a.shape[0] == 1:
@@ -94,6 +96,33 @@ def cpu(a: Tensor, x: Tensor) -> Tensor:
     else:
         found = rows @ wide.transpose(1, 2)
     return found if wide is a else found.to(a.dtype)
+
+
+@cache
+def _differentiable() -> Callable[[Tensor, Tensor], Tensor]:
+    """Of one vector and 16 bits: the gradient of the matrix is one product an element, that of the vector another of these."""
+    import torch
+
+    def forward(ctx: Any, a: Tensor, x: Tensor) -> Tensor:
+        ctx.save_for_backward(a, x)
+        return cpu(a, x)
+
+    def of(ctx: Any, dy: Tensor) -> tuple[Tensor | None, Tensor | None]:
+        a, x = ctx.saved_tensors
+        return dy.mT * x if ctx.needs_input_grad[0] else None, cpu(a.mT, dy) if ctx.needs_input_grad[1] else None
+
+    made = type("gemv", (torch.autograd.Function,), {"forward": staticmethod(forward), "backward": staticmethod(of)})
+    apply = super(torch.autograd.Function, made).apply  # what `Function.apply` does without a transform
+    return lambda a, x: apply(a, x)
+
+
+def _normal(x: Tensor) -> bool:
+    """Whether all are zeros or normal numbers of bfloat16 below LARGE."""
+    import torch
+
+    size, tiny = x.abs(), torch.finfo(torch.bfloat16).tiny
+    least, most = size.aminmax()
+    return most.item() < LARGE and (least.item() >= tiny or bool(((size >= tiny) | (size == 0)).all()))
 
 
 @cache

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 from rooftop.core import argument_checks
 from rooftop.core.op import Calls, Grad, Judging, Op, Sizes, Tolerance, like
 from rooftop.core.spec import Case, Input, Meta, Problem, Work, case, collapse
-from rooftop.ops._norms import PER_COLUMN, far, from_first, work
+from rooftop.ops._group_norm_cpu import cpu
+from rooftop.ops._norms import PER_COLUMN, from_first, work
 from rooftop.ops._peers import Kept, compiled, one_dtype
 
 if TYPE_CHECKING:
@@ -110,26 +111,6 @@ def backward(
     over = (0, *range(2, x.dim()))
     dweight = None if weight is None else (wide * n.reshape(x.shape)).sum(over)
     return dx.reshape(x.shape), dweight, None if bias is None else wide.sum(over)
-
-
-def cpu(x: Tensor, weight: Tensor | None, bias: Tensor | None, groups: int, eps: float) -> Any:
-    """Torch's statistics of 16 bits, and its gradients, are another matter. It computes x · scale - mean · scale: of groups far from zero
-    its layer_norm takes the mean first."""
-    import torch
-
-    wanted = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in (x, weight, bias))
-    if wanted or not x.numel() or x.element_size() == 2 or any(t is not None and t.dtype != x.dtype for t in (weight, bias)):
-        return NotImplemented
-    last = {4: torch.channels_last, 5: torch.channels_last_3d}.get(x.dim())
-    given = x if last is not None and x.is_contiguous(memory_format=last) else x.contiguous()
-    w, b = (None if t is None else t.contiguous() for t in (weight, bias))
-    y, mean, scale = _forward(given, w, b, groups, eps)
-    if not far(mean, scale):
-        return y
-    rows = _grouped(x, groups)
-    y = torch.nn.functional.layer_norm(rows, rows.shape[-1:], None, None, eps).reshape(x.shape)
-    y = y if weight is None else y * _each(weight, x)
-    return y if bias is None else y + _each(bias, x)
 
 
 def _undefined(x: Tensor, weight: Tensor | None, bias: Tensor | None, groups: int, eps: float) -> Tensor:
@@ -287,7 +268,7 @@ def _swept(dtype: str, samples: int, channels: int, positions: int) -> Mapping[s
 
 OP = Op(
     reference,
-    calls=Calls(cpu=cpu, public=_public),
+    calls=Calls(cpu=cpu(backward), public=_public),
     outputs=outputs,
     canonical=canonical,
     cases=_cases(),

@@ -1,4 +1,4 @@
-"""Cross-entropy of the logits x · wᵀ, which never exist in full: the last layer of a language model and its loss in one.
+"""Fused linear layer and cross-entropy loss: the last layer of a language model. The logits x · wᵀ never exist in full.
 
     z = logit_scale · (x · weightᵀ + bias),  then softcap · tanh(z / softcap) where that is asked,  then z / temperature
     loss_i = lse_i - (1 - s) · z_i,target - s · mean(z_i) + lse_square_scale · lse_i²,   lse_i = log sum_j exp(z_ij)
@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING, Any
 from rooftop.core import invariance
 from rooftop.core.argument_checks import flag, wants_gradient
 from rooftop.core.autocasting import lowered
+from rooftop.core.layouts import widen
 from rooftop.core.op import Calls, Grad, Judging, Op, Timed, Tolerance
 from rooftop.core.spec import DTYPES, Meta, Problem, Work
 from rooftop.ops import _linear_rows
 from rooftop.ops._linear_call import canonical, canonical_bwd, check_divisor, check_weights, faults, scale_of, summed, validated
 from rooftop.ops._linear_cases import SWEPT, cases
-from rooftop.ops._linear_loss import beside, changed, entropy_gradients, forward, gradients, options_of, same_state
+from rooftop.ops._linear_loss import beside, changed, entropy_gradients, forward, gradients, logits, options_of, same_state
 from rooftop.ops._linear_peers import compiled_backward, liger, three_products, torch_step
 
 if TYPE_CHECKING:
@@ -157,18 +158,24 @@ def cpu(
     lse_square_scale: float, softcap: float, start: int, classes: int, weight_to: str, memory: str, x_grad: bool, weight_grad: bool,
     bias_grad: bool, inplace: bool, with_entropy: bool = False, logit_scale: float = 1.0,
 ) -> Any:
-    """Two calls of torch, where all logits of float32 are few. Its gradients err more than what is allowed."""
+    """Two calls of torch, where all logits of float32 are few. Its gradients err more than what is allowed: they are the reference's, of
+    bfloat16 with products of bfloat16 (`same`) where those are of whole tiles (rooftop/ops/matmul.py says why)."""
     import torch
 
     wanted = (x_grad and x.requires_grad) or (weight_grad and weight.requires_grad) or (
         bias_grad and bias is not None and bias.requires_grad
     )
+    rest = (ignore_index, reduction, label_smoothing, lse_square_scale, softcap, start, classes)
+    tiles = x.dtype == torch.bfloat16 and x.numel() > 0 and x.shape[1] % 32 == 0
+    if wanted and not torch.is_grad_enabled() and tiles and not (x.shape[0] % 32 or weight.shape[0] % 32) and weight_to == "bf16":
+        found = forward(x, weight, bias, target, options_of(weight, rest), memory, with_entropy, logit_scale, narrow=True)
+        asked = (x_grad, weight_grad, bias_grad and bias is not None)
+        return *found[:3], *(u.to(x.dtype) if u is not None and g else None for u, g in zip(found[3:], asked, strict=True))
     if wanted or lse_square_scale or classes or memory != "fast" or with_entropy or x.shape[0] * weight.shape[0] > FEW:
         return NotImplemented
-    x, weight, bias = (t.float() if t is not None and t.element_size() == 2 else t for t in (x, weight, bias))
-    z = torch.nn.functional.linear(x, weight, bias)
-    z = z if logit_scale == 1 else z * logit_scale
-    z = softcap * (z / softcap).tanh() if softcap else z
+    if not tiles:
+        x, weight, bias = (widen(t) for t in (x, weight, bias))
+    z = logits(x, weight, bias, softcap, tiles, logit_scale)
     try:
         loss = torch.nn.functional.cross_entropy(z, target, ignore_index=ignore_index, reduction="none", label_smoothing=label_smoothing)
     except IndexError:  # a target out of range, of which the checks of the reference say more

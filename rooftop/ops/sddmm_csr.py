@@ -1,4 +1,4 @@
-"""Some elements of a dense product: those that a sparse pattern in compressed rows (CSR) names (sampled dense-dense matrix product, SDDMM).
+"""Sampled dense-dense matrix product (SDDMM): the elements of a dense product that a sparse pattern in compressed rows (CSR) names.
 
     out[i] = alpha · Σ_n a[row of i, n] · b[columns[i], n]
 
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from rooftop.core.op import Calls, Grad, Judging, Op, Sizes, Tolerance, Values
 from rooftop.core.spec import Case, Input, Meta, Option, Problem, Work, case
 from rooftop.ops._sparse import LAYOUTS, indices, validate
-from rooftop.ops.spmm_csr import AT_ONCE, ROWS, pattern, pattern_faults, rows_of, turned
+from rooftop.ops.spmm_csr import AT_ONCE, ROWS, clamped_pattern, pattern, pattern_faults, rows_of, turned
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -60,6 +60,17 @@ def reference(a: Tensor, b: Tensor, columns: Tensor, offsets: Tensor, alpha: flo
     there, rows = rows < a.shape[0], rows.clamp(max=a.shape[0] - 1)
     parts = [torch.where(there[i : i + wide], (a[rows[i : i + wide]] * b[columns[i : i + wide]]).sum(1), 0) for i in range(0, nnz, wide)]
     return alpha * (torch.cat(parts) if parts else a.new_zeros(nnz))
+
+
+def cpu(a: Tensor, b: Tensor, columns: Tensor, offsets: Tensor, alpha: float = 1.0) -> Any:
+    """torch.sparse in float32, without a gradient of its own. It takes no more elements than the matrix has."""
+    import torch
+
+    wanted = torch.is_grad_enabled() and (a.requires_grad or b.requires_grad)
+    if wanted or not (columns.numel() and a.numel()) or columns.numel() > a.shape[0] * b.shape[0]:
+        return NotImplemented
+    columns, offsets = clamped_pattern(columns.contiguous(), offsets.contiguous(), b.shape[0])
+    return _torch()(a.float().contiguous(), b.float().contiguous(), columns, offsets, alpha).to(a.dtype)
 
 
 def backward(dout: Tensor, a: Tensor, b: Tensor, columns: Tensor, offsets: Tensor, alpha: float) -> tuple[Tensor, Tensor]:
@@ -181,7 +192,7 @@ OP = Op(
     tolerance=Tolerance(multiple=4.0),
     grad=Grad(wrt=("a", "b"), saves=("a", "b", "columns", "offsets"), backward=backward),
     values=Values(fixup=_arrange),
-    calls=Calls(faults=faults),
+    calls=Calls(cpu=cpu, faults=faults),
     peers={"cublas": _dense, "cusparse": _torch},
     wrong={"row before in b": _next_row, "row before in a": _row_before, "last column dropped": _tail, "one precision lower": _low,
            "alpha ignored": lambda a, b, columns, offsets, alpha: reference(a, b, columns, offsets, 1.0)},

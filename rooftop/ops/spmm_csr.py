@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from rooftop.core.layouts import widen
 from rooftop.core.op import Calls, Grad, Judging, Op, Sizes, Tolerance, Values
 from rooftop.core.spec import Case, Input, Meta, Option, Problem, Work, case
 from rooftop.ops._sparse import LAYOUTS, bias_gradient, finished, gelu_on_cpu, indices, slope, validate
@@ -114,17 +115,22 @@ def reference(
 def cpu(
     values: Tensor, columns: Tensor, offsets: Tensor, b: Tensor, bias: Tensor | None = None, alpha: float = 1.0, activation: str = "none"
 ) -> Any:
-    """torch.sparse of float32, without a gradient of its own."""
+    """torch.sparse in float32, without a gradient of its own."""
     import torch
 
     if activation == "gelu":
         return gelu_on_cpu(reference, values, columns, offsets, b, bias, alpha)
     wanted = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in (values, b, bias))
-    if wanted or b.dtype != torch.float32 or not (values.numel() and b.numel()):
+    if wanted or not (values.numel() and b.numel()):
         return NotImplemented
+    wide = values.float(), *clamped_pattern(columns, offsets, b.shape[0]), b.float(), widen(bias)
+    return _torch()(*(t if t is None else t.contiguous() for t in wide), alpha, activation).to(b.dtype)  # torch misreads what lies with gaps
+
+
+def clamped_pattern(columns: Tensor, offsets: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """A pattern that torch may be given: it reads what indices point at, and checks none."""
     _warned_of_csr()
-    values, columns, offsets, b = (t.contiguous() for t in (values, columns, offsets, b))  # torch misreads what lies with gaps
-    return _torch()(values, columns, offsets, b, bias, alpha, activation)
+    return columns.clamp(0, k - 1), offsets.clamp(0, columns.shape[0]).cummax(0)[0]
 
 
 @cache

@@ -119,6 +119,18 @@ def test_a_sparse_product_warns_of_nothing() -> None:
     assert done.returncode == 0, done.stderr[-800:]
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_indices_of_a_sparse_pattern_out_of_range_are_clamped(dtype: torch.dtype) -> None:
+    values, b, a = torch.ones(4, dtype=dtype), torch.randn(4, 8).to(dtype), torch.randn(3, 8).to(dtype)
+    offsets = torch.tensor([0, 2, 2, 4], dtype=torch.int32)
+    wild, tame = (torch.tensor(c, dtype=torch.int32) for c in ([0, -(10**8), 10**8, 3], [0, 0, 3, 3]))
+    assert torch.equal(rooftop.spmm_csr(values, wild, offsets, b), rooftop.spmm_csr(values, tame, offsets, b))
+    assert torch.equal(rooftop.sddmm_csr(a, b, wild, offsets), rooftop.sddmm_csr(a, b, tame, offsets))
+    for ends in ([0, 3, 1, 4], [0, 2, 2, 10**8], [-9, -(10**8), 2, 4]):
+        falling = torch.tensor(ends, dtype=torch.int32)
+        assert rooftop.spmm_csr(values, tame, falling, b).shape == (3, 8) and rooftop.sddmm_csr(a, b, tame, falling).shape == (4,)
+
+
 # -- derivatives ---------------------------------------------------------------------------------------------------
 
 
@@ -181,6 +193,8 @@ def test_first_of_equal_elements_of_16_bits(dtype: torch.dtype, filled: str) -> 
         for k in {1, min(9, x.shape[-1]), x.shape[-1]}:
             for largest in (True, False):
                 assert torch.equal(_ordering.first_by_torch(x, k, largest), _ordering.ordered(x, None, largest, "largest")[..., :k])
+    long = made.reshape(-1).repeat(4)[None]
+    assert long.shape[1] > 2**16 and torch.equal(_ordering.first_by_torch(long, 9, True), _ordering.ordered(long, None, True, "largest")[..., :9])
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])

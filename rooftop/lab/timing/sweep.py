@@ -42,6 +42,7 @@ OF_MODELS = 8  # times the most bytes that a drawn point moves: what a point at 
 FAR_OFF = 0.05  # a result further than this from torch's, as a share of its norm, is wrong
 BUDGET_S = 0.03  # of sampling a point
 SAVE_S, SAVES = 1.0, 0.1  # between two records of the points that there are; and the share of the time that making them may take
+LAUNCH_S = 20e-6  # of a launch from Python, which the time of one call contains
 BY_CALLS = "a graph takes longer to capture than a point may last"
 
 
@@ -220,6 +221,7 @@ class Sweep:
     ceilings   of the card; None: from the records, which takes a second"""
 
     batch = 24  # points whose kernels are compiled together, before they are timed: a small budget does not reach all
+    slowest = math.inf  # times the fastest of a point, by a call each: what is named and slower is timed no further
 
     def __init__(
         self, op: Contract, of: Sizes, points: Sequence[Point], device: Device, *, timer: Timer | None = None,
@@ -246,13 +248,17 @@ class Sweep:
         call = select(self.op, self.op.problem(point.case(self.of), self.device)).call
         return None if call is None else Subject(call.implementation.name, self.op, call.implementation)
 
-    def compile(self, which: Iterable[int]) -> int:
-        """Every kernel of these points, on all cores. How many programs."""
-        fields = []
+    def fields(self, which: Iterable[int]) -> list[BenchGroup]:
+        """The kernels of these points."""
+        found = []
         for p in (self.points[i] for i in which):
             mine = self.chosen(p)
-            fields.append(BenchGroup(self.op, p.case(self.of), [*([mine] if mine else []), *self.named]))
-        return bench.compile_first(fields, self.device)
+            found.append(BenchGroup(self.op, p.case(self.of), [*([mine] if mine else []), *self.named]))
+        return found
+
+    def compile(self, which: Iterable[int]) -> int:
+        """Every kernel of these points, on all cores. How many programs."""
+        return bench.compile_first(self.fields(which), self.device) if self.on == "cuda" else 0
 
     def run(self, budget_s: float, say: Callable[[str], None] = print, save: Callable[[store.Table], object] | None = None) -> store.Table:
         """The record. Points that the budget leaves no time for are left out, and those that raise, which `wrong` names.
@@ -314,12 +320,14 @@ class Sweep:
             others = [s for s in self.named if s.supports(case, self.device) is None and s.name != mine.name]
             subjects = [mine, *others, *self.peers, *(self.sampled if i in self.sample else ())]
             candidates: list[Candidate] = []
+            once: dict[str, float] = {}
             wrong = False
             for s in subjects:
                 try:
                     made = one.candidate(s, sets, options)
                     result = made.calls[0]()
-                    if one.once(made) > LONGEST_CALL_S:
+                    once[s.name] = one.once(made)
+                    if once[s.name] > LONGEST_CALL_S:
                         continue
                 except Exception as error:
                     if isinstance(error, torch.OutOfMemoryError):
@@ -340,6 +348,8 @@ class Sweep:
                 del result
                 candidates.append(replace(made, uncapturable=BY_CALLS))
             bytes_ = one.work.bytes
+            slow = {s.name: t for s in others if (t := once.get(s.name, 0.0)) > self.slowest * min(once.values()) + LAUNCH_S}
+            candidates = [c for c in candidates if c.name not in slow]
             copies = [] if size < 1 << 20 else one.copies(bytes_ // 32 * 32, count)
             field = [*candidates, *(replace(c, uncapturable=BY_CALLS) for c in copies)]
             duty = "normal" if self.op.mutates else "sweep"
@@ -357,6 +367,7 @@ class Sweep:
             "seconds": m[mine.name].median, "copy": copy, "roof": max(parts.values()), "noise": m.noise, "by": mine.name, "bytes": bytes_,
             "wrong": wrong, "aligned": aligned(problem), "peers": {n.removeprefix("peer:"): t.median for n, t in m.timings.items()
                                                    if n != mine.name and not n.startswith(STREAM)},
+            "slow": slow, "timing_s": m.setup_s + m.elapsed_s,
         }
 
     def _report_wrong(self, say: Callable[[str], None], text: str) -> None:
