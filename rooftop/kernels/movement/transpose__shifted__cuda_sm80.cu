@@ -4,14 +4,13 @@ idea    = """Rows that start at any address. Asynchronous copies of 16 bytes bri
   stride of the rows. Each pack of the output is gathered element by element, from addresses that differ by the constant pitch: no element \
   is shifted in registers. Eight lanes read packs of eight rows and four columns: in eight different groups of four banks if the stride is \
   odd; else the rows of each further pack lie 16 bytes further in shared memory. If a tile holds all rows (`flat`), its output is one \
-  range of memory, written in whole packs although rows end amid them; the eights of a warp read packs so far apart that their elements lie in \
-  different words, where the number of rows allows it."""
+  range of memory, written in whole packs although rows end amid them."""
 predict = { speedup = 1.2 }
-limit   = """On an H200 0.78 (11585x11585 bfloat16) and 0.81 (8191x8193 float32) of a copy: one shared-memory load for each element, and \
-  1.3 times the bytes between L2 and shared memory, because tiles overlap and rows are read in whole vectors."""
+limit   = """On an H200 0.80 (11585x11585 bfloat16) and 0.84 (8191x8193 float32) of a copy, hardly more with a third of the instructions or with tiles of twice \
+  the height: 1.3 times the bytes between L2 and shared memory, because tiles overlap and rows are read in whole vectors."""
 dtypes  = ["i8", "i16", "i32", "i64"]
 args    = [
-    "R: i32", "C: i32", "tall: i32 = tall", "tiles_r: u32 = 1 if flat else ceil((R + 32 // bytes(x) - 1) / tall)", "tiles_c: u32 = ceil(C * bytes(x) / wide)", "B2: u32",
+    "R: i32", "C: i32", "tall: i32 = tall", "GROUP: u32 = group", "tiles_r: u32 = 1 if flat else ceil((R + 32 // bytes(x) - 1) / tall)", "tiles_c: u32 = ceil(C * bytes(x) / wide)", "B2: u32",
     "B3: u32", "x: T[B1, B2, B3, R, C]", "out: T[B1, B2, B3, R, C]",
     "span: i64 = (B1 - 1) * stride(x, 0) + (B2 - 1) * stride(x, 1) + (B3 - 1) * stride(x, 2) + (R - 1) * stride(x, 3) + C",
     "x1: i64 = stride(x, 0)", "x2: i64 = stride(x, 1)", "x3: i64 = stride(x, 2)", "xr: i64 = stride(x, 3)",
@@ -30,6 +29,7 @@ wide = 256  # bytes of a row of a tile
 tall = 128  # rows that a tile writes: a multiple of eight packs
 flat = 0
 threads = 256
+group = 16  # tiles along C before the next along R
 
 # tiles of `tall` rows, which overlap by 32 bytes of a column, or of all rows
 [[launch]]
@@ -62,19 +62,18 @@ extern __shared__ __align__(128) char held[];
 /// other in `out`. LEFT: the stride of the rows in bytes, modulo 16. Element (j, c) of the tile lies `lead`
 /// + j · PITCH + j / N · GAP + c · SIZE bytes after the start of shared memory, where `lead` is the remainder of the address of element
 /// (0, 0). GAP: so that N rows are an odd multiple of 16 bytes. With it, neighbouring lanes' columns are APART_C apart, in different words.
-template <int SIZE, int LEFT, int WIDE, int FLAT, int THREADS>
+template <int SIZE, int LEFT, int WIDE, bool FLAT, int THREADS>
 __global__ void __launch_bounds__(THREADS, 1280 / THREADS)
-    shifted(int R, int C, int tall, unsigned tiles_r, unsigned tiles_c, unsigned B2, unsigned B3, const void* __restrict__ x, void* __restrict__ out,
+    shifted(int R, int C, int tall, unsigned GROUP, unsigned tiles_r, unsigned tiles_c, unsigned B2, unsigned B3, const void* __restrict__ x, void* __restrict__ out,
         long long span,
             long long x1, long long x2, long long x3, long long xr, long long o1, long long o2, long long o3, long long oc) {
     constexpr int N = 16 / SIZE, SKIP = FLAT ? 0 : 32 / SIZE, TC = WIDE / SIZE, PITCH = WIDE + 16 + LEFT;
     constexpr int CHUNKS = WIDE / 16 + 1;
     constexpr int GAP = N * PITCH % 32 == 16 ? 0 : 16, APART_C = GAP && SIZE < 4 ? 4 / SIZE : 1;
-    constexpr int GROUP = 16;  // tiles along C before the next along R
     using E = raw<SIZE>;
     const unsigned matrix = blockIdx.x / (tiles_c * tiles_r), b3 = matrix % B3, b2 = matrix / B3 % B2, b1 = matrix / B3 / B2;
     unsigned t = blockIdx.x % (tiles_c * tiles_r);
-    const unsigned group = t / (GROUP * tiles_r), wide = min(static_cast<unsigned>(GROUP), tiles_c - group * GROUP);
+    const unsigned group = t / (GROUP * tiles_r), wide = min(GROUP, tiles_c - group * GROUP);
     t -= group * GROUP * tiles_r;
     const int r0 = static_cast<int>(t / wide) * tall - SKIP, c0 = static_cast<int>(group * GROUP + t % wide) * TC;
     const int held_rows = FLAT ? R : tall + SKIP, rows = min(held_rows, R - r0), columns = min(TC, C - c0);
@@ -123,20 +122,12 @@ __global__ void __launch_bounds__(THREADS, 1280 / THREADS)
     __pipeline_wait_prior(0);
     __syncthreads();
 
-    if constexpr (FLAT != 0) {
-        // SPREAD: the eights of a warp read packs `turn` apart, which lie `across` columns and some rows further. Modulo 16 these are
-        // across * SIZE * (1 - R * LEFT / SIZE) bytes, which should be an odd multiple of 4. Else lane after lane reads pack after pack.
-        constexpr bool SPREAD = FLAT == 2;
-        const int elements = columns * R, odd = 1 - R * (LEFT / SIZE), across = max(1, (4 / SIZE) >> min(__ffs(odd) - 1, 4));
-        const int turn = SPREAD ? (across * R + 8 * N - 1) / (8 * N) * 8 : 8, fourths = (elements + 4 * turn * N - 1) / (4 * turn * N);
-        const float inverse = 1.0f / R, inverse_eights = 8.0f / turn;
-        const int lane = threadIdx.x % 8, eight = threadIdx.x / 8 % 4;
+    if constexpr (FLAT) {
+        const int elements = columns * R;
+        const float inverse = 1.0f / R;
 #pragma unroll 1
-        for (int w = threadIdx.x / 32; w < fourths * turn / 8; w += THREADS / 32) {
-            // quotients of less than 2^21 by half a unit more: exact
-            const int fourth = SPREAD ? static_cast<int>((w + 0.5f) * inverse_eights) : w;
-            const int k = (fourth * 4 * turn + eight * turn + (w * 8 - fourth * turn) + lane) * N;
-            if (k >= elements) continue;
+        for (int k = threadIdx.x * N; k < elements; k += THREADS * N) {
+            // a quotient of less than 2^21 by half a unit more: exact
             const int column = static_cast<int>((k + 0.5f) * inverse), row = k - column * R;
             const int at = lead + row * PITCH + row / N * GAP + column * SIZE, next = lead + (column + 1) * SIZE - (R - row) * PITCH;
             uint4 v;
