@@ -8,15 +8,18 @@ Times by CUDA events, all of a point in turn; memory is what a call allocates at
 
 import argparse
 import math
+import multiprocessing
 import random
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 MOST = 6e12  # tokens x hidden x classes: about 50 ms of products
 SAMPLES, BUDGET_S = (6, 8), 0.4
+JOBS = 4  # sizes compiled at once: a call takes up to 20 GB of the device
 FAR_OFF = 0.02  # a gradient further than this from torch's, as a share of its norm, is wrong
 
 
@@ -93,7 +96,7 @@ def row(timer: Any, size: tuple[int, int, int], calls: Mapping[str, Callable[[An
                 off[name] = max(float((a.float() - b.float()).norm() / b.float().norm()) for a, b in zip(result, want, strict=True))
             del result
             memory[name] = peak_bytes(once)
-            field.append(Candidate(name, [lambda i=i, once=once: once(i) for i in range(count)], uncapturable="autograd runs it"))
+            field.append(Candidate(name, [partial(once, i) for i in range(count)], uncapturable="autograd runs it"))
         except Exception as error:
             without[name] = first_line(error)[:200]
             torch.cuda.empty_cache()
@@ -108,14 +111,16 @@ def row(timer: Any, size: tuple[int, int, int], calls: Mapping[str, Callable[[An
     }
 
 
-def once(size: tuple[int, int, int], calls: Mapping[str, Callable[[Any, Any, Any], Any]]) -> None:
+def once(size: tuple[int, int, int]) -> None:
+    """In a process of its own: each run once."""
     import torch
 
     n, h, v = size
-    torch.compiler.reset()
+    calls = steps()
     x, weight = (torch.zeros(k, h, device="cuda", dtype=torch.bfloat16, requires_grad=True) for k in (n, v))
     for call in calls.values():
         call(x, weight, torch.zeros(n, device="cuda", dtype=torch.int64))
+    torch.cuda.synchronize()
 
 
 def table(rows: list[dict[str, Any]]) -> str:
@@ -141,7 +146,7 @@ def main() -> int:
     parser.add_argument("--points", type=int, default=8)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--seconds", type=float, default=120.0, help="compiling included")
-    parser.add_argument("--compile-only", action="store_true", help="run each once, so that all is in the caches")
+    parser.add_argument("--compile-only", action="store_true", help="run each once, several sizes at a time, so that all is in the caches")
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
     began = time.monotonic()
@@ -153,14 +158,17 @@ def main() -> int:
     from rooftop.lab.timing.timer import Timer
     from rooftop.lab.timing.timer_cuda import CudaBackend
 
+    if given.compile_only:
+        with ProcessPoolExecutor(JOBS, mp_context=multiprocessing.get_context("spawn"), max_tasks_per_child=1) as pool:
+            waiting = {pool.submit(once, size): size for size in drawn(given.seed, given.points)}
+            for done in as_completed(waiting):
+                print(f"{time.monotonic() - began:.0f} s {'x'.join(map(str, waiting[done]))} {done.exception() or 'compiled'}", flush=True)
+        return 0
     timer, calls = Timer(CudaBackend(torch.cuda.current_device())), steps()
     rows: list[dict[str, Any]] = []
     for size in drawn(given.seed, given.points):
         if time.monotonic() - began > given.seconds:
             print(f"left out: {'x'.join(map(str, size))}", flush=True)
-            continue
-        if given.compile_only:
-            once(size, calls)
             continue
         rows.append(row(timer, size, calls))
         print(table(rows[-1:]).splitlines()[0], flush=True)

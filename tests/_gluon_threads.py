@@ -298,7 +298,7 @@ def functions(path: Path, **given: Any) -> dict[str, Any]:
         "warpgroup_mma": _mma, "warpgroup_mma_wait": _mma_wait, "fence_async_shared": nothing, **given,
     }
     text = path.read_text(encoding="utf-8")
-    body = text[text.index("from __future__") : text.index("@dataclass")]
+    body = text[text.index("from __future__") :].partition("@dataclass")[0]
     lines = ["" if line.startswith(("from triton", "from rooftop", "from dataclasses")) else line for line in body.splitlines()]
     exec(compile("\n".join(lines), str(path), "exec"), names)
     return names

@@ -14,7 +14,7 @@ RENAMED = {
     "decompress_planes__cuda_sm80": "decompress_planes__ring__cuda_sm80", "attention_bwd/05_every_option": "attention_bwd/05_tuned",
     "attention_fwd/07_hopper": "attention_fwd/10_every_call", "hgemm_hopper/10_multicast": "hgemm_hopper/12_multicast",
     "layer_norm_cuda/08_by_length": "layer_norm_cuda/10_by_length", "rms_norm_cuda/08_by_length": "rms_norm_cuda/10_by_length",
-    "topk_cuda/06_pivot": "topk_cuda/08_every_order",
+    "rms_norm__addend__triton": "rms_norm__triton", "topk_cuda/06_pivot": "topk_cuda/08_every_order",
 }
 
 

@@ -1,4 +1,4 @@
-"""One step of AdamW whose two states are 8-bit codes: read as codes, computed in float32, written as codes again.
+"""One step of the AdamW optimizer with 8-bit states: codes are read, the step is computed in float32, and new codes are written.
 
     m = beta1 m + (1 - beta1) g,   v = beta2 r² + (1 - beta2) g²,   r = sqrt(v)
     param = param (1 - lr weight_decay) - lr / (1 - beta1^t) · m / (r / sqrt(1 - beta2^t) + eps)

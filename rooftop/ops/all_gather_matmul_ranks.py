@@ -1,4 +1,4 @@
-"""Each rank's product with the rows of all ranks: `rooftop.comm.all_gather_matmul` on one device.
+"""What `rooftop.comm.all_gather_matmul` gives each rank, computed on one device: its product with the rows of all ranks.
 
     out[r] = cat(a[0], ..., a[W - 1]) b[r]        a [W, M, K], b [W, K, N], out [W, W M, N]
 

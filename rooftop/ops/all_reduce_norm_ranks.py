@@ -1,4 +1,4 @@
-"""What every rank of a group gets from an all-reduce fused with the norm behind it: `rooftop.comm.all_reduce_norm` on one device.
+"""What `rooftop.comm.all_reduce_norm` gives each rank, computed on one device: an all-reduce fused with the norm after it.
 
     s[r] = sum_p Q(x[p]) + residual[r]                            in float32; returned rounded once to the dtype of x
     y[r] = s[r] / sqrt(mean(s[r]²) + eps) · weight[r]             of s in float32; rounded, or as `rooftop.quantize` makes codes of it

@@ -1,4 +1,4 @@
-"""What every rank of a group gets from a quantised all-reduce, of the tensors of all ranks: `rooftop.comm.all_reduce` on one device.
+"""What `rooftop.comm.all_reduce` gives each rank, computed on one device: a quantised all-reduce of the tensors of all ranks.
 
     shots = 1:  out[r] = sum_p Q(x[p])          each rank sends all it has to all
     shots = 2:  out[r] = Q(sum_p Q(x[p]))       each rank adds up one stripe and sends the sum; the same bits for all ranks

@@ -1,5 +1,5 @@
-"""New keys and values written into a KV cache, in place: contiguous or paged, ragged batches, rotation of the keys and 8-bit codes on the
-way.
+"""Write new keys and values into a KV cache, in place: contiguous or paged, ragged batches, with rotation (RoPE) of the keys and 8-bit
+codes on the way.
 
     k_cache[page, row, h] = encode(rotate(k[token, h])), v_cache[page, row, h] = encode(v[token, h])
     position = lengths[b] + index of the token among those of its sequence b; page = page_table[b, position // page_size], row = position %

@@ -1,4 +1,4 @@
-"""The indices that put each row in order, stable.
+"""The indices that sort each row, stable.
 
     x[out_j], j = 0, 1, ..., is the row in order: the second result of `rooftop.sort`"""
 

@@ -1,4 +1,4 @@
-"""Scaled dot-product attention, forward and backward, with all that models ask of it.
+"""Scaled dot-product attention (FlashAttention), forward and backward, with the masks, biases, caches and heads that models need.
 
     z_ij = softcap · tanh(scale · q_i·k_j / softcap) + bias_ij - slope · |p_i - j|,  -inf where query i does not see key j
     out_i = sum_j exp(z_ij - lse_i) v_j,   lse_i = log sum_j exp(z_ij),   p_i = i + keys - queries

@@ -1,4 +1,4 @@
-"""A mask of attention from lengths, causal order and a sliding window. rooftop/ops/_masks.py has the formula."""
+"""An attention mask from lengths, causal order and a sliding window. rooftop/ops/_masks.py has the formula."""
 
 from __future__ import annotations
 

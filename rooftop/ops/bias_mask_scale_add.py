@@ -1,4 +1,4 @@
-"""Bias, dropout or a mask, scale and residual in one pass.
+"""Bias, dropout or a mask, scale and residual addition in one pass.
 
     out = residual + scale · mask · (x + bias)
 

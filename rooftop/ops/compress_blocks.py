@@ -1,4 +1,5 @@
-"""The codecs `fast` and `shuffle` of `rooftop.codecs` as streams of chunks: quantised, differenced, a bit width for each 32 values.
+"""Compression with the codecs `fast` (error-bounded) and `shuffle` (lossless) of `rooftop.codecs`: differences, and one bit width for each
+32 values.
 
     k = rint(x / (2 bound)), verified; differences along 0 to `rank` dimensions of a chunk; the bits of 32 of them as planes, as many as the
     widest needs

@@ -1,5 +1,5 @@
-"""The codec `planes` of `rooftop.codecs` as a stream of chunks: of each value the 8 bits that have most to tell coded by rANS, the rest
-kept as it is.
+"""Lossless compression with the codec `planes` of `rooftop.codecs`: the 8 most informative bits of each value are coded by rANS, the others
+are stored unchanged.
 
     frequencies = shares of 4096 of the symbols of all of x;  a chunk = 32 states, their 16-bit words, planes of the kept bits
 

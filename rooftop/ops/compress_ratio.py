@@ -1,4 +1,4 @@
-"""Chunks of the codec `ratio` on the device, by interpolation without fitted weights.
+"""Error-bounded compression with the codec `ratio` of `rooftop.codecs`, on the device: by interpolation, without fitted weights.
 
     k = rint((x - p) / step), p predicted from values that are known already; symbols of k by rANS (docs/codecs.md)
 

@@ -1,4 +1,4 @@
-"""A KV cache and what is new, one behind the other in new memory.
+"""A KV cache and new keys and values, copied one behind the other into new memory.
 
     out[.., s, ..] = past[.., s, ..] for s < past.shape[dim], else new[.., s - past.shape[dim], ..]"""
 

@@ -1,4 +1,4 @@
-"""Cross-entropy of logits that are given, with its gradient written in place where that is asked.
+"""Cross-entropy loss of given logits. The gradient can be written in place of the logits.
 
     z = softcap · tanh(x / softcap),  or x
     loss_i = lse_i - (1 - s) · z_i,target - s · mean(z_i) + lse_square_scale · lse_i²,   lse_i = log sum_j exp(z_ij)

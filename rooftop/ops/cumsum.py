@@ -1,4 +1,4 @@
-"""Running sum along one dimension.
+"""Cumulative sum (prefix sum, scan) along one dimension.
 
     out_i = x_0 + x_1 + ... + x_i
 

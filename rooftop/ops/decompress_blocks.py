@@ -1,4 +1,4 @@
-"""Chunks of the codecs `fast` and `shuffle` back to values: the reverse of `rooftop.compress_blocks`, of any words.
+"""Decompression for the codecs `fast` and `shuffle`: the inverse of `rooftop.compress_blocks`, safe for any words.
 
     numbers = sums of the differences that the bit planes hold;  x = number * 2 bound
 

@@ -1,4 +1,4 @@
-"""Chunks of the codec `planes` back to values: the reverse of `rooftop.compress_planes`, of any words.
+"""Decompression for the codec `planes`: the inverse of `rooftop.compress_planes`, safe for any words.
 
     symbol of a state = the one whose share of 4096 the state's low 12 bits lie in;  value = symbol and kept bits put together
 

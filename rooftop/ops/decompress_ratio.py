@@ -1,4 +1,4 @@
-"""Chunks of the codec `ratio` back to values, of any words.
+"""Decompression for the codec `ratio`, safe for any words.
 
     symbols by rANS, whole numbers k of them; x = p + k step, with p predicted from values that are known already (docs/codecs.md)
 

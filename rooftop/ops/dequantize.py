@@ -1,4 +1,4 @@
-"""Dequantise: codes of 4, 6 or 8 bits and their scales to floats.
+"""Dequantise codes of 4, 6 or 8 bits with their scales to floats.
 
     x = (decode(code) - zero) * scale        in float32, rounded once to the dtype of the result
 

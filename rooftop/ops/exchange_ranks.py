@@ -1,5 +1,4 @@
-"""What every rank of a group gets from a quantised reduce-scatter, all-gather or all-to-all, of the tensors of all ranks: `rooftop.comm` on
-one device.
+"""What a quantised reduce-scatter, all-gather or all-to-all of `rooftop.comm` gives each rank, computed on one device.
 
     reduce_scatter:  out[r] = sum_p Q(x[p, r])     x [W, W n], out [W, n]
     all_gather:      out[r, p] = Q(x[p])           x [W, n],   out [W, W n]

@@ -1,5 +1,5 @@
-"""What every rank of a group gets where rows go to the ranks of their experts, and back: `rooftop.comm.dispatch_rows` and `combine_rows` on
-one device.
+"""What `rooftop.comm.dispatch_rows` and `combine_rows` give each rank, computed on one device: rows go to the ranks of their experts, and
+back.
 
     dispatch:  out[r] = Q(rows of x[p] for expert g), by experts g of rank r, then by ranks p; zeros after them
     combine:   out[p] = Q(rows of x[r] that came from p), in the order that they had there; zeros after them

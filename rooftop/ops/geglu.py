@@ -1,4 +1,4 @@
-"""Gated unit with GELU.
+"""GEGLU: a gated linear unit with GELU.
 
     y = gelu(a) · b,   gelu(a) = a · Φ(a), exact or by tanh (rooftop/ops/gelu.py)
 

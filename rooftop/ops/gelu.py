@@ -1,4 +1,4 @@
-"""Gaussian error linear unit, exact and by tanh.
+"""GELU (Gaussian error linear unit), exact or by tanh.
 
     y = x · Φ(x),   Φ(x) = (1 + erf(x / sqrt(2))) / 2   or   (1 + tanh(sqrt(2 / pi) · (x + 0.044715 x³))) / 2
 

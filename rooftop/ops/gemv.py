@@ -1,4 +1,4 @@
-"""A matrix times a few vectors: what a decoding step does with every weight.
+"""A matrix times a few vectors, as in a decoding step.
 
     y_r = a x_r,   y[r, m] = Σ_k a[m, k] · x[r, k]
 

@@ -1,4 +1,4 @@
-"""Products of many matrices of unequal sizes, whose sizes only the device knows: the experts of a mixture of experts.
+"""Products of many matrices whose sizes only the device knows (grouped GEMM): the experts of a mixture of experts (MoE).
 
     out[rows of g] = a[rows of g] b[g],  of fp8 with scales of both
 

@@ -1,4 +1,4 @@
-"""Rotation of neighbours by a Hadamard matrix.
+"""Rotation of groups of neighbouring elements by a Hadamard matrix.
 
     y = x H / sqrt(size) for each `size` neighbours along the last dimension;  H(1) = 1, H(2 n) = [[H(n), H(n)], [H(n), -H(n)]]  (Sylvester's)
 

@@ -1,4 +1,4 @@
-"""Rotate neighbours by a Hadamard matrix, then quantise: outliers spread over their neighbours, and the scales become smaller.
+"""Rotate groups of elements by a Hadamard matrix, then quantise. Outliers are spread over their group, so the scales become smaller.
 
     y = x H / sqrt(size) for each `size` neighbours along the last dimension, then as `rooftop.quantize` by rows, or by groups along them
 

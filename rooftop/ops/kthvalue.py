@@ -1,4 +1,4 @@
-"""The k-th smallest element of each row, with its place.
+"""The k-th smallest element of each row, and its index.
 
     value = x[index],  index = the k-th of the row ordered by value, equal values by index
 

@@ -1,4 +1,4 @@
-"""Attention to a cache of latent vectors, of which the values are the first columns (multi-head latent attention, absorbed form).
+"""Multi-head latent attention (MLA, absorbed form): attention to a cache of latent vectors, whose first columns are the values.
 
     z_ij = scale · q_i·c_j,  -inf where query i does not see token j
     out_i = sum_j exp(z_ij - lse_i) c_j[:value_size],   lse_i = log sum_j exp(z_ij)

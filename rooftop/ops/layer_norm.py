@@ -1,4 +1,4 @@
-"""Layer normalisation of rows, with the addition before it fused in.
+"""Layer normalisation of rows, with an optional residual addition before it.
 
     s = x + residual,   y = (s - mean(s)) / sqrt(var(s) + eps) · weight + bias
 

@@ -1,4 +1,4 @@
-"""Cross-entropy of the logits x · wᵀ, which never exist in full: the last layer of a language model and its loss in one.
+"""Fused linear layer and cross-entropy loss: the last layer of a language model. The logits x · wᵀ never exist in full.
 
     z = logit_scale · (x · weightᵀ + bias),  then softcap · tanh(z / softcap) where that is asked,  then z / temperature
     loss_i = lse_i - (1 - s) · z_i,target - s · mean(z_i) + lse_square_scale · lse_i²,   lse_i = log sum_j exp(z_ij)

@@ -1,4 +1,4 @@
-"""Divergence of a student's logits x · weightᵀ from a teacher's, none of which exist in full: distillation's last layer and loss in one.
+"""Fused linear layers and divergence for distillation: that of a student's logits x · weightᵀ from a teacher's. Neither exist in full.
 
     p = softmax(x · weightᵀ / T),  q = softmax(teacher_x · teacher_weightᵀ / T),  m = beta · q + (1 - beta) · p
     loss_i = beta · KL(q || m) + (1 - beta) · KL(p || m);  KL(q || p) for beta 0, KL(p || q) for beta 1

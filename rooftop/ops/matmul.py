@@ -1,4 +1,4 @@
-"""Matrix product with an addend and what commonly follows it.
+"""Matrix product (GEMM) with an addend, a bias, an activation, a gate and a residual.
 
     out = act(alpha · a b + beta · c + bias) · gate + residual
 

@@ -1,4 +1,4 @@
-"""Each rank's rows of the sum of all ranks' products: `rooftop.comm.matmul_reduce_scatter` on one device.
+"""What `rooftop.comm.matmul_reduce_scatter` gives each rank, computed on one device: its rows of the sum of all products.
 
     out[r] = sum_p (a[p] b[p])[rows r M / W to (r + 1) M / W]        a [W, M, K], b [W, K, N], out [W, M / W, N]
 

@@ -1,4 +1,4 @@
-"""Two parts of an attention, over two sets of keys, as one.
+"""Merge the results of attention over two sets of keys into one.
 
     lse = log(exp(lse_a) + exp(lse_b)),   out = a · exp(lse_a - lse) + b · exp(lse_b - lse)
 

@@ -1,5 +1,5 @@
-"""A dense weight pruned to 2:4 by rows and by columns at once, packed in both orientations: W for the forward product, its transpose for
-the gradient of the input.
+"""Prune a dense weight to 2:4 sparsity by rows and by columns at once, packed in both orientations: W for the forward product, its
+transpose for the gradient of the input.
 
     the kept elements of each 4 x 4 tile are at most two in each row and in each column;
     "optimal": of the 90 patterns with just two in each, the one whose sizes add up to most; "greedy": the elements by size,

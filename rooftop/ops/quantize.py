@@ -1,4 +1,4 @@
-"""Quantise: floats to codes of 4, 6 or 8 bits, with a scale for each row, column, group or block.
+"""Quantise floats to codes of 4, 6 or 8 bits (int8, int4, fp8, fp4, mx, nvfp4), with a scale for each row, column, group or block.
 
     scale = max|x| / max code        in float32, IEEE division, over the finite x that share it; then rounded to the scale's type
     code  = encode(x / scale)        in float32, IEEE division, then rooftop/formats/number_formats.py

@@ -1,4 +1,4 @@
-"""Quantise a matrix along its rows and along its columns, in one read: what training with 8-bit products takes, forward and backward.
+"""Quantise a matrix along its rows and along its columns, in one read, for training with 8-bit products.
 
     rows = quantize(x, format, groups along the last dimension),   columns = quantize(xᵀ, format, groups along the last dimension)
 

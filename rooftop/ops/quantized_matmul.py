@@ -1,4 +1,4 @@
-"""Matrix product with a weight in 8, 6, 4 or 2 bits: a linear layer whose weight stays quantised.
+"""Matrix product with a weight of 8, 6, 4 or 2 bits (W8A16, W4A16): a linear layer whose weight stays quantised.
 
     out[m, n] = x_scale[m] · Σ_k x[m, k] · (u[n, k] - zero[n, g]) · scale[n, g] + bias[n],   g = k // group
 

@@ -1,4 +1,4 @@
-"""Sum, maximum, its place, mean and variance over any dimensions.
+"""Sum, mean, variance, maximum and its index (argmax) over any dimensions.
 
     sum   out = Σ x          mean  out = Σ x / n          var  out = Σ (x - mean)² / max(n - correction, 0)
     max   out = max x        argmax  out = the first place in the reduced dimensions, counted in their order, where x is max x"""

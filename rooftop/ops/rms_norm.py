@@ -1,4 +1,4 @@
-"""Root-mean-square normalisation of rows, with the additions before and after it fused in.
+"""RMS normalisation of rows (RMSNorm), with optional additions before and after it.
 
     s = x + residual,   y = s / sqrt(mean(s²) + eps) · (weight + offset) + bias + addend
 

@@ -1,4 +1,4 @@
-"""Root-mean-square normalisation of rows, written as codes and scales, with the addition before it fused in.
+"""RMS normalisation of rows, written as codes and scales, with an optional residual addition before it.
 
     s = x + residual,   y = s / sqrt(mean(s²) + eps) · weight in float32, then as `rooftop.quantize` by rows, or by groups along them
 

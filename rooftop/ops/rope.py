@@ -1,4 +1,4 @@
-"""Rotary position embedding of queries and keys, in one launch.
+"""Rotary position embedding (RoPE) of queries and keys, in one launch.
 
     out[2i], out[2i + 1] = x[2i] cos a_i - x[2i + 1] sin a_i, x[2i + 1] cos a_i + x[2i] sin a_i        (interleaved; half: x[i] and x[i + R / 2])
     a_i = position · theta^(-2i / R) or from tables, i < R / 2 = rotary_dim / 2

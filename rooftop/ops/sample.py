@@ -1,4 +1,4 @@
-"""One draw from each row of logits: temperature, top-k, top-p (nucleus), min-p.
+"""Sampling of one index from each row of logits: temperature, top-k, top-p (nucleus), min-p.
 
     w_i = exp((logits_i - max) / temperature), rounded down to a multiple of 2^-32
     kept: the top_k first in order; of those the shortest run from the first on whose w come to top_p of all of theirs; of those with w_i >=

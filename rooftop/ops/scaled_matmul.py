@@ -1,4 +1,4 @@
-"""Matrix product of 8-bit operands with scales.
+"""Matrix product of 8-bit operands (fp8, int8) with scales.
 
     out = scale_a · scale_b · a b + bias
 

@@ -1,4 +1,4 @@
-"""A 2:4 sparse matrix of 8 bits times a dense one, with scales.
+"""A 2:4 sparse matrix of 8 bits (fp8, int8) times a dense one, with scales.
 
     out = act(scale_a · scale_b · S b + bias)
 

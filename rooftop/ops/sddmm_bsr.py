@@ -1,4 +1,4 @@
-"""Some blocks of a dense product: those that a block-sparse pattern (BSR) names (sampled dense-dense matrix product, SDDMM).
+"""Sampled dense-dense matrix product (SDDMM): the blocks of a dense product that a block-sparse pattern (BSR) names.
 
     out[i] = alpha · (rows of block row of i of a) · (rows of block columns[i] of b)ᵀ
 

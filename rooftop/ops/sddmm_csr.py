@@ -1,4 +1,4 @@
-"""Some elements of a dense product: those that a sparse pattern in compressed rows (CSR) names (sampled dense-dense matrix product, SDDMM).
+"""Sampled dense-dense matrix product (SDDMM): the elements of a dense product that a sparse pattern in compressed rows (CSR) names.
 
     out[i] = alpha · Σ_n a[row of i, n] · b[columns[i], n]
 

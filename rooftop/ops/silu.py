@@ -1,4 +1,4 @@
-"""Sigmoid linear unit, also called swish.
+"""SiLU (sigmoid linear unit), also called swish.
 
     y = x · sigmoid(x)
 

@@ -1,4 +1,4 @@
-"""Rows in order, stable, with the places that elements came from.
+"""Sort each row, stable, and return the indices too.
 
     values_j = x[indices_j],  indices = all of the row ordered by value, equal values by index
 

@@ -1,4 +1,4 @@
-"""A 2:4 sparse matrix times a dense one: of every four neighbours of a row at most two are not zero, which the tensor cores multiply at
+"""A 2:4 sparse matrix times a dense one: at most two of every four neighbours in a row are nonzero, and the tensor cores multiply them at
 twice the rate.
 
     out = act(alpha · S b + bias)

@@ -1,4 +1,4 @@
-"""A sparse matrix of dense blocks in compressed rows (BSR) times a dense one.
+"""A block-sparse matrix (dense blocks in compressed rows, BSR) times a dense one.
 
     out = act(alpha · S b + bias),   rows of block row r of S b = Σ_{offsets[r] <= i < offsets[r + 1]} values[i] · (rows of block columns[i] of b)
 

@@ -1,4 +1,4 @@
-"""Gated unit with SiLU.
+"""SwiGLU: a gated linear unit with SiLU.
 
     y = silu(a) · b,   silu(a) = a · sigmoid(a)
 

@@ -1,4 +1,4 @@
-"""Gated unit with SiLU, written as codes and scales.
+"""SwiGLU (a gated linear unit with SiLU), written as codes and scales.
 
     y = silu(a) · b in float32, then as `rooftop.quantize` by rows, or by groups along them
 

@@ -1,4 +1,4 @@
-"""The k first elements of each row in order, with their places.
+"""The k largest or smallest elements of each row in order, with their indices.
 
     values_j = x[indices_j],  indices = the first k of the row ordered by value, equal values by index
 

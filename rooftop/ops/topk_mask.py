@@ -1,4 +1,4 @@
-"""Which elements of each row are among its k first in order.
+"""A mask of the k largest or smallest elements of each row.
 
     out_i = (i is one of the indices of rooftop.topk(x, k))"""
 

@@ -1,4 +1,4 @@
-"""Two dimensions of a tensor exchanged, in memory: a contiguous copy.
+"""Exchange two dimensions of a tensor in memory: a contiguous copy.
 
     out[.., i, .., j, ..] = x[.., j, .., i, ..]"""
 

@@ -53,7 +53,15 @@ def load_codes(words: threads.Pointer, c_ring: threads.Shared, r_ring: threads.S
 
 GIVEN = {"clear_rows": clear_rows, "load_codes": load_codes}
 FILE = registry.implementation(NAME).path
-PART = threads.functions(FILE, **GIVEN)["_part"]
+GROUPS = FILE.with_name("_latent_groups_sm90.py")
+
+
+def part_of(groups: Path) -> Any:
+    """The launch, with the warp groups of a file."""
+    return threads.functions(FILE, **threads.functions(groups, **GIVEN))["_part"]
+
+
+PART = part_of(GROUPS)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -114,15 +122,15 @@ WAIT = "        acc = warpgroup_mma_wait(num_outstanding=0, deps=(acc,))\n"
         (f"{WAIT}        mbarrier.arrive(empty.index(0), count=1)\n", f"        mbarrier.arrive(empty.index(0), count=1)\n{WAIT}"),
         (f"{WAIT}        mbarrier.arrive(empty.index(4), count=1)\n", f"        mbarrier.arrive(empty.index(4), count=1)\n{WAIT}"),
         ("mbarrier.wait(free, phase ^ 1)", "mbarrier.wait(free, phase)"),
-        ("        mbarrier.wait(p_full.index(0), i & 1)\n", ""),
+        ("        _landed(p_full.index(0), i & 1, CODED)\n", ""),
     ],
     ids=["a piece released before its product", "another", "a wait for the wrong phase", "weights that are not waited for"],
 )
 def test_a_fault_between_warp_groups_shows(before: str, after: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    text = FILE.read_text(encoding="utf-8")
+    text = GROUPS.read_text(encoding="utf-8")
     assert before in text
     wrong = tmp_path / "wrong.py"
     wrong.write_text(text.replace(before, after), encoding="utf-8")
     monkeypatch.setattr(threads, "SECONDS", 5.0)
-    monkeypatch.setitem(globals(), "PART", threads.functions(wrong, **GIVEN)["_part"])
+    monkeypatch.setitem(globals(), "PART", part_of(wrong))
     assert checker.check(Subject("wrong", OP, in_threads(parts=1)), long(400), backend="interpreter").status in ("wrong", "error")

@@ -7,7 +7,7 @@ import pytest
 from _kernels import right
 
 from rooftop.core import registry
-from rooftop.core.spec import Input, case
+from rooftop.core.spec import TARGETS, Input, case
 from rooftop.lab.candidates import Subject
 from rooftop.lab.check import checker
 
@@ -43,3 +43,16 @@ def test_planes_that_end_amid_a_pack() -> None:
 def test_shifted(shape: tuple[int, ...], dtype: str) -> None:
     """Strides of every remainder of 16 bytes, with and without a gap between packs of rows in shared memory; tiles that are not whole."""
     right(SHIFTED, case("c", x=Input(shape, dtype), dim0=len(shape) - 2, dim1=len(shape) - 1))
+
+
+@pytest.mark.sampled("kernels", SHIFTED)
+@pytest.mark.parametrize("dtype", ["u8", "bf16", "f32", "i64"])
+@pytest.mark.parametrize("shape", [(16, 77), (147, 133), (261, 64)], ids=str)
+def test_shifted_in_every_height(shape: tuple[int, ...], dtype: str) -> None:
+    """Tiles of all rows, whose eights read packs far apart, and taller tiles."""
+    c = case("c", x=Input(shape, dtype), dim0=0, dim1=1)
+    kernel = registry.implementation(SHIFTED)
+    listed = kernel.configs(Subject(SHIFTED, registry.op("transpose"), kernel).kernel_problem(c, TARGETS["h200"])[1])
+    tried = {(g["tall"], g["flat"], g["threads"]): g for g in listed}
+    for config in tried.values():
+        right(SHIFTED, c, config)

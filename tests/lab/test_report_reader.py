@@ -162,6 +162,7 @@ window.addEventListener("load", function () {
     parent.postMessage(JSON.stringify({
       width: innerWidth, page: document.documentElement.scrollWidth, wide: wide.length,
       called: ask("rooftop.Scale("), limited: ask("copy steps"), within: ask("cale"), joined: ask("steps02"), nothing: ask("xyzzy"), found: ask("scale"),
+      inflected: ask("scaling"), partly: ask("scale xyzzy"),
       numbers: document.querySelectorAll("pre.code b").length, coloured: document.querySelectorAll("pre.code .word").length,
     }), "*");
   }, 1500);
@@ -200,5 +201,6 @@ def test_pages_in_a_browser(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wid
         assert said["wide"] == 0 and said["found"][0] == said["called"][0] == "op-scale.html" and said["nothing"] == [], (name, said)
         assert "op-scale.html" in said["within"] and "ladder-steps.html#rung-03" in said["limited"], (name, said)
         assert said["joined"] == ["ladder-steps.html#rung-02"], (name, said)
+        assert said["inflected"][0] == said["partly"][0] == "op-scale.html", (name, said)
         if name == "ladder-steps.html":
             assert said["numbers"] > 20 and said["coloured"] > 3, said

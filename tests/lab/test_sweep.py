@@ -283,6 +283,20 @@ def test_a_kernel_that_computes_something_else_is_no_rival(monkeypatch: pytest.M
     assert len(run.wrong) == 1 and "block=1024, warps=8" in run.wrong[0] and "away from the other kernel's" in run.wrong[0]
 
 
+def test_what_takes_twice_as_long_in_one_call_is_timed_no_further(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain, _ = swept_add(monkeypatch)
+    one_config_is_quick(monkeypatch)
+    slow = "block=1024, warps=8"
+    monkeypatch.setattr(Plain, "once", lambda self, c: 3e-4 if slow in c.name else 1e-4)
+    run = regret.Regret(plain.op, plain.of, plain.points[:1], plain.device, timer=plain.timer)
+    run.on = "cpu"
+    (field,) = run.fields([0])
+    made = run.run(60.0, lambda text: None)
+    (every,) = run.every.values()
+    left = [s.name for s in field.entries if slow in s.name]
+    assert left and made["tried"] == [len(field.entries)] and set(every["seconds"]) == {s.name for s in field.entries} - set(left)
+
+
 def test_the_worst_points_have_a_bound_and_the_next_better_config(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of add, whose configs all take as long on the simulated device, but for one."""
     run, record = swept_add(monkeypatch)

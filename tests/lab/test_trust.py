@@ -12,33 +12,37 @@ from rooftop.core import settings
 
 PAGE = settings.CHECKOUT / "docs" / "trust.md"
 ROW = re.compile(r"^\| (?P<promise>[^|]+) \| (?P<by>[^|]+) \| (?P<test>[^|]*) \|$", re.M)
-SIMULATED = "No network, no other program, no other process, no file of yours."
-COMPILERS = ("The C++ compiler and the assembler read headers", "NVRTC reads CUDA's headers", "They reach no network.")
-PYTHON = ("No command loads a file's Python", "However that process ends", "So it is in the other commands.")
+SIMULATED = "The simulation has no access to the network"
+COMPILERS = ("The C++ compiler and the assembler read only", "For a file of yours, NVRTC reads only", "The compilers have no access to the network.")
+PYTHON = ("No command loads a user's Python file", "If that process ends without an answer", "The same holds in the other commands.")
 PROSE = {  # how each sentence and each row of the first table begins -> the promises that it rests on; none where it promises nothing
-    "Kernels and records may come": (), "This page says what is promised": (),
+    "Kernels and records may come": (), "This page lists what rooftop promises": (),
     "**Another person's `.cu` file may be checked": (SIMULATED, "Code that would run before the kernel", *COMPILERS),
     "Another person's `.py` file is a program": (),
-    "| a `.cu` file in the simulator": (SIMULATED, "Every call of the system that is not on"), "| the compilers of a `.cu` file": COMPILERS,
-    "| a `.cu` file on a GPU": (), "| a `.py` file": (*PYTHON, "A case that does not end is ended"), "| the package's own kernels": (),
-    "| the head of a `.cu` file": ("An expression of a head computes", "An expression is calculated"),
-    "| records, configs": ("What is no record is named", "A changed line of a record"),
+    "| a `.cu` file in the simulator": (SIMULATED, "Every system call that is not on"), "| the compilers of a `.cu` file": COMPILERS,
+    "| a `.cu` file on a GPU": (), "| a `.py` file": (*PYTHON, "A case that runs without end"), "| the package's own kernels": (),
+    "| the head of a `.cu` file": ("An expression of a head computes", "An expression is evaluated"),
+    "| records, configs": ("A line that is no record", "If a line of a record was changed"),
     "| compressed files, checkpoints": (
-        "A container whose header", "A container that is cut", "A container whose contents", "A model's file that is not whole",
+        "A container whose header", "A container that is truncated", "A container whose contents", "An incomplete file of a model",
     ),
-    "| the compile cache": (), "On a GPU a `.cu` file has no host code.": (), "For the simulator the host's compiler": (),
-    "So everything, including loading the library": ("Code that would run before the kernel", SIMULATED), "What simulated code can still find out": (),
-    "Without seccomp or Landlock": (), "None of this protects": (), "For that, use": (),
-    "`rooftop check` loads a file in a process of its own": (*PYTHON, "A command that says nothing for so long", "What Triton takes to compile"),
-    "A program that `rooftop profile` starts": (), "A Python file is not kept from deceiving": (),
-    "`rooftop judge` runs what is handed in without": ("Submissions that try to get a verdict", "A submission in Python reads no file"),
-    "Host code of a `solve` in the simulator": (), "`rooftop serve` takes submissions": ("The server's process neither runs", "What has no accepted form"),
-    "Kernels of users run on a GPU": (), "On a GPU it is not near the clock.": (),
-    "`rooftop check` compares with float64": ("A function of yours judges by the edge cases",),
-    "In the simulator the target is what a GPU would run": ("A file with a head finds the macros", "What NVRTC refuses"),
-    "A kernel may still be written to deceive": (), "Use your own case": (),
-    "Each line is what was tried": ("Kernels, records and commands that once", "No call, with whatever arguments", "A command line ends"),
-    "A finding is what the tables": (), "To try it with a seed of your own": (),
+    "| the compile cache": (), "On a GPU a `.cu` file has no host code.": (), "For the simulator, the host's compiler": (),
+    "A source could then contain code": (),
+    "So everything, including loading the library": ("Code that would run before the kernel", SIMULATED), "Simulated code can still find out": (),
+    "Without seccomp or Landlock": (), "None of this protects": (), "To be protected from that": (),
+    "`rooftop check` loads a Python file in a separate process": PYTHON,
+    "Every other command that takes such a file": (*PYTHON, "A command that prints nothing for that time", "Triton uses at most"),
+    "A program that `rooftop profile` starts": (), "A Python file can still deceive": (),
+    "`rooftop judge` runs a submission in a process that has neither": ("A submission that cheats", "On a system with Landlock, a submission in Python"),
+    "In the simulator, the host code of a `solve`": (),
+    "`rooftop serve` takes submissions": ("The server's process neither runs", "A submission without an accepted form"),
+    "On a GPU, users' kernels run": (), "So on a server with a card": (), "On a GPU the clock is in another process.": (),
+    "`rooftop check` compares with float64": ("With a reference of your own",),
+    "The simulator judges what a GPU would run": ("A file with a head sees the macros", "A kernel that NVRTC refuses"),
+    "A kernel may still be written to deceive": (), "It may contain host code": (),
+    "It may recognise the sizes": (), "It may detect that another": (), "Use a case of your own": (), "The result on a GPU counts.": (),
+    "Each line says what was tried": ("Kernels, records and commands that once", "No system call, whatever its arguments", "Every command line ends"),
+    "A finding is a violation": (), "To run these with a seed of your own": (),
 }
 NAME = re.compile(r"`(tests/[\w/]+\.py)::(test_\w+)`")
 

@@ -166,8 +166,6 @@ def to_keys(INDEX: gl.constexpr, k_tiles, v_tiles, q_ring, g_ring, z_tiles, kv_f
     factor, cap = factors_of(scale, softcap, CAP)
     slope = 0.0
     n = 0
-    if end > begin:
-        mbarrier.wait(kv_full.index(0), 0)
     for g in range(GROUP):
         of = batch * H + key_head * GROUP + g
         at = of.to(gl.int64) * PADDED + token
@@ -176,6 +174,8 @@ def to_keys(INDEX: gl.constexpr, k_tiles, v_tiles, q_ring, g_ring, z_tiles, kv_f
         line = begin * BM + gl.arange(0, BM, LINE)
         norm = gl.load(norms + at + line)
         delta = gl.load(deltas + at + line)
+        if end > begin:
+            mbarrier.wait(kv_full.index(0), 0)  # of the block; behind the loads, which take as long as its first copies
         k_tile = k_tiles.index(INDEX)
         v_tile = v_tiles.index(INDEX)
         norms_at = norms + at
@@ -330,14 +330,14 @@ def to_half(INDEX: gl.constexpr, k_tiles, v_tiles, q_ring, g_ring, z_tiles, kv_f
     to = gl.zeros((64, SIZE), gl.float32, TO)
     factor = scale * LOG2E
     n = 0
-    if end > begin:
-        mbarrier.wait(kv_full.index(0), 0)
     for g in range(GROUP):
         of = batch * H + key_head * GROUP + g
         at = of.to(gl.int64) * PADDED + token
         line = begin * BM + gl.arange(0, BM, LINE)
         norm = gl.load(norms + at + line)
         delta = gl.load(deltas + at + line)
+        if end > begin:
+            mbarrier.wait(kv_full.index(0), 0)  # of the block; behind the loads, which take as long as its first copies
         k_tile = k_tiles.index(0)
         v_tile = v_tiles.index(0)
         norms_at = norms + at

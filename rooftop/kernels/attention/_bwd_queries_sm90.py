@@ -5,6 +5,7 @@ from __future__ import annotations
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma, warpgroup_mma, warpgroup_mma_wait
+from triton.language.extra.cuda import gdc_wait
 
 from rooftop.kernels.attention._bwd_sm90 import (
     LOG2E,
@@ -174,3 +175,5 @@ def load_keys(q_desc, k_desc, v_desc, g_desc, z_desc, q_tiles, g_tiles, k_ring, 
             tma.async_copy_global_to_shared(v_desc, [batch, head // GROUP, column, 0], v_full.index(stage), v_ring.index(stage))
             if BIAS:
                 load_bias(z_desc, z_tiles, z_full, z_empty, batch, head, row, column, 64, 0, n)
+    if gl.program_id(0) == gl.num_programs(0) - 1:
+        gdc_wait()  # so that this launch does not end before the second has

@@ -30,6 +30,7 @@ from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared,
 from rooftop.core.spec import Descriptor, Launch, Meta, Problem
 from rooftop.core.tensor_maps import not_copied
 from rooftop.kernels.attention import _arguments as shared
+from rooftop.kernels.attention._eight_sums_sm90 import begin_product, end_product, operand
 from rooftop.kernels.attention._fwd_sm90 import place, range_of, store_tile
 from rooftop.kernels.attention._scores_sm90 import SMALL, TANH_OF, TANH_OPERANDS, flat
 
@@ -120,81 +121,6 @@ def _weights(z, top, total, factor, cap, rows, column, SK, position, LEFT: gl.co
 
 
 @gluon.jit
-def _operand(w, LEFT_OPERAND: gl.constexpr):
-    """The weights in 8 bits as the left operand of wgmma, in the order of keys in which the values are stored: nothing moves between threads."""
-    M: gl.constexpr = w.shape[0]
-    N: gl.constexpr = w.shape[1]
-    p = w.reshape([M, N // 16, 2, 4, 2]).permute((0, 1, 3, 2, 4)).reshape([M, N])
-    p = gl.convert_layout(p, LEFT_OPERAND, assert_trivial=True)
-    return p.to(gl.float8e4nv)
-
-
-@gluon.jit
-def _product(p, v, INDEX: gl.constexpr, COLUMNS: gl.constexpr):
-    """Weights times part INDEX of the columns of the values, in accumulators of its own; not waited for."""
-    PART: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, COLUMNS, 32])
-    part = gl.zeros((64, COLUMNS), gl.float32, PART)
-    of = flat(v).slice(INDEX * COLUMNS, COLUMNS, dim=0)
-    return warpgroup_mma(p, of.permute((1, 0)), part, use_acc=False, is_async=True)
-
-
-@gluon.jit
-def _halves(acc):
-    """The left and right half of the columns; no register moves."""
-    N: gl.constexpr = acc.shape[1] // 2
-    HALF: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, N, 32])
-    a, b = acc.reshape([64, 2, N]).permute((0, 2, 1)).split()
-    return gl.convert_layout(a, HALF, assert_trivial=True), gl.convert_layout(b, HALF, assert_trivial=True)
-
-
-@gluon.jit
-def _joined(a, b):
-    N: gl.constexpr = 2 * a.shape[1]
-    WHOLE: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, N, 32])
-    return gl.convert_layout(gl.join(a, b).permute((0, 2, 1)).reshape([64, N]), WHOLE, assert_trivial=True)
-
-
-@gluon.jit
-def _plus(acc, shrink, part):
-    return acc * gl.convert_layout(shrink, gl.SliceLayout(1, acc.type.layout), assert_trivial=True)[:, None] + part
-
-
-@gluon.jit
-def _begin(acc, shrink, p, v):
-    """Begins acc · shrink + the product of weights and values: the part of columns that remains to be added runs when it returns."""
-    if acc.shape[1] <= 128:
-        last = _product(p, v, 0, acc.shape[1])
-    else:
-        a, c = _halves(acc)
-        a, b = _halves(a)
-        c, d = _halves(c)
-        part = warpgroup_mma_wait(num_outstanding=0, deps=(_product(p, v, 0, 64),))
-        running = _product(p, v, 1, 64)
-        a = _plus(a, shrink, part)
-        part = warpgroup_mma_wait(num_outstanding=0, deps=(running,))
-        running = _product(p, v, 2, 64)
-        b = _plus(b, shrink, part)
-        part = warpgroup_mma_wait(num_outstanding=0, deps=(running,))
-        last = _product(p, v, 3, 64)
-        c = _plus(c, shrink, part)
-        acc = _joined(_joined(a, b), _joined(c, d))
-    return acc, last
-
-
-@gluon.jit
-def _end(acc, shrink, last, OTHERS: gl.constexpr):
-    """Adds what `_begin` left running, after which OTHERS products were issued."""
-    last = warpgroup_mma_wait(num_outstanding=OTHERS, deps=(last,))
-    if acc.shape[1] <= 128:
-        acc = _plus(acc, shrink, last)
-    else:
-        a, c = _halves(acc)
-        c, d = _halves(c)
-        acc = _joined(a, _joined(c, _plus(d, shrink, last)))
-    return acc
-
-
-@gluon.jit
 def _steps(acc, w, top, total, shrink, q, k_ring, v_ring, k_full, v_full, empty, turn_bars, n, first, last, factor, cap, rows, SK, position,
            INDEX: gl.constexpr, STAGES: gl.constexpr, BN: gl.constexpr, LEFT: gl.constexpr, RIGHT: gl.constexpr, CAP: gl.constexpr,
            MASKED: gl.constexpr, PING: gl.constexpr, EXACT: gl.constexpr):
@@ -212,17 +138,17 @@ def _steps(acc, w, top, total, shrink, q, k_ring, v_ring, k_full, v_full, empty,
         if EXACT:
             # The product first: it is added while the scores are computed, and its registers are free for the exponentials.
             mbarrier.wait(v_full.index(before), (n - 1) // STAGES & 1)
-            acc, running = _begin(acc, shrink, _operand(w, LEFT_OPERAND), v_ring.index(before))
+            acc, running = begin_product(acc, shrink, operand(w, LEFT_OPERAND), v_ring.index(before))
             z = warpgroup_mma(q, flat(k_ring.index(stage)).permute((1, 0)), z, use_acc=False, is_async=True)
             if PING:
                 mbarrier.arrive(turn_bars.index(1 - INDEX), count=1)
-            acc = _end(acc, shrink, running, 1)
+            acc = end_product(acc, shrink, running, 1)
             mbarrier.arrive(empty.index(2 * before + 1), count=1)
             z = warpgroup_mma_wait(num_outstanding=0, deps=(z,))
             mbarrier.arrive(empty.index(2 * stage), count=1)
             w, top, total, shrink = _weights(z, top, total, factor, cap, rows, (first - 1 - i) * BN, SK, position, LEFT, RIGHT, CAP, MASKED)
         else:
-            p = _operand(w, LEFT_OPERAND)
+            p = operand(w, LEFT_OPERAND)
             z = warpgroup_mma(q, flat(k_ring.index(stage)).permute((1, 0)), z, use_acc=False, is_async=True)
             mbarrier.wait(v_full.index(before), (n - 1) // STAGES & 1)
             acc = warpgroup_mma(p, flat(v_ring.index(before)).permute((1, 0)), acc, is_async=True)
@@ -308,10 +234,10 @@ def _consume(INDEX: gl.constexpr, q_tiles, k_ring, v_ring, o_tiles, q_full, q_em
                 mbarrier.arrive(q_empty.index(INDEX), count=1)
                 before = (n - 1) % STAGES
                 mbarrier.wait(v_full.index(before), (n - 1) // STAGES & 1)
-                p = _operand(w, LEFT_OPERAND)
+                p = operand(w, LEFT_OPERAND)
                 if EXACT:
-                    acc, running = _begin(acc, shrink, p, v_ring.index(before))
-                    acc = _end(acc, shrink, running, 0)
+                    acc, running = begin_product(acc, shrink, p, v_ring.index(before))
+                    acc = end_product(acc, shrink, running, 0)
                 else:
                     acc = warpgroup_mma(p, flat(v_ring.index(before)).permute((1, 0)), acc, is_async=True)
                     acc = warpgroup_mma_wait(num_outstanding=0, deps=(acc,))

@@ -1,7 +1,8 @@
 """FlashAttention backward on Hopper, deterministic: plain, causal, windowed, packed, with lengths, bias, dropout. Contract: rooftop/ops/attention.py
 
 Three launches, no atomics. The first computes, for each query, log2 of its normaliser and delta = sum_d dout_d · out_d - dlse. In the
-second a block has 128 keys and computes their dk and dv; in the third it has 128 queries and computes their dq. Both are warp-specialised:
+second a block has 128 keys and computes their dk and dv; in the third it has 128 queries and computes their dq. The third does not wait for
+the second, so that both together have one last wave of blocks that is not full (some 12 waves each at 24,576 tokens of 8 heads). Both are warp-specialised:
 one producer warp, which loads the tiles of the other side by TMA into a ring, and two consumer warp groups of 64 rows each, so that the
 exponentials of one overlap with the products of the other. The second launch computes transposed scores: weights and their gradients stay
 in registers, as the left operands of wgmma. The products that need them run while the scores of the next tile are computed: 0.93 to 0.97 of
@@ -9,7 +10,7 @@ the time of the third launch on an H200, with tiles of 64 keys (of 128, which le
 second's with heads of 64 columns; wider ones lack the registers. Seven products of tiles; five would suffice if dq were summed by atomics.
 
 Where key heads are few, several blocks of the second launch share a key head, each with some of its query heads. They write float32 parts
-of dk and dv, which one more launch for each of the two adds in their order.
+of dk and dv, which one more launch for each of the two adds in their order, last.
 
 For heads of more than 128 columns the registers of a group hold one gradient of 64 keys: a block of the second launch has 64 keys, one
 group computes dv and the other dk. That is an eighth product.
@@ -26,6 +27,7 @@ import triton.language as tl
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier
+from triton.language.extra.cuda import gdc_launch_dependents
 
 from rooftop.core.spec import Descriptor, Launch, Meta, Problem
 from rooftop.core.tensor_maps import not_copied
@@ -53,6 +55,7 @@ def _keys(q_desc, k_desc, v_desc, g_desc, norms, deltas, dk, dv, tiles, all_head
     batch, token and head: dk (y), dv (w). PARTS: so many blocks share a key head, with GROUP query heads each; dk and dv are then of
     parts of key heads. DROP: dropout; `again`: 1 / (1 - dropout_p). `plan`: the tiles of keys of packed sequences; each sequence has as many
     keys as `lengths` says. REST, REST_V: columns of a head, and of its values, behind the first 64, where products have no more."""
+    gdc_launch_dependents()  # the third launch needs nothing of this one: its blocks start where the last of these leave a multiprocessor idle
     k_tiles = gl.allocate_shared_memory(k_desc.dtype, [TILES] + k_desc.block_type.shape, k_desc.layout)
     v_tiles = gl.allocate_shared_memory(v_desc.dtype, [TILES] + v_desc.block_type.shape, v_desc.layout)
     q_ring = gl.allocate_shared_memory(q_desc.dtype, [STAGES] + q_desc.block_type.shape, q_desc.layout)
@@ -228,7 +231,7 @@ def _group(p: Problem) -> int:
 def _parts(p: Problem) -> int:
     """Into how many blocks the query heads of a key head are divided: with few key heads most multiprocessors are idle, and the blocks of
     the first keys, which all queries see in causal order, run alone. In pairs of a block's keys and a tile of queries; such a step takes
-    some 2 µs, in which the card adds some 2 MiB of parts."""
+    some 2 µs, in which the card adds some 2 MiB of parts. The third launch fills what the last wave of blocks leaves idle: 0.8 as many steps."""
     batch, queries, _, size = p["q"].shape
     keys, key_heads = p["k"].shape[1:3]
     group, owned = _group(p), _owned(p)
@@ -240,8 +243,8 @@ def _parts(p: Problem) -> int:
         if group % n:
             continue
         longest, blocks = group // n * steps, tiles * batch * key_heads * n
-        shared_out = blocks * longest / p.device.sms
-        time = max(longest, shared_out * 0.55) if causal else -(-blocks // p.device.sms) * longest
+        alone = longest if causal else -(-blocks // p.device.sms) * longest
+        time = max(alone, 1.8 * blocks * longest / p.device.sms * (0.55 if causal else 1.0))
         if (time := time + (added * n if n > 1 else 0.0)) < least * 0.97:
             best, least = n, time
     return best
@@ -367,6 +370,6 @@ def launches(p: Problem, config: Config) -> list[Launch]:
         *plans,
         Launch(common_of, (-(-padded // ROWS), heads, batch), common, 4),
         Launch(_keys, (key_tiles * batch * virtual,), {**args, **to_keys}, 4),
+        Launch(_queries, (query_tiles * batch * heads,), {**args, **to_queries}, 4, pdl=p.device.pdl),
         *sums,
-        Launch(_queries, (query_tiles * batch * heads,), {**args, **to_queries}, 4),
     ]

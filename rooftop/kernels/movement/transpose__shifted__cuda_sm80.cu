@@ -4,13 +4,14 @@ idea    = """Rows that start at any address. Asynchronous copies of 16 bytes bri
   stride of the rows. Each pack of the output is gathered element by element, from addresses that differ by the constant pitch: no element \
   is shifted in registers. Eight lanes read packs of eight rows and four columns: in eight different groups of four banks if the stride is \
   odd; else the rows of each further pack lie 16 bytes further in shared memory. If a tile holds all rows (`flat`), its output is one \
-  range of memory, written in whole packs although rows end amid them."""
+  range of memory, written in whole packs although rows end amid them; the eights of a warp read packs so far apart that their elements lie in \
+  different words, where the number of rows allows it."""
 predict = { speedup = 1.2 }
 limit   = """On an H200 0.78 (11585x11585 bfloat16) and 0.81 (8191x8193 float32) of a copy: one shared-memory load for each element, and \
   1.3 times the bytes between L2 and shared memory, because tiles overlap and rows are read in whole vectors."""
 dtypes  = ["i8", "i16", "i32", "i64"]
 args    = [
-    "R: i32", "C: i32", "tiles_r: u32 = 1 if flat else ceil((R + 32 // bytes(x) - 1) / 128)", "tiles_c: u32 = ceil(C * bytes(x) / wide)", "B2: u32",
+    "R: i32", "C: i32", "tall: i32 = tall", "tiles_r: u32 = 1 if flat else ceil((R + 32 // bytes(x) - 1) / tall)", "tiles_c: u32 = ceil(C * bytes(x) / wide)", "B2: u32",
     "B3: u32", "x: T[B1, B2, B3, R, C]", "out: T[B1, B2, B3, R, C]",
     "span: i64 = (B1 - 1) * stride(x, 0) + (B2 - 1) * stride(x, 1) + (B3 - 1) * stride(x, 2) + (R - 1) * stride(x, 3) + C",
     "x1: i64 = stride(x, 0)", "x2: i64 = stride(x, 1)", "x3: i64 = stride(x, 2)", "xr: i64 = stride(x, 3)",
@@ -26,14 +27,16 @@ python  = ["choose", "configs"]
 
 [config]
 wide = 256  # bytes of a row of a tile
+tall = 128  # rows that a tile writes: a multiple of eight packs
 flat = 0
+threads = 256
 
-# tiles of 128 rows, which overlap by 32 bytes of a column, or of all rows
+# tiles of `tall` rows, which overlap by 32 bytes of a column, or of all rows
 [[launch]]
-kernel  = "shifted<{bytes(x)}, {stride(x, 3) * bytes(x) % 16}, {wide}, {flat}>"
-grid    = ["B1 * B2 * B3 * (1 if flat else ceil((R + 32 // bytes(x) - 1) / 128)) * ceil(C * bytes(x) / wide)"]
-block   = [256]
-shared  = "(R if flat else 128 + 32 // bytes(x)) * (wide + 16 + stride(x, 3) * bytes(x) % 16 + (0 if stride(x, 3) % 2 == 1 else bytes(x))) + 16"
+kernel  = "shifted<{bytes(x)}, {stride(x, 3) * bytes(x) % 16}, {wide}, {flat}, {threads}>"
+grid    = ["B1 * B2 * B3 * (1 if flat else ceil((R + 32 // bytes(x) - 1) / tall)) * ceil(C * bytes(x) / wide)"]
+block   = ["threads"]
+shared  = "(R if flat else tall + 32 // bytes(x)) * (wide + 16 + stride(x, 3) * bytes(x) % 16 + (0 if stride(x, 3) % 2 == 1 else bytes(x))) + 16"
 pdl = true
 */
 #include <cuda_pipeline.h>
@@ -54,17 +57,17 @@ using raw = typename Raw<BYTES>::type;
 
 extern __shared__ __align__(128) char held[];
 
-/// A tile of TR rows and TC columns of WIDE bytes. Of each column a block writes APART rows from the last multiple of 32 bytes at or before row r0 + SKIP
-/// on, so that no two blocks write to one sector. FLAT: the tile holds all rows, and columns follow each
+/// A tile of `tall` + SKIP rows and TC columns of WIDE bytes. Of each column a block writes `tall` rows from the last multiple of 32 bytes at or before
+/// row r0 + SKIP on, so that no two blocks write to one sector. FLAT: the tile holds all rows, at least N, and columns follow each
 /// other in `out`. LEFT: the stride of the rows in bytes, modulo 16. Element (j, c) of the tile lies `lead`
 /// + j · PITCH + j / N · GAP + c · SIZE bytes after the start of shared memory, where `lead` is the remainder of the address of element
 /// (0, 0). GAP: so that N rows are an odd multiple of 16 bytes. With it, neighbouring lanes' columns are APART_C apart, in different words.
-template <int SIZE, int LEFT, int WIDE, bool FLAT>
-__global__ void __launch_bounds__(256, 5)
-    shifted(int R, int C, unsigned tiles_r, unsigned tiles_c, unsigned B2, unsigned B3, const void* __restrict__ x, void* __restrict__ out,
+template <int SIZE, int LEFT, int WIDE, bool FLAT, int THREADS>
+__global__ void __launch_bounds__(THREADS, 1280 / THREADS)
+    shifted(int R, int C, int tall, unsigned tiles_r, unsigned tiles_c, unsigned B2, unsigned B3, const void* __restrict__ x, void* __restrict__ out,
         long long span,
             long long x1, long long x2, long long x3, long long xr, long long o1, long long o2, long long o3, long long oc) {
-    constexpr int N = 16 / SIZE, SKIP = FLAT ? 0 : 32 / SIZE, APART = 128, TR = APART + SKIP, TC = WIDE / SIZE, PITCH = WIDE + 16 + LEFT;
+    constexpr int N = 16 / SIZE, SKIP = FLAT ? 0 : 32 / SIZE, TC = WIDE / SIZE, PITCH = WIDE + 16 + LEFT;
     constexpr int CHUNKS = WIDE / 16 + 1;
     constexpr int GAP = N * PITCH % 32 == 16 ? 0 : 16, APART_C = GAP && SIZE < 4 ? 4 / SIZE : 1;
     constexpr int GROUP = 16;  // tiles along C before the next along R
@@ -73,8 +76,8 @@ __global__ void __launch_bounds__(256, 5)
     unsigned t = blockIdx.x % (tiles_c * tiles_r);
     const unsigned group = t / (GROUP * tiles_r), wide = min(static_cast<unsigned>(GROUP), tiles_c - group * GROUP);
     t -= group * GROUP * tiles_r;
-    const int r0 = static_cast<int>(t / wide) * APART - SKIP, c0 = static_cast<int>(group * GROUP + t % wide) * TC;
-    const int rows = FLAT ? R : min(TR, R - r0), columns = min(TC, C - c0);
+    const int r0 = static_cast<int>(t / wide) * tall - SKIP, c0 = static_cast<int>(group * GROUP + t % wide) * TC;
+    const int held_rows = FLAT ? R : tall + SKIP, rows = min(held_rows, R - r0), columns = min(TC, C - c0);
     const char* begin = static_cast<const char*>(x);
     const char* end = begin + span * SIZE;
     // r0 may be negative: rows before the first are not read
@@ -84,7 +87,7 @@ __global__ void __launch_bounds__(256, 5)
 
     gdc_wait();
 #pragma unroll 4
-    for (int k = threadIdx.x; k < (FLAT ? R : TR) * CHUNKS; k += 256) {
+    for (int k = threadIdx.x; k < held_rows * CHUNKS; k += THREADS) {
         const int j = k / CHUNKS, chunk = k % CHUNKS, start = lead + j * PITCH + j / N * GAP, at = chunk * 16 - start % 16;  // bytes from element (j, 0)
         if (r0 + j < 0 || j >= rows || at >= columns * SIZE) continue;
         const char* from = first + j * xr * SIZE + at;
@@ -102,18 +105,26 @@ __global__ void __launch_bounds__(256, 5)
     __syncthreads();
 
     if constexpr (FLAT) {
-        const int elements = columns * R;
+        // The eights of a warp read packs `turn` apart: `across` columns further and, as N divides no R, up to half a pack of rows, each of which
+        // shifts an element by LEFT. So they lie across * SIZE * (1 - R * LEFT / SIZE) bytes apart, modulo 16, which should be an odd multiple of 4.
+        const int elements = columns * R, lane = threadIdx.x % 8, eight = threadIdx.x / 8 % 4, odd = 1 - R * (LEFT / SIZE);
+        const int near = max(1, (4 / SIZE) >> min(__ffs(odd) - 1, 4)), across = near * R < 48 * N ? 3 * near : near;  // so that few eights are not whole
+        const int turn = (across * R + N / 2) / N, eights = (turn + 7) / 8;
+        const float inverse = 1.0f / R, inverse_eights = 1.0f / eights;
 #pragma unroll 1
-        for (int k = threadIdx.x * N; k < elements; k += 256 * N) {
-            int column = k / R, row = k - column * R, at = lead + row * PITCH + row / N * GAP + column * SIZE;
+        for (int w = threadIdx.x / 32; w < (elements + 4 * turn * N - 1) / (4 * turn * N) * eights; w += THREADS / 32) {
+            // quotients of less than 2^21 by half a unit more: exact
+            const int fourth = static_cast<int>((w + 0.5f) * inverse_eights), along = (w - fourth * eights) * 8 + lane;
+            const int k = ((fourth * 4 + eight) * turn + along) * N;
+            if (along >= turn || k >= elements) continue;
+            const int column = static_cast<int>((k + 0.5f) * inverse), row = k - column * R;
+            const int at = lead + row * PITCH + row / N * GAP + column * SIZE, next = lead + (column + 1) * SIZE - (R - row) * PITCH;
             uint4 v;
 #pragma unroll
             for (int i = 0; i < N; ++i) {
-                if (k + i < elements) reinterpret_cast<E*>(&v)[i] = *reinterpret_cast<const E*>(held + at);
-                at += PITCH;
-                ++row;
-                if (GAP && row % N == 0) at += GAP;
-                if (row == R) row = 0, ++column, at = lead + column * SIZE;
+                // the next column begins with row R - row of the pack, in its first N rows
+                const int from = row + i < R ? at + (GAP && i >= N - row % N ? GAP : 0) : next;
+                if (k + i < elements) reinterpret_cast<E*>(&v)[i] = *reinterpret_cast<const E*>(held + from + i * PITCH);
             }
             E* place = reinterpret_cast<E*>(to) + k;
             if (k + N <= elements) {
@@ -128,7 +139,7 @@ __global__ void __launch_bounds__(256, 5)
         return;
     }
 #pragma unroll 2
-    for (int s = threadIdx.x; s < APART / N * TC; s += 256) {
+    for (int s = threadIdx.x; s < tall / N * TC; s += THREADS) {
         const int turn = s / 8 % TC, m = s % 8 + s / (8 * TC) * 8;
         const int column = turn % 4 * APART_C + turn / 4 % APART_C + turn / (4 * APART_C) * (4 * APART_C);
         if (column >= columns) continue;

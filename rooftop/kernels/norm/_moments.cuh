@@ -17,7 +17,7 @@ struct alignas(8) Moments {
     float mean, squares;
 };
 
-/// The moments of a thread's elements in one pass about a pivot: its first element, or the mean of its first four (_fwd_slices_sm90.cuh).
+/// The moments of a thread's elements in one pass about a pivot: its first element, or the mean of its first four (norms__cuda_sm90.cu).
 /// Cancellation is bounded by the spread of the elements about it.
 template <bool CENTRE>
 struct Pass {
@@ -90,69 +90,4 @@ __device__ void fold(Moments (&p)[K], float n, const Divisor& total) {
 #pragma unroll
     for (int k = 0; k < K; ++k) base[k] = CENTRE ? __shfl_sync(~0u, p[k].mean, 0) : 0;
     fold<CENTRE, EXACT, LANES>(p, base, n, total);
-}
-
-/// A warp's parts of K rows, of which a lane holds PIECES packs in registers; has(i) says whether pack i is inside the row (others hold
-/// zeros). of_warp: the number of elements of the warp. 16-bit types: one pass per thread about a pivot, its first element, then one fold.
-/// Float32: two passes, first the mean, then the squares about it together with the mean's own rounding error: an outlier as a pivot would
-/// cost digits that a float32 result shows.
-template <typename T, bool CENTRE, int K, int PIECES, typename Has>
-__device__ void part_of_warp(Moments (&part)[K], const uint4 (&p)[K][PIECES], const Has& has, const Divisor& of_warp) {
-    using P = Pack<T>;
-    constexpr bool EXACT = sizeof(T) == 4;
-    float f[P::N];
-    if (!CENTRE || !EXACT) {
-        int n = 0;
-#pragma unroll
-        for (int i = 0; i < PIECES; ++i) n += has(i) ? P::N : 0;
-        const float of_thread = static_cast<float>(n), inverse = n > 0 ? __fdividef(1, of_thread) : 0;
-#pragma unroll
-        for (int k = 0; k < K; ++k) {
-            P::widen(p[k][0], f);
-            Pass<CENTRE> pass(f[0]);
-#pragma unroll
-            for (int i = 0; i < PIECES; ++i) {
-                P::widen(p[k][i], f);
-                pass.add(f, has(i));
-            }
-            part[k] = pass.moments(of_thread, inverse);
-        }
-        fold<CENTRE, EXACT, 32>(part, of_thread, of_warp);
-        return;
-    }
-    float sums[K], both[2 * K];
-#pragma unroll
-    for (int k = 0; k < K; ++k) {
-        sums[k] = 0;
-#pragma unroll
-        for (int i = 0; i < PIECES; ++i) {
-            P::widen(p[k][i], f);
-#pragma unroll
-            for (int j = 0; j < P::N; ++j) sums[k] += f[j];
-        }
-    }
-    lanes_sums<32>(sums);
-#pragma unroll
-    for (int k = 0; k < K; ++k) {
-        const float mean = over(sums[k], of_warp);
-        float squares = 0, rest = 0;
-#pragma unroll
-        for (int i = 0; i < PIECES; ++i) {
-            P::widen(p[k][i], f);
-            if (!has(i)) continue;
-#pragma unroll
-            for (int j = 0; j < P::N; ++j) {
-                const float off = f[j] - mean;
-                squares += off * off;
-                rest += off;
-            }
-        }
-        part[k].mean = mean, both[2 * k] = squares, both[2 * k + 1] = rest;
-    }
-    lanes_sums<32>(both);
-#pragma unroll
-    for (int k = 0; k < K; ++k) {
-        const float rest = over(both[2 * k + 1], of_warp);  // the rounding error of the mean
-        part[k] = {part[k].mean + rest, fmaxf(both[2 * k] - of_warp.n * rest * rest, 0)};
-    }
 }

@@ -21,6 +21,7 @@ import triton.language as tl
 from rooftop.core.spec import Meta, Problem, pow2
 
 SINGLES = 16  # elements of a tile of singles
+SMALLEST = 4096  # bytes of a tile: 32 a thread of four warps
 
 
 @triton.jit
@@ -86,15 +87,18 @@ def refuses(p: Problem, row: str, equally: tuple[str, ...]) -> str | None:
 
 def choose(p: Problem, row: str, bytes_a_thread: int = 64) -> Config:
     """64 bytes of each tensor a thread: 1024 threads have 64 KiB in flight to a multiprocessor. For 16 bits, which take more instructions a
-    byte, programs have
-    256 threads: while one computes, three others load."""
+    byte, programs have 256 threads: while one computes, three others load. Smaller tiles, of fewer bytes a thread, where these are fewer
+    than four programs a multiprocessor."""
     x = p[row]
     rows, columns = x.shape[:2]
     whole = columns % vector(x) == 0 and (
         rows == 1 or all(m.strides[0] % vector(x) == 0 for _, m in p.tensors if m is not None and m.shape[:2] == x.shape[:2])
     )
     warps = 16 if x.itemsize == 4 else 8
-    return Config(32 * warps * bytes_a_thread // x.itemsize, warps, not whole)
+    tile = 32 * warps * bytes_a_thread // x.itemsize
+    while tile * x.itemsize > SMALLEST and rows * -(-columns // tile) < 4 * p.device.sms:
+        tile, warps = tile // 2, max(4, warps // 2)
+    return Config(tile, warps, not whole)
 
 
 def configs(one: Config) -> list[Config]:
@@ -104,8 +108,8 @@ def configs(one: Config) -> list[Config]:
 
 
 def folded(tiles: int) -> int:
-    """The number of tiles of a row, rounded up to one of a few sizes, because the binary depends on it."""
-    return 128 if tiles <= 128 else max(1024, pow2(tiles))
+    """The number of tiles of a row, rounded up to one of a few sizes, because the binary depends on it. Up to 32 a warp folds them alone."""
+    return 32 if tiles <= 32 else 128 if tiles <= 128 else max(1024, pow2(tiles))
 
 
 def tiles(p: Problem, row: str, config: Config) -> int:

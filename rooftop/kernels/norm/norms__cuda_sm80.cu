@@ -25,6 +25,7 @@ team      = 32
 vectors   = 1
 rows      = 1
 registers = 32
+early     = false
 */
 // packs.cuh has Row, a row in registers. How many threads and vectors a row gets: rooftop/kernels/norm/_register_rows.py (called from the
 // .py of this file's name), which works out an example: 16384 rows of 8192 columns of bf16. `valid` in the head: the vectors hold the row,
@@ -44,12 +45,16 @@ registers = 32
 // evict-first. norm_warp needs no step 3. Aligned 16-bit rows of layer_norm, which instructions would limit, take one pass about a pivot
 // that all threads of a row know
 // (`one_pass`): steps 2 and 3 only add, and step 4 starts from the distances to the pivot.
+#include <cuda_pipeline.h>
+
 #include "pdl.cuh"
 #include "packs.cuh"
 #include "_moments.cuh"
 
 constexpr int REGISTER_FILE = 65536;      // of a multiprocessor
 constexpr int WARP_KERNEL_THREADS = 256;  // a block of the kernels that take several rows a warp
+// EARLY: the block's vectors of the weight, then of the bias. A thread reads only what it copied itself.
+extern __shared__ __align__(128) uint4 kept[];
 
 /// Whether the statistics are computed in one pass about a pivot.
 template <typename T>
@@ -207,15 +212,34 @@ __device__ void add_residual(Row<T, VECTORS, ALIGNED>& row, const T* residual, T
     }
 }
 
-/// y = the normalised row, times weight and plus bias if they are given. SHIFTED: from the distances to a pivot.
-template <bool WEIGHT, bool BIAS, bool SHIFTED, typename T, int VECTORS, bool ALIGNED>
+/// Starts copying the thread's columns of weight and bias to shared memory: they arrive while the row's sums are computed.
+template <bool WEIGHT, bool BIAS, typename T, int VECTORS>
+__device__ void copy_early(const Row<T, VECTORS, true>& row, const T* weight, const T* bias) {
+    uint4* const mine = kept + row.thread;
+#pragma unroll 1  // a loop that is not unrolled stays here; unrolled, the compiler moves the copies behind the sums
+    for (int k = 0; k < WEIGHT + BIAS; ++k) {
+        const T* const from = WEIGHT && k == 0 ? weight : bias;
+#pragma unroll
+        for (int i = 0; i < VECTORS; ++i) {
+            if (row.has(i)) __pipeline_memcpy_async(mine + (k * VECTORS + i) * row.team, from + row.column(i), 16);
+        }
+    }
+    __pipeline_commit();
+}
+
+/// y = the normalised row, times weight and plus bias if they are given. SHIFTED: from the distances to a pivot. EARLY: weight and bias are
+/// in shared memory (copy_early).
+template <bool WEIGHT, bool BIAS, bool SHIFTED, bool EARLY, typename T, int VECTORS, bool ALIGNED>
 __device__ void write_scaled(const Row<T, VECTORS, ALIGNED>& row, const Scaling& by, int C, const T* weight, const T* bias, T* y) {
     using P = Pack<T>;
     const bool together = ALIGNED || aligned(y + row.head);
-    const auto load = [&](const T* of_columns, int column) {
+    const auto load = [&](const T* of_columns, int i, int at) {
+        const int column = row.column(i);
+        if (EARLY) return kept[row.thread + (at * VECTORS + i) * row.team];
         return ALIGNED ? *reinterpret_cast<const uint4*>(of_columns + column)
             : load_anywhere(of_columns + column, of_columns, of_columns + C);
     };
+    if (EARLY) __pipeline_wait_prior(0);
     const auto normalised = [&](float v) { return SHIFTED ? fmaf(v - by.about, by.scale, by.shift) : (v - by.about) * by.scale; };
 #pragma unroll
     for (int i = 0; i < VECTORS; ++i) {
@@ -223,8 +247,8 @@ __device__ void write_scaled(const Row<T, VECTORS, ALIGNED>& row, const Scaling&
         const int column = row.column(i);
         float f[P::N], g[P::N], h[P::N];
         P::widen(row.packs[i], f);
-        if (WEIGHT) P::widen(load(weight, column), g);
-        if (BIAS) P::widen(load(bias, column), h);
+        if (WEIGHT) P::widen(load(weight, i, 0), g);
+        if (BIAS) P::widen(load(bias, i, WEIGHT), h);
 #pragma unroll
         for (int j = 0; j < P::N; ++j) {
             f[j] = normalised(f[j]);
@@ -242,11 +266,11 @@ __device__ void write_scaled(const Row<T, VECTORS, ALIGNED>& row, const Scaling&
     }
 }
 
-template <bool WEIGHT, bool BIAS, typename T, int VECTORS, bool ALIGNED>
+template <bool WEIGHT, bool BIAS, bool EARLY, typename T, int VECTORS, bool ALIGNED>
 __device__ void write_normalised(const Row<T, VECTORS, ALIGNED>& row, const Moments& m, int C, float eps, const T* weight, const T* bias,
     T* y) {
     const float scale = reciprocal_root(over(m.squares, Divisor(C)) + eps);
-    write_scaled<WEIGHT, BIAS, false>(row, {m.mean, scale, 0}, C, weight, bias, y);
+    write_scaled<WEIGHT, BIAS, false, EARLY>(row, {m.mean, scale, 0}, C, weight, bias, y);
 }
 
 /// Short rows: LANES lanes work on a row; they take ROWS rows, all of whose loads are issued before the first is used. No barrier, no
@@ -285,19 +309,19 @@ __global__ void __launch_bounds__(WARP_KERNEL_THREADS, REGISTER_FILE / WARP_KERN
 #pragma unroll
         for (int k = 0; k < ROWS; ++k) {
             const float of_row[2] = {sums[2 * k], sums[2 * k + 1]};
-            write_scaled<WEIGHT, BIAS, true>(rows[k], scaling_of(pivots[k], of_row, columns, eps), C, weight, bias, y + number(k) * ys);
+            write_scaled<WEIGHT, BIAS, true, false>(rows[k], scaling_of(pivots[k], of_row, columns, eps), C, weight, bias, y + number(k) * ys);
         }
         return;
     }
     Moments m[ROWS];
     moments_of_lanes<CENTRE, LANES>(m, rows, Divisor(C));
 #pragma unroll
-    for (int k = 0; k < ROWS; ++k) write_normalised<WEIGHT, BIAS>(rows[k], m[k], C, eps, weight, bias, y + number(k) * ys);
+    for (int k = 0; k < ROWS; ++k) write_normalised<WEIGHT, BIAS, false>(rows[k], m[k], C, eps, weight, bias, y + number(k) * ys);
 }
 
 /// Longer rows: one block a row. blockDim.x is the team of _register_rows.py: just enough threads for VECTORS vectors each.
 /// The launch bounds are written for 1024 threads, so that REGISTERS is the limit for blocks of any size.
-template <typename T, int VECTORS, int REGISTERS, bool ALIGNED, bool CENTRE, bool RESIDUAL, bool WEIGHT, bool BIAS>
+template <typename T, int VECTORS, int REGISTERS, bool EARLY, bool ALIGNED, bool CENTRE, bool RESIDUAL, bool WEIGHT, bool BIAS>
 __global__ void __launch_bounds__(1024, REGISTER_FILE / 1024 / REGISTERS)
     norm_block(int R, int C, const T* __restrict__ x, long long xs, const T* __restrict__ residual, long long rs,
         const T* __restrict__ weight,
@@ -311,6 +335,7 @@ __global__ void __launch_bounds__(1024, REGISTER_FILE / 1024 / REGISTERS)
     // the row's first vector, in all threads
     const uint4 leading = ONE_PASS ? *reinterpret_cast<const uint4*>(x + number * xs) : make_uint4(0, 0, 0, 0);
     rows[0].load(x + number * xs);
+    if constexpr (EARLY) copy_early<WEIGHT, BIAS>(rows[0], weight, bias);
     if (RESIDUAL) add_residual(rows[0], residual + number * rs, s + number * ss);
     if (ONE_PASS) {
         __shared__ float2 parts[32];
@@ -332,12 +357,12 @@ __global__ void __launch_bounds__(1024, REGISTER_FILE / 1024 / REGISTERS)
         const float2 part = lane < blockDim.x / 32 ? parts[lane] : make_float2(0, 0);
         sums[0] = part.x, sums[1] = part.y;
         lanes_sums<32>(sums);
-        write_scaled<WEIGHT, BIAS, true>(rows[0], scaling_of(pivot, sums, Divisor(C), eps), C, weight, bias, y + number * ys);
+        write_scaled<WEIGHT, BIAS, true, EARLY>(rows[0], scaling_of(pivot, sums, Divisor(C), eps), C, weight, bias, y + number * ys);
         return;
     }
     const int elements = rows[0].elements_of_warp(threadIdx.x / 32);
     Moments of_warp[1];
     moments_of_lanes<CENTRE, 32>(of_warp, rows, Divisor(max(elements, 1)));
     const Moments of_row = moments_of_block<CENTRE>(of_warp[0], elements, Divisor(C));
-    write_normalised<WEIGHT, BIAS>(rows[0], of_row, C, eps, weight, bias, y + number * ys);
+    write_normalised<WEIGHT, BIAS, EARLY>(rows[0], of_row, C, eps, weight, bias, y + number * ys);
 }

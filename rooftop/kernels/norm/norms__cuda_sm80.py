@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -55,9 +56,19 @@ def choose(p: Problem, head: Head) -> dict[str, Any]:
 
 
 def configs(p: Problem, head: Head) -> list[dict[str, Any]]:
-    return _register_rows.configs(_rows(p))
+    r = _rows(p)
+    early = [{**c, "early": True} for c in _register_rows.blocks(r, 1024) if _may_be_early(r, c)]
+    return _register_rows.configs(r) + early
+
+
+def _may_be_early(r: _register_rows.Rows, c: dict[str, Any]) -> bool:
+    return r.least == 1 and c["team"] > 32
 
 
 def launches(p: Problem, config: Any, head: Head) -> list[Launch]:
     given = p.get("residual") is not None, p.get("weight") is not None, p.get("bias") is not None
-    return [_register_rows.launch("norm", p, config, head, _rows(p).least == 1, p.op == "layer_norm", *given)]
+    flags = _rows(p).least == 1, p.op == "layer_norm", *given
+    if config["team"] <= 32:
+        return [_register_rows.launch("norm", p, config, head, *flags)]
+    shared = 16 * config["vectors"] * config["team"] * (given[1] + given[2]) if config["early"] else 0
+    return [replace(_register_rows.launch("norm", p, config, head, config["early"], *flags), shared=shared)]

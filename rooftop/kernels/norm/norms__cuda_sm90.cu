@@ -1,26 +1,21 @@
 /* rooftop
 ops     = ["rms_norm", "layer_norm"]
-idea    = """Each row is read once and written once, by one of five kernels (the table in kernels/norm/norms__cuda_sm90.py chooses). warp: \
-  several short rows a warp, no barrier. whole row: one block holds an aligned row of 1 to 64 KiB in registers (32 to 44 KiB: persistent), \
-  and copies weight and bias to shared memory (cp.async) while it computes the statistics; float32 takes two passes over the registers, \
-  16-bit types one pass about a pivot. Longer rows, and unaligned rows from 8 KiB, are divided among the blocks of a cluster and held in \
-  their shared memory; each thread computes its statistics in one pass about a pivot (its first element; in float32 the mean of its first \
-  four), and the blocks exchange them through distributed shared memory. streaming: a cluster takes one or two rows and ends. persistent: \
-  clusters live for the whole launch, so that weight and bias are read once; the next rows are prefetched by cp.async, and a row is \
-  normalised and stored while the statistics of the next one travel between the blocks (st.async, counted by an mbarrier). cluster: the \
-  general case, one cluster a row with one cluster barrier, for what no other kernel supports."""
+idea    = """A row that is too long for a block's registers is divided among the blocks of a cluster and held in their shared memory: it is \
+  read once and written once. Each thread computes the statistics of its part in one pass about a pivot (its first element; in float32 the \
+  mean of its first four), and the blocks exchange them through distributed shared memory. streaming: a cluster takes one or two rows and \
+  ends. persistent: clusters live for the whole launch, so that weight and bias are read once; the next rows are prefetched by cp.async, \
+  and a row is normalised and stored while the statistics of the next one travel between the blocks (st.async, counted by an mbarrier)."""
 predict = { speedup = 1.4 }
-limit   = """Whole row: the bandwidth of a copy; weight and bias come from the L2 again for each row, without a visible cost (3.03 TB/s on \
-  an H100 for 32 KiB of float32). Persistent clusters: multiprocessors get unequal shares of the memory bandwidth (docs/persistent.md). \
-  Streaming clusters: weight and bias are read again for each row. Tensors of a few MiB: latency, two reductions and a barrier between load \
-  and store."""
+limit   = """Persistent clusters: multiprocessors get unequal shares of the memory bandwidth (docs/persistent.md). Streaming clusters: weight \
+  and bias are read again for each row, and a cluster's loads, exchange and stores follow each other: 0.3 to 0.5 of a copy where there are \
+  too few rows for several clusters a multiprocessor."""
 dtypes  = ["f32", "f16", "bf16"]
 args    = [
     "R: i32", "C: i32", "x: T[R, C]", "xs: i64 = stride(x, 0)", "residual: T[R, C]?", "rs: i64 = stride(residual, 0)", "weight: T[C]?",
     "bias: T[C]?", "y: T[R, C]", "ys: i64 = stride(y, 0)", "s: T[R, C]?", "ss: i64 = stride(s, 0)", "eps: f32",
 ]
 demands = { has = ["STG.E.128"], spills = 0 }
-python  = ["choose", "configs", "launches"]
+python  = ["supports", "choose", "configs", "launches"]
 valid   = "threads > 0"
 
 [requires]
@@ -34,35 +29,25 @@ threads = 0
 cluster = 1
 blocks  = 1
 pieces  = 1
-early   = 0
 rows    = 1
 stages  = 3
 */
-// Device code: norm_cluster, norm_whole_row and norm_warp below; _fwd_slices_sm90.cuh has norm_persistent and norm_streaming. The table in
-// kernels/norm/norms__cuda_sm90.py chooses one for a call; its docstring has worked examples for rows of 8192 columns of float32 and of
-// bfloat16. For float16 and bfloat16 tensors of 64 MiB and more without a residual norms__cuda_sm80.cu is faster and is chosen first: its
-// smaller blocks keep 80 KiB in flight instead of 48, and weight and bias stay in L1, because the rows are loaded evict-first (its example:
-// kernels/norm/_register_rows.py). No kernel here calls gdc_launch_dependents(): all blocks load until the end, and an early launch would
-// take their registers and bandwidth. So programmatic dependent launch hides the launch latency of the next kernel, but not its first
-// loads. Forward of rms_norm and layer_norm on sm_90, first of two files; _fwd_slices_sm90.cuh has the kernels for long and for unaligned
-// rows. CENTRE is true for
-// layer_norm: the mean is subtracted. The table in norms__cuda_sm90.py chooses the kernel and its template arguments, and has worked
-// examples.
-//   norm_cluster    the general case, for what no other kernel supports: one cluster of blocks a row, in their shared memory
-//   norm_whole_row  one block a row, in registers (aligned rows of up to 64 KiB)
-//   norm_warp       one warp holds one or several short rows in registers
-// A pack is 16 bytes, one vector load: 8 elements of 16 bits or 4 float32 (packs.cuh). The sm_80 kernels call it a vector.
-// Every warp computes the mean and the sum of squares about this mean for its part of a row: in two passes over its registers for float32,
-// in one about a pivot for 16-bit types (_moments.cuh says why). The parts are combined after Chan, Golub & LeVeque 1979
-// (Welford's update is the case of one new element), so that one barrier is enough.
-#include <cooperative_groups.h>
+// Forward of rms_norm and layer_norm on sm_90 for long rows, in packs of 16 bytes (cluster_slices.cuh). norm_persistent: clusters live for
+// the whole launch and loop over rows; norm_streaming: clusters take one or two rows and end. The table in norms__cuda_sm90.py chooses.
+// CENTRE is true for layer_norm: the mean is subtracted. Statistics: each thread in one pass about its first element (float32: the mean of
+// its first four), then the parts of warps and blocks are combined after Chan, Golub & LeVeque 1979 (_moments.cuh), the formula of which
+// Welford's update is the case of one new element. No kernel here calls gdc_launch_dependents(): all blocks load until the end, and an
+// early launch would take their registers and bandwidth. So programmatic dependent launch hides the launch latency of the next kernel, but
+// not its first loads.
 #include <cuda_pipeline.h>
 
 #include "pdl.cuh"
 #include "_moments.cuh"
-#include "packs.cuh"
+#include "_same_alignment.cuh"
+#include "cluster_slices.cuh"
 
-namespace cg = cooperative_groups;
+// Aligned to 128 bytes: with a less aligned destination, asynchronous copies request each line two or three times from the L2.
+extern __shared__ __align__(128) uint4 held[];  // rows, the residual's rows, weight, bias; a thread reads only what it copied itself
 
 /// x + residual, rounded to T: the value that is stored as s is also the one that is normalised.
 template <typename T>
@@ -75,328 +60,282 @@ __device__ uint4 sum_of(const uint4& x, const uint4& r) {
     return P::narrow(f);
 }
 
-/// A normalised pack, times `weight` if w, plus `bias` if b.
-template <typename T>
-__device__ uint4 normalised(const uint4& x, float mean, float scale, bool w, const uint4& weight, bool b, const uint4& bias) {
-    using P = Pack<T>;
-    float f[P::N], g[P::N];
-    P::widen(x, f);
+/// s = x + residual, rounded to T; the slots of x in shared memory then hold it too. `s` points to the boundary before the row.
+template <typename T, int PIECES, int THREADS, int CLUSTER, int FIT, typename Slot, typename Beside>
+__device__ void add_residual(const Slice<T, PIECES, THREADS, CLUSTER, FIT>& slice, const Slot& at, const Beside& beside, T* s) {
 #pragma unroll
-    for (int j = 0; j < P::N; ++j) f[j] = (f[j] - mean) * scale;
-    if (w) {
-        P::widen(weight, g);
-#pragma unroll
-        for (int j = 0; j < P::N; ++j) f[j] *= g[j];
+    for (int i = 0; i < PIECES; ++i) {
+        if (!slice.has(i)) continue;
+        *at(i) = sum_of<T>(*at(i), *beside(i));
+        slice.store(s, i, *at(i));
     }
-    if (b) {
-        P::widen(bias, g);
-#pragma unroll
-        for (int j = 0; j < P::N; ++j) f[j] += g[j];
+    if (slice.EDGE && threadIdx.x < 32) __syncwarp();
+    if (slice.has_edge()) {
+        T& sum = slice.edge(at(0));
+        sum = T(static_cast<float>(sum) + static_cast<float>(slice.edge(beside(0))));
+        (s + slice.shift)[slice.at_edge()] = sum;
     }
-    return P::narrow(f);
 }
 
-/// A warp's part of a row: how many elements, their mean, and the sum of squares about this mean.
-struct Part {
-    float n, mean, squares;
+/// The moments of a thread's part of a row.
+template <bool CENTRE, typename T, int PIECES, int THREADS, int CLUSTER, int FIT, typename Slot>
+__device__ Moments part_of_thread(const Slice<T, PIECES, THREADS, CLUSTER, FIT>& slice, const Slot& at, float of_thread, float inverse) {
+    using P = Pack<T>;
+    float f[P::N];
+    P::widen(*at(0), f);
+    // The pivot for float32 is the mean of the first four elements (exact if they are equal): a single outlier as pivot would cost
+    // accuracy.
+    Pass<CENTRE> pass(P::N == 4 ? (f[0] * 0.25f + f[1] * 0.25f) + (f[2] * 0.25f + f[3] * 0.25f) : f[0]);
+#pragma unroll
+    for (int i = 0; i < PIECES; ++i) {
+        P::widen(*at(i), f);
+        pass.add(f, slice.has(i));
+    }
+    if (slice.EDGE && threadIdx.x < 32) __syncwarp();
+    if (slice.has_edge()) pass.add(static_cast<float>(slice.edge(at(0))));
+    return pass.moments(of_thread, inverse);
+}
+
+/// The moments of the ROWS rows that a cluster takes at once.
+template <int ROWS>
+struct alignas(8 * ROWS) Together {
+    Moments of[ROWS];
 };
 
-/// Writes every warp's part into the shared memory of every block of the cluster, then waits: afterwards each block has all parts.
-template <int WARPS, int CLUSTER>
-__device__ void share_parts(Part* parts, const Part& mine, int rank) {
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    if (CLUSTER > 1) {
-        const auto cluster = cg::this_cluster();
-        cluster.barrier_wait();
-        if (lane < CLUSTER) *cluster.map_shared_rank(&parts[rank * WARPS + warp], lane) = mine;
-        cluster.sync();
-    } else {
-        if (lane == 0) parts[warp] = mine;
-        __syncthreads();
-    }
-}
-
-/// Combines the parts of a row (Chan, Golub & LeVeque 1979). Every warp does it for itself. Without CENTRE all means are 0.
-template <int PARTS, bool CENTRE>
-__device__ Part fold_parts(const Part* parts, int C) {
-    const int lane = threadIdx.x % 32;
-    Part p = {static_cast<float>(C), 0, 0};
-    if (CENTRE) {
-#pragma unroll
-        for (int i = lane; i < PARTS; i += 32) p.mean += parts[i].n * (parts[i].mean - parts[0].mean);
-        p.mean = parts[0].mean + over(warp_sum(p.mean), C);  // exact if all means are equal
-    }
-#pragma unroll
-    for (int i = lane; i < PARTS; i += 32) {
-        const float off = CENTRE ? parts[i].mean - p.mean : 0;
-        p.squares += parts[i].squares + (CENTRE ? parts[i].n * off * off : 0);
-    }
-    p.squares = warp_sum(p.squares);
-    return p;
-}
-
-// Aligned to 128 bytes: with a less aligned destination, asynchronous copies request each line two or three times from the L2.
-// norm_cluster: the block's packs of x, then of the residual; norm_whole_row: weight, then bias. A thread reads only what it copied itself.
-extern __shared__ __align__(128) uint4 held[];
-
-/// y = norm(x + residual) · weight + bias, s = x + residual. One cluster a row: cp.async copies the row to shared memory, where it is read
-/// for the statistics (two passes for layer_norm) and for the result.
-template <typename T, int THREADS, int CLUSTER, int BLOCKS, bool CENTRE, bool RESIDUAL>
+/// A persistent kernel: the grid is `clusters` clusters, as many as are resident at once; cluster c takes rows c, c + clusters, c + 2
+/// clusters, ..., or runs of rows that start at the same place within 32 bytes (_same_alignment.cuh). The weight and the bias, which a long
+/// row would otherwise read from the L2 every time, are read once into shared memory. Beside them is a ring of STAGES rows, filled by
+/// cp.async. Each thread owns PIECES packs and reads only what it copied itself, so the ring needs no barrier. Software pipeline: while the
+/// statistics of row k travel between the blocks, row k - 1 is normalised and stored; STAGES is at least 3. FIT: the alignment of the rows
+/// of all four tensors (cluster_slices.cuh). RUNS: a cluster has several runs of rows.
+template <typename T, int PIECES, int THREADS, int CLUSTER, int BLOCKS, int STAGES, int FIT, bool RUNS, bool CENTRE, bool RESIDUAL,
+    bool WEIGHT, bool BIAS>
 __global__ void __launch_bounds__(THREADS, BLOCKS)
-    norm_cluster(int C, const T* __restrict__ x, long long xs, const T* __restrict__ r, long long rs, const T* __restrict__ w,
-                 const T* __restrict__ b, T* __restrict__ y, long long ys, T* __restrict__ s, long long ss, float eps) {
-    using P = Pack<T>;
-    constexpr int N = P::N, WARPS = THREADS / 32;
-    __shared__ Part parts[WARPS * CLUSTER];
-    const int tid = threadIdx.x, rank = CLUSTER == 1 ? 0 : blockIdx.x % CLUSTER;
-    const long long row = blockIdx.x / CLUSTER;
-    x += row * xs, r += row * rs, y += row * ys, s += row * ss;
-    const Share<T, CLUSTER> share(x, C, rank);
-    const T *from = x + share.first, *also = r + share.first;
-    gdc_wait();
-
-#pragma unroll 8
-    for (int k = tid; k < share.mine; k += THREADS) __pipeline_memcpy_async(held + k, from + k * N, 16);
-    uint4* held_r = held + share.mine;
-    if (RESIDUAL) {
-        if (aligned(also)) {
-#pragma unroll 4
-            for (int k = tid; k < share.mine; k += THREADS) __pipeline_memcpy_async(held_r + k, also + k * N, 16);
-        } else {
-            for (int k = tid; k < share.mine; k += THREADS) held_r[k] = P::load(also + k * N, false);
-        }
-    }
-    __pipeline_commit();
-    // share_parts waits for it: a block's shared memory may be written only after it has started
-    if (CLUSTER > 1) cg::this_cluster().barrier_arrive();
-    const bool has_single = tid < share.singles;
-    const int at = has_single ? share.single(tid) : 0;
-    float single = has_single ? static_cast<float>(x[at]) : 0;
-    if (RESIDUAL && has_single) {
-        const T sum = T(single + static_cast<float>(r[at]));
-        s[at] = sum;
-        single = static_cast<float>(sum);
-    }
-    __pipeline_wait_prior(0);
-
-    float f[N], total = single, squares = single * single, count = has_single;
-    const bool together_s = RESIDUAL && aligned(s + share.first);
-#pragma unroll 4
-    for (int k = tid; k < share.mine; k += THREADS) {
-        if (!RESIDUAL) {
-            P::widen(held[k], f);
-        } else {
-            const uint4 sum = sum_of<T>(held[k], held_r[k]);
-            held[k] = sum;
-            P::store(s + share.first + k * N, together_s, sum);
-            P::widen(sum, f);
-        }
-        count += N;
-#pragma unroll
-        for (int j = 0; j < N; ++j) CENTRE ? total += f[j] : squares += f[j] * f[j];
-    }
-    Part part = {0, 0, 0};
-    if (CENTRE) {
-        part.n = warp_sum(count);
-        part.mean = over(warp_sum(total), fmaxf(part.n, 1));
-        float rest = has_single ? single - part.mean : 0;
-        squares = rest * rest;
-#pragma unroll 4
-        for (int k = tid; k < share.mine; k += THREADS) {
-            P::widen(held[k], f);
-#pragma unroll
-            for (int j = 0; j < N; ++j) {
-                const float off = f[j] - part.mean;
-                rest += off;
-                squares += off * off;
-            }
-        }
-        rest = over(warp_sum(rest), fmaxf(part.n, 1));  // the rounding error of the mean
-        part.mean += rest;
-        squares = fmaxf(warp_sum(squares) - part.n * rest * rest, 0);
-    } else {
-        squares = warp_sum(squares);
-    }
-    part.squares = squares;
-    share_parts<WARPS, CLUSTER>(parts, part, rank);
-    const Part all = fold_parts<WARPS * CLUSTER, CENTRE>(parts, C);
-    const float scale = reciprocal_root(over(all.squares, C) + eps);
-
-    const bool together = aligned(y + share.first), together_w = aligned(w + share.first), together_b = aligned(b + share.first);
-#pragma unroll 4
-    for (int k = tid; k < share.mine; k += THREADS) {
-        const int column = share.first + k * N;
-        P::widen(held[k], f);
-#pragma unroll
-        for (int j = 0; j < N; ++j) f[j] = (f[j] - all.mean) * scale;
-        float g[N];
-        if (w) {
-            P::widen(P::load_within(w + column, together_w, w, w + C), g);
-#pragma unroll
-            for (int j = 0; j < N; ++j) f[j] *= g[j];
-        }
-        if (b) {
-            P::widen(P::load_within(b + column, together_b, b, b + C), g);
-#pragma unroll
-            for (int j = 0; j < N; ++j) f[j] += g[j];
-        }
-        P::store(y + column, together, P::narrow(f));
-    }
-    if (has_single) {
-        float v = (single - all.mean) * scale;
-        if (w) v *= static_cast<float>(w[at]);
-        if (b) v += static_cast<float>(b[at]);
-        y[at] = T(v);
-    }
-}
-
-/// EARLY, when norm_whole_row loads weight and bias: after the statistics (in step 4); before the barrier (step 3) into registers, 4 a
-/// pack; by cp.async to shared memory, issued after the loads of the row, or before them.
-enum { AFTER_STATISTICS, TO_REGISTERS, TO_SHARED, TO_SHARED_FIRST };
-
-/// One block a row, for rows that start on 16 bytes: PIECES packs of 16 bytes a thread, in registers.
-///   1. All packs of the row are loaded (and the residual's, added and stored as s).
-///   2. Weight and bias are copied to shared memory by cp.async (EARLY: TO_SHARED), so that their latency is hidden behind steps 1 and 3.
-///   3. Each warp computes mean and sum of squares of its part (part_of_warp, _moments.cuh) and writes them to shared memory; after the
-/// only barrier every
-///      warp combines the parts of all warps (fold).
-///   4. Each thread normalises its packs, reads its weight and bias packs (which it copied itself, so no barrier is needed) and stores y.
-template <typename T, int THREADS, int PIECES, int BLOCKS, int EARLY, bool CENTRE, bool RESIDUAL>
-__global__ void __launch_bounds__(THREADS, BLOCKS)
-    norm_whole_row(int C, const T* __restrict__ x, long long xs, const T* __restrict__ r, long long rs, const T* __restrict__ w,
-               const T* __restrict__ b, T* __restrict__ y, long long ys, T* __restrict__ s, long long ss, float eps) {
-    using P = Pack<T>;
-    constexpr int N = P::N, WARPS = THREADS / 32, LANES = lanes_for(WARPS);
-    constexpr bool EXACT = sizeof(T) == 4;
-    static_assert(WARPS <= 32, "a lane folds one warp's part");
-    __shared__ Moments parts[WARPS];
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    const long long row = blockIdx.x;
-    const auto column = [&](int i) { return (i * THREADS + static_cast<int>(threadIdx.x)) * N; };
-    const auto columns_of = [&](int warp) {  // elements of a warp
-        int n = 0;
-#pragma unroll
-        for (int i = 0; i < PIECES; ++i) n += max(0, min(C - (i * THREADS + warp * 32) * N, 32 * N));
-        return static_cast<float>(n);
-    };
-    uint4* const weights = held + threadIdx.x;
-    uint4* const biases = weights + (w ? PIECES * THREADS : 0);
-    const auto copy_weights = [&] {
-#pragma unroll 1  // a loop that is not unrolled stays here; unrolled, the compiler moves the copies behind the statistics
-        for (int k = 0; k < 2; ++k) {
-            const T* const from = k == 0 ? w : b;
-            if (!from) continue;
-#pragma unroll
-            for (int i = 0; i < PIECES; ++i) {
-                if (column(i) < C) __pipeline_memcpy_async((k == 0 ? weights : biases) + i * THREADS, from + column(i), 16);
-            }
-        }
-        __pipeline_commit();
-    };
-    uint4 p[1][PIECES], own[PIECES], pw[PIECES], pb[PIECES];
-    // The residual is kept in registers that are free until it has been added. For either type, with the other array the compiler moves
-    // loads behind arithmetic.
-    uint4* const pr = EXACT ? pw : own;
-    const auto load_weights = [&](int i) {
-        if (w && column(i) < C) pw[i] = EARLY >= TO_SHARED ? weights[i * THREADS] : P::load(w + column(i), true);
-        if (b && column(i) < C) pb[i] = EARLY >= TO_SHARED ? biases[i * THREADS] : P::load(b + column(i), true);
-    };
-    gdc_wait();
-    if (EARLY == TO_SHARED_FIRST) copy_weights();
-#pragma unroll
-    for (int i = 0; i < PIECES; ++i) p[0][i] = column(i) < C ? P::load(x + row * xs + column(i), true) : make_uint4(0, 0, 0, 0);
-    if (RESIDUAL) {
-#pragma unroll
-        for (int i = 0; i < PIECES; ++i) pr[i] = column(i) < C ? P::load(r + row * rs + column(i), true) : make_uint4(0, 0, 0, 0);
-    }
-    if (EARLY == TO_SHARED) copy_weights();
-    if (RESIDUAL) {
-#pragma unroll
-        for (int i = 0; i < PIECES; ++i) {
-            p[0][i] = sum_of<T>(p[0][i], pr[i]);
-            if (column(i) < C) P::store(s + row * ss + column(i), true, p[0][i]);
-        }
-    }
-    if (EARLY == TO_REGISTERS) {
-#pragma unroll
-        for (int i = 0; i < PIECES; ++i) load_weights(i);
-    }
-    Moments part[1];
-    part_of_warp<T, CENTRE>(part, p, [&](int i) { return column(i) < C; }, Divisor(fmaxf(columns_of(warp), 1)));
-    const Divisor columns(C);
-    if (WARPS > 1) {
-        if (lane == 0) parts[warp] = part[0];
-        __syncthreads();
-        const int other = lane % LANES;
-        part[0] = other < WARPS ? parts[other] : Moments{0, 0};
-        const float base[1] = {parts[0].mean};
-        fold<CENTRE, EXACT, LANES>(part, base, other < WARPS ? columns_of(other) : 0, columns);
-    }
-    const float scale = reciprocal_root(over(part[0].squares, columns) + eps);
-    if (EARLY >= TO_SHARED) __pipeline_wait_prior(0);
-#pragma unroll
-    for (int i = 0; i < PIECES; ++i) {
-        if (column(i) >= C) continue;
-        if (EARLY != TO_REGISTERS) load_weights(i);
-        P::store(y + row * ys + column(i), true, normalised<T>(p[0][i], part[0].mean, scale, w, pw[i], b, pb[i]));
-    }
-}
-
-/// Short rows: a warp holds ROWS consecutive rows in registers, PIECES packs a lane and row. All loads are issued before the first value is
-/// used. No barrier and no shared memory; the weight and the bias are read once a warp.
-template <typename T, int THREADS, int PIECES, int ROWS, int BLOCKS, bool CENTRE, bool RESIDUAL>
-__global__ void __launch_bounds__(THREADS, BLOCKS)
-    norm_warp(int R, int C, const T* __restrict__ x, long long xs, const T* __restrict__ r, long long rs, const T* __restrict__ w,
+    norm_persistent(int R, int C, int clusters, int period, const T* __restrict__ x, long long xs, const T* __restrict__ r, long long rs,
+        const T* __restrict__ w,
               const T* __restrict__ b, T* __restrict__ y, long long ys, T* __restrict__ s, long long ss, float eps) {
     using P = Pack<T>;
-    constexpr int N = P::N;
-    const int lane = threadIdx.x % 32;
-    const long long first = (static_cast<long long>(blockIdx.x) * (THREADS / 32) + threadIdx.x / 32) * ROWS;
-    const auto column = [&](int i) { return (i * 32 + lane) * N; };
-    const auto has = [&](int k, int i) { return column(i) < C && (ROWS == 1 || first + k < R); };
-    const Divisor columns(C);
-    uint4 p[ROWS][PIECES], pr[ROWS][PIECES], pw[PIECES], pb[PIECES];
-    gdc_wait();
-    if (first >= R) return;
-    x += first * xs, y += first * ys;
-    if (RESIDUAL) r += first * rs, s += first * ss;
-#pragma unroll
-    for (int k = 0; k < ROWS; ++k) {
-#pragma unroll
-        for (int i = 0; i < PIECES; ++i) p[k][i] = has(k, i) ? P::load(x + k * xs + column(i), true) : make_uint4(0, 0, 0, 0);
-    }
-    if (RESIDUAL) {
-#pragma unroll
-        for (int k = 0; k < ROWS; ++k) {
-#pragma unroll
-            for (int i = 0; i < PIECES; ++i) pr[k][i] = has(k, i) ? P::load(r + k * rs + column(i), true) : make_uint4(0, 0, 0, 0);
+    using Packs = Slice<T, PIECES, THREADS, CLUSTER, FIT>;
+    constexpr bool EDGE = Packs::EDGE;
+    constexpr int N = P::N, SLOTS = Packs::SLOTS, STAGE = (RESIDUAL ? 2 : 1) * SLOTS,
+        LANES = lanes_for(THREADS / 32 > CLUSTER ? THREADS / 32 : CLUSTER);
+    constexpr bool EXACT = sizeof(T) == 4;
+    using Parts = Exchange<Together<1>, THREADS, CLUSTER>;
+    __shared__ typename Parts::Shared shared;
+    const int tid = threadIdx.x, lane = tid % 32, rank = CLUSTER == 1 ? 0 : blockIdx.x % CLUSTER, id = blockIdx.x / CLUSTER;
+    Runs run(R, RUNS ? period : 1, clusters, id);
+    Packs slice(C, EDGE ? beyond(x + run.first * xs) : 0, rank);
+    uint4* const weights = held + STAGES * STAGE + tid;
+    uint4* const biases = weights + (WEIGHT ? SLOTS : 0);
+    const T *const end = x + (R - 1) * xs + C, *const end_r = r + (R - 1) * rs + C;
+    const T *next, *next_r;  // the next row to fetch
+
+    const auto slots = [&](int at) { return [=](int i) { return held + at + tid + i * THREADS; }; };
+    const auto fetch = [&](int at, int k) {
+        if (k < run.count) {
+            slice.fetch(slots(at), next, x, end);
+            if (RESIDUAL) slice.fetch(slots(at + SLOTS), next_r, r, end_r);
         }
-    }
-#pragma unroll
-    for (int i = 0; i < PIECES; ++i) {
-        if (w && column(i) < C) pw[i] = P::load(w + column(i), true);
-        if (b && column(i) < C) pb[i] = P::load(b + column(i), true);
-    }
-    if (RESIDUAL) {
-#pragma unroll
-        for (int k = 0; k < ROWS; ++k) {
+        next += run.step * xs, next_r += run.step * rs;
+        __pipeline_commit();
+    };
+    const auto fill = [&] {  // the ring, with the first rows of the run
+        next = x + run.first * xs - slice.shift, next_r = r + run.first * rs - slice.shift;
+        for (int k = 0; k + 1 < STAGES; ++k) fetch(k * STAGE, k);
+    };
+    const auto clear = [&] {  // what the thread does not have
+        if (!slice.lacks()) return;
+        for (int k = 0; k < STAGES; ++k) {
 #pragma unroll
             for (int i = 0; i < PIECES; ++i) {
-                p[k][i] = sum_of<T>(p[k][i], pr[k][i]);
-                if (has(k, i)) P::store(s + k * ss + column(i), true, p[k][i]);
+                if (!slice.has(i)) *slots(k * STAGE)(i) = make_uint4(0, 0, 0, 0);
             }
         }
-    }
-    Moments part[ROWS];
-    part_of_warp<T, CENTRE>(part, p, [&](int i) { return column(i) < C; }, columns);
+    };
+    clear();
+    gdc_wait();
+    fill();
+    Parts parts(shared, rank);
+    const Divisor columns(C);
+    do {
+        if (WEIGHT) keep_columns<RUNS>(slice, [&](int i) { return weights + i * THREADS; }, w);
+        if (BIAS) keep_columns<RUNS>(slice, [&](int i) { return biases + i * THREADS; }, b);
+        T *to = y + run.first * ys - slice.shift, *to_s = s + run.first * ss - slice.shift;
+        const float of_lane = lane < Parts::WARPS ? slice.of_warp(lane) : 0;
+        const Divisor of_warp(fmaxf(slice.of_warp(parts.warp), 1)), of_block(fmaxf(slice.of_rank(rank), 1));
+        const float of_thread = slice.of_thread(), inverse = of_thread > 0 ? 1 / of_thread : 0;
+        const float of_rank = slice.of_rank(lane % CLUSTER);
+
+        int previous = (STAGES - 1) * STAGE, current = 0;  // ring offsets: of row k - 1, which the next fetch overwrites, and of row k
+        Together<1> gathered = {};
+        float f[N], g[N];
+        for (int k = 0; k <= run.count; ++k) {
+            if (k < run.count) {
+                __pipeline_wait_prior(STAGES - 2);
+                if (RESIDUAL) add_residual(slice, slots(current), slots(current + SLOTS), to_s), to_s += run.step * ss;
+                Together<1> part = {part_of_thread<CENTRE>(slice, slots(current), of_thread, inverse)};
+                fold<CENTRE, EXACT, 32>(part.of, of_thread, of_warp);
+                parts.post(run.done + k, part, [&](Together<1> p) {
+                    fold<CENTRE, EXACT, LANES>(p.of, of_lane, of_block);
+                    return p;
+                });
+            }
+            if (k > 0) {
+                fold<CENTRE, EXACT, CLUSTER == 1 ? 32 : CLUSTER>(gathered.of, CLUSTER == 1 ? of_lane : of_rank, columns);
+                const Moments all = gathered.of[0];
+                const float scale = reciprocal_root(over(all.squares, columns) + eps);
+                const auto at = slots(previous);
 #pragma unroll
-    for (int k = 0; k < ROWS; ++k) {
-        const float scale = reciprocal_root(over(part[k].squares, columns) + eps);
+                for (int i = 0; i < PIECES; ++i) {
+                    P::widen(*at(i), f);
 #pragma unroll
-        for (int i = 0; i < PIECES; ++i) {
-            if (has(k, i)) P::store(y + k * ys + column(i), true, normalised<T>(p[k][i], part[k].mean, scale, w, pw[i], b, pb[i]));
+                    for (int j = 0; j < N; ++j) f[j] = (f[j] - all.mean) * scale;
+                    if (WEIGHT) {
+                        P::widen(weights[i * THREADS], g);
+#pragma unroll
+                        for (int j = 0; j < N; ++j) f[j] *= g[j];
+                    }
+                    if (BIAS) {
+                        P::widen(biases[i * THREADS], g);
+#pragma unroll
+                        for (int j = 0; j < N; ++j) f[j] += g[j];
+                    }
+                    slice.store(to, i, P::narrow(f));
+                }
+                if (slice.has_edge()) {
+                    float v = (static_cast<float>(slice.edge(at(0))) - all.mean) * scale;
+                    if (WEIGHT) v *= static_cast<float>(slice.edge(weights));
+                    if (BIAS) v += static_cast<float>(slice.edge(biases));
+                    (to + slice.shift)[slice.at_edge()] = T(v);
+                }
+                to += run.step * ys;
+            }
+            fetch(previous, k + STAGES - 1);
+            if (k < run.count) gathered = parts.wait(run.done + k);
+            previous = current;
+            current = current < (STAGES - 1) * STAGE ? current + STAGE : 0;
         }
-    }
+        if (!RUNS || !run.next()) return;
+        slice = Packs(C, beyond(x + run.first * xs), rank);
+        clear();
+        fill();
+    } while (true);
 }
 
-#include "_fwd_slices_sm90.cuh"
+/// A compile-time number as a function argument.
+template <int V>
+struct Constant {
+    static constexpr int VALUE = V;
+};
+
+/// A cluster takes ROWS rows and ends. As many rows are in flight as the shared memory of a multiprocessor holds, and the hardware starts
+/// the next cluster where one ended, which balances the load: multiprocessors do not get equal shares of the memory bandwidth. The weight
+/// and the bias are read from the L2 again every ROWS rows.
+template <typename T, int PIECES, int ROWS, int THREADS, int CLUSTER, int BLOCKS, int FIT, bool CENTRE, bool RESIDUAL>
+__global__ void __launch_bounds__(THREADS, BLOCKS)
+    norm_streaming(int R, int C, const T* __restrict__ x, long long xs, const T* __restrict__ r, long long rs, const T* __restrict__ w,
+              const T* __restrict__ b, T* __restrict__ y, long long ys, T* __restrict__ s, long long ss, float eps) {
+    using P = Pack<T>;
+    using Packs = Slice<T, PIECES, THREADS, CLUSTER, FIT>;
+    constexpr bool EDGE = Packs::EDGE;
+    constexpr int SLOTS = Packs::SLOTS;
+    static_assert(ROWS == 1 || ROWS == 2 && !EDGE, "rows that start anywhere do not start as far from 16 bytes as their neighbours");
+    constexpr int N = P::N, LANES = lanes_for(THREADS / 32 > CLUSTER ? THREADS / 32 : CLUSTER);
+    constexpr bool EXACT = sizeof(T) == 4;
+    using Parts = Exchange<Together<ROWS>, THREADS, CLUSTER>;
+    __shared__ typename Parts::Shared shared;
+    const int tid = threadIdx.x, lane = tid % 32, rank = CLUSTER == 1 ? 0 : blockIdx.x % CLUSTER;
+    const long long first = static_cast<long long>(blockIdx.x / CLUSTER) * ROWS;
+    // ROWS = 2 and an odd R: the last row is computed twice and stored once
+    const auto inside = [&](int k) { return ROWS == 1 || first + k < R; };
+    const auto row = [&](int k) { return inside(k) ? first + k : R - 1LL; };
+    const Packs slice(C, EDGE ? beyond(x + first * xs) : 0, rank);
+    const auto slots = [&](int k) { return [=](int i) { return held + k * SLOTS + i * THREADS + tid; }; };
+    gdc_wait();
+#pragma unroll
+    for (int k = 0; k < ROWS; ++k) {
+        slice.fetch(slots(k), x + row(k) * xs - slice.shift, x, x + (R - 1) * xs + C);
+        if (RESIDUAL) slice.fetch(slots(ROWS + k), r + row(k) * rs - slice.shift, r, r + (R - 1) * rs + C);
+    }
+    __pipeline_commit();
+    Parts parts(shared, rank);
+    if (slice.lacks()) {
+#pragma unroll
+        for (int i = 0; i < ROWS * PIECES; ++i) {
+            if (!slice.has(i % PIECES)) *slots(i / PIECES)(i % PIECES) = make_uint4(0, 0, 0, 0);
+        }
+    }
+    const float of_lane = lane < Parts::WARPS ? slice.of_warp(lane) : 0;
+    const Divisor of_warp(fmaxf(slice.of_warp(parts.warp), 1)), of_block(fmaxf(slice.of_rank(rank), 1)), columns(C);
+    const float of_thread = slice.of_thread(), inverse = of_thread > 0 ? 1 / of_thread : 0;
+    const float of_rank = slice.of_rank(lane % CLUSTER);
+    Together<ROWS> part;
+    __pipeline_wait_prior(0);
+#pragma unroll
+    for (int k = 0; k < ROWS; ++k) {
+        if (RESIDUAL) add_residual(slice, slots(k), slots(ROWS + k), s + row(k) * ss - slice.shift);
+        part.of[k] = part_of_thread<CENTRE>(slice, slots(k), of_thread, inverse);
+    }
+    fold<CENTRE, EXACT, 32>(part.of, of_thread, of_warp);
+    parts.post(0, part, [&](Together<ROWS> p) {
+        fold<CENTRE, EXACT, LANES>(p.of, of_lane, of_block);
+        return p;
+    });
+    part = parts.wait(0);
+    fold<CENTRE, EXACT, CLUSTER == 1 ? 32 : CLUSTER>(part.of, CLUSTER == 1 ? of_lane : of_rank, columns);
+    float scale[ROWS];
+#pragma unroll
+    for (int k = 0; k < ROWS; ++k) scale[k] = reciprocal_root(over(part.of[k].squares, columns) + eps);
+    const auto finish = [&](auto load) {
+#pragma unroll 2
+        for (int i = 0; i < PIECES; ++i) {
+            if (!slice.has(i)) continue;
+            float f[N], g[N], h[N];
+            if (w) P::widen(load(w, i), g);
+            if (b) P::widen(load(b, i), h);
+#pragma unroll
+            for (int k = 0; k < ROWS; ++k) {
+                P::widen(*slots(k)(i), f);
+#pragma unroll
+                for (int j = 0; j < N; ++j) {
+                    f[j] = (f[j] - part.of[k].mean) * scale[k];
+                    if (w) f[j] *= g[j];
+                    if (b) f[j] += h[j];
+                }
+                if (inside(k)) slice.store(y + row(k) * ys - slice.shift, i, P::narrow(f));
+            }
+        }
+    };
+    if (!EDGE) {
+        finish([&](const T* of_all, int i) { return slice.load(of_all, i); });
+    } else {  // all packs of weight and bias are misaligned alike; the misalignment in words (0 to 3) becomes a template argument
+        const auto off = [&](const T* of_all) { return static_cast<unsigned>(reinterpret_cast<unsigned long long>(of_all - slice.shift) % 16); };
+        const auto with_word = [&](auto word) {
+            finish([&](const T* of_all, int i) {
+                const int column = slice.column(i);
+                const T* at = of_all + column;
+                if (column < N || column + 2 * N > C) return P::load_within(at, false, of_all, of_all + C);
+                return P::template load_amid<decltype(word)::VALUE>(at - off(of_all) / sizeof(T), off(of_all) % 4 * 8);
+            });
+        };
+        const unsigned word = off(w ? w : b) / 4;
+        if (w && b && off(w) != off(b)) {
+            finish([&](const T* of_all, int i) { return P::load_within(of_all + slice.column(i), false, of_all, of_all + C); });
+        } else if (word == 0) {
+            with_word(Constant<0>());
+        } else if (word == 1) {
+            with_word(Constant<1>());
+        } else if (word == 2) {
+            with_word(Constant<2>());
+        } else {
+            with_word(Constant<3>());
+        }
+    }
+    if (slice.has_edge()) {
+        const int at = slice.at_edge();
+        float v = (static_cast<float>(slice.edge(slots(0)(0))) - part.of[0].mean) * scale[0];
+        if (w) v *= static_cast<float>(w[at]);
+        if (b) v += static_cast<float>(b[at]);
+        y[first * ys + at] = T(v);
+    }
+}

@@ -1,12 +1,8 @@
-"""The forward of rms_norm and layer_norm on sm_90: which of five kernels runs, and with which launch config. One table for both ops.
+"""The forward of rms_norm and layer_norm on sm_90 for rows that are too long for a block's registers: which of two kernels of
+norms__cuda_sm90.cu runs, and with which launch config. One table for both ops.
 
-| path | what it does | device code |
-|---|---|---|
-| `warp` | one or a few short rows a warp, in registers; no barrier | norm_warp, norms__cuda_sm90.cu |
-| `whole row` | one block a row, in registers | norm_whole_row, norms__cuda_sm90.cu |
-| `streaming` | a cluster takes one or two rows, in shared memory, and ends; the hardware then starts the next one | norm_streaming, _fwd_slices_sm90.cuh |
-| `persistent` | as many clusters as are resident at once, each loops over rows; weight and bias are read once | norm_persistent, _fwd_slices_sm90.cuh |
-| `cluster` | the general case: one cluster a row, one cluster barrier | norm_cluster, norms__cuda_sm90.cu |
+    streaming   a cluster takes one or two rows, in shared memory, and ends; the hardware then starts the next one
+    persistent  as many clusters as are resident at once, each loops over rows; weight and bias are read once
 
 A config holds
 
@@ -14,43 +10,15 @@ A config holds
     blocks    blocks that must fit a multiprocessor at once, at least: the second argument of __launch_bounds__, which bounds the registers
     threads   of a block
     pieces    packs of 16 bytes that a thread holds (a pack is 4 elements of float32, 8 of 16 bits; the sm_80 kernels call it a vector)
-    early     when norm_whole_row loads weight and bias: AFTER_STATISTICS; TO_REGISTERS, before the barrier; TO_SHARED, by cp.async to
-              shared memory, issued after the loads of the row; TO_SHARED_FIRST, the same, issued before them
-    rows      that a cluster or a warp takes at once
+    rows      that a cluster takes at once
     stages    rows in the ring buffer of a persistent cluster
 
-Rows of more than 64 KiB (odd ones from 48 KiB on, of layer_norm from 4 KiB on) without a residual go to the persistent kernel whose config
-has the least estimated time (`Rows.ring`, by timings on an H200), if shared memory holds three of them and there are at least four rows a
-cluster. All others have a table. Its numbers were found by timing on an H100; those for unaligned rows of more than 96 KiB and for rows of
-more than 512 KiB are derived from timings of the persistent kernel on an H200. Each row of the table gives the resource that explains the
-choice; the first row that fits is taken, so "the same" means the reason of the row above. "Odd" rows are rows that do not start on 16 bytes
-or are not whole packs.
-
-Example: layer_norm of bfloat16, 2048 rows of 8192 columns. (From 4096 rows on x has 64 MiB and norms__cuda_sm80.cu is chosen:
-_register_rows.py has that example.) A row is 16 KiB = 1024 packs: too long for a warp, so one block holds it. The first row of the table
-that fits is "12 KiB to 16 KiB",
-`whole_row(512, 2, 3, early=TO_SHARED)`: 512 threads with 2 packs each, which are 8 registers of data. __launch_bounds__(512, 3) gives a
-thread up to 40 registers; three blocks are resident on a multiprocessor, so 48 KiB of x are in flight, and one row is loaded while others
-are reduced and stored. There is no cluster and no loop over rows: the overlap comes from the resident blocks. In a block: all loads of x;
-cp.async of 16 KiB of weight and 16 KiB of bias to shared memory; statistics of each warp in one pass over its registers, about a pivot (the
-thread's first element); one barrier; normalise and store. 2048 rows are 5.2 waves of the 396 resident blocks of an H100, so device memory
-limits them. 512 rows are 1.3
-waves: then the latency of one block counts, from its loads over two reductions and a barrier to its stores, and 512 threads with two packs
-each finish a row sooner than 256 threads with four. Why not
-persistent: such a kernel reads weight and bias once, but here they come from the L2 while the block waits for its row anyway; and its rows
-in flight would take shared memory and the waits of a ring buffer, where three resident blocks keep as many loads in flight without either.
-
-Example: layer_norm of float32, 16384 rows of 8192 columns. A row is 32 KiB = 2048 packs of 16 bytes. A warp would need 64 packs a lane, 256
-registers. A block of 512 threads holds it with 4 packs a thread, 16 registers of data: `whole_row(512, 4, 2, early=TO_SHARED)`. Two such
-blocks are resident, so 64 KiB of x are in flight to a multiprocessor while about 40 KiB are enough, and one row is loaded while the other
-is reduced, normalised and stored. Each block also copies 32 KiB of weight and 32 KiB of bias from the L2 to shared memory, after it has
-issued the
-loads of its row: 1 GiB of L2 traffic beside 1 GiB of device memory's. The copies take the time in which the block waits for its row.
-Measured on an H100: 355 us, 3.03 TB/s, which is what a copy of as many bytes takes. So a persistent kernel, which would read weight and
-bias once, has nothing to gain at 32 KiB. Above, a block needs 1024 threads of up to 64 registers, which is the whole register file: one
-block is resident, and nothing is loaded while it computes. There the ring buffer of a persistent block keeps loads in flight in shared
-memory.
-"""
+Rows without a residual go to the persistent kernel whose config has the least estimated time (`Rows.ring`, by timings on an H200), if shared
+memory holds three of them and there are at least four rows a cluster. All others have a table, timed on an H100; its lines for odd rows of
+more than 96 KiB and for rows of more than 512 KiB are derived from timings of the persistent kernel on an H200. Each line of the table gives
+the resource that explains the choice; the first line that fits is taken, so "the same" means the reason of the line above. "Odd" rows are
+rows that do not start on 16 bytes or are not whole packs. Rows of up to 64 KiB are taken where the kernel is named, and odd ones of
+layer_norm (choose.py): the others are faster in registers."""
 
 from __future__ import annotations
 
@@ -65,13 +33,7 @@ from rooftop.core.spec import DTYPES, Launch, Problem, instance
 from rooftop.kernels.norm import _cluster_slices
 from rooftop.kernels.norm._cluster_slices import ANY, KIB, Choice
 
-KERNELS = {
-    "warp": "norm_warp", "whole row": "norm_whole_row", "streaming": "norm_streaming", "persistent": "norm_persistent",
-    "cluster": "norm_cluster"
-}
-CLUSTER_BYTES = 225000  # of shared memory for all resident blocks of norm_cluster on one multiprocessor
-WARP_PACKS = 8192  # packs of 16 bytes in half of a register file: the rows, weight, bias and results of norm_warp must fit
-AFTER_STATISTICS, TO_REGISTERS, TO_SHARED, TO_SHARED_FIRST = range(4)  # `early`; EARLY of norms__cuda_sm90.cu
+SHORTEST = 4 * KIB  # bytes of a row in a ring: shorter ones leave most threads of a block without a pack
 
 
 class Rows(_cluster_slices.Rows):
@@ -79,15 +41,13 @@ class Rows(_cluster_slices.Rows):
 
     @cached_property
     def ring(self) -> dict[str, Any] | None:
-        """The persistent clusters with the lowest estimated time a row, for rows longer than a block's registers and for the odd rows of
-        layer_norm, for which kernels without a loop shift weight and bias once a row; None if other kernels are faster.
+        """The persistent clusters with the lowest estimated time a row; None if other kernels are faster.
 
         A ring buffer has two advantages over streaming clusters, which end after a row or two. Weight and bias, each as long as a row, are
         not read from the L2 again and again (layer_norm of float32 at 208736 columns: three reads from the L2 for each read of memory, 0.65
         of a copy). And there is no last wave: a streaming cluster lives for 11 us, and at the end multiprocessors wait for others, for
         about 20 us of each call."""
-        longest = 64 * KIB if self.slices.aligned else 4 * KIB if self.centre else 48 * KIB
-        if not self.same_alignment or self.second or self.bytes <= longest:
+        if not self.same_alignment or self.second or self.bytes <= SHORTEST:
             return None
         r = self.as_ring_rows
         for time, size, pieces, blocks, stages, threads, _ in _rings(replace(r, count=1 << 30)):
@@ -115,24 +75,12 @@ def of(p: Problem) -> Rows:
     return Rows(x.shape[0], layout, same_alignment, residual, weight, bias, p.op.startswith("layer_norm"), p.device.sms, p.device)
 
 
-def warp(blocks: int, pieces: int, rows: int = 1, threads: int = 64) -> dict[str, Any]:
-    return {"path": "warp", "threads": threads, "cluster": 1, "blocks": blocks, "pieces": pieces, "rows": rows}
-
-
-def whole_row(threads: int, pieces: int, blocks: int, early: int = AFTER_STATISTICS) -> dict[str, Any]:
-    return {"path": "whole row", "threads": threads, "cluster": 1, "blocks": blocks, "pieces": pieces, "early": early}
-
-
 def streaming(cluster: int, pieces: int, blocks: int, rows: int = 1) -> dict[str, Any]:
     return {"path": "streaming", "cluster": cluster, "blocks": blocks, "pieces": pieces, "rows": rows}
 
 
 def persistent(cluster: int, pieces: int, blocks: int, stages: int) -> dict[str, Any]:
     return {"path": "persistent", "cluster": cluster, "blocks": blocks, "pieces": pieces, "stages": stages}
-
-
-def cluster(threads: int, cluster: int, blocks: int) -> dict[str, Any]:
-    return {"path": "cluster", "threads": threads, "cluster": cluster, "blocks": blocks}
 
 
 TABLE = (  # the first entry that fits the input is used
@@ -164,49 +112,28 @@ TABLE = (  # the first entry that fits the input is used
            second=False),
     Choice(256 * KIB, 512 * KIB, streaming(8, 8, 3), "the same; as many blocks as shared memory holds", "aligned", "rms_norm", itemsize=4,
            second=False),
-    Choice(-1, 512, warp(32, 1), "one pack a lane; 2048 threads a multiprocessor", "aligned"),
-    Choice(512, 1 * KIB, warp(16, 2), "two packs a lane; registers for 1024 threads", "aligned"),
-    Choice(1 * KIB, 2 * KIB, whole_row(128, 1, 12, early=TO_SHARED), "few rows: four times the warps; weight loaded during the sums",
-           "aligned", max_rows=16),
-    Choice(1536, 2 * KIB, warp(8, 4), "four packs a lane without padding", "aligned"),
-    Choice(1 * KIB, 1536, whole_row(128, 1, 12), "a warp's fourth pack would be padding", "aligned"),
-    Choice(2 * KIB, 4 * KIB, whole_row(128, 2, 12), "two packs: 24 KiB a round of 12 blocks", "aligned", "layer_norm"),
-    Choice(2 * KIB, 4 * KIB, whole_row(256, 1, 8, early=TO_SHARED), "one pack a thread, all 2048 threads: few registers without a mean",
-           "aligned"),
-    Choice(4 * KIB, 6 * KIB, whole_row(128, 3, 8, early=TO_SHARED), "three packs need no padding at 3072 elements of 16 bits", "aligned",
-           "layer_norm"),
-    Choice(4 * KIB, 6 * KIB, whole_row(128, 3, 8), "the same; a weight alone is read after the sums", "aligned"),
-    Choice(6 * KIB, 8 * KIB, whole_row(256, 2, 6, early=TO_SHARED), "layer_norm's registers allow six blocks", "aligned", "layer_norm"),
-    Choice(6 * KIB, 8 * KIB, whole_row(256, 2, 8, early=TO_SHARED), "two packs in 32 registers: all 2048 threads", "aligned"),
-    Choice(8 * KIB, 12 * KIB, whole_row(256, 3, 4, early=TO_SHARED), "three packs, 1024 threads of 64 registers", "aligned"),
-    Choice(12 * KIB, 14 * KIB, whole_row(256, 4, 4, early=TO_SHARED), "7168 elements of 16 bits: 3.5 packs of 256 threads", "aligned",
-           "layer_norm"),
-    Choice(12 * KIB, 16 * KIB, whole_row(512, 2, 3, early=TO_SHARED), "1536 threads: three rows in flight", "aligned"),
-    Choice(16 * KIB, 24 * KIB, whole_row(512, 3, 2, early=TO_SHARED),
-           "two rows a multiprocessor: one is loaded while the other is summed", "aligned"),
-    Choice(24 * KIB, 32 * KIB, whole_row(512, 4, 2, early=TO_SHARED), "the same", "aligned"),
-    Choice(32 * KIB, 44 * KIB, persistent(2, 4, 1, 4), "one block a multiprocessor: a ring buffer", "aligned", "layer_norm", second=False,
-           min_rows=2),
-    Choice(32 * KIB, 48 * KIB, whole_row(1024, 3, 1, early=TO_SHARED), "1024 threads hold the row", "aligned"),
-    Choice(48 * KIB, 64 * KIB, whole_row(1024, 4, 1, early=TO_SHARED), "the longest row that registers hold", "aligned"),
-    Choice(-1, 4 * KIB, cluster(128, 1, 12), "a residual with odd rows, or rows whose misalignment differs between tensors"),
-    Choice(4 * KIB, 8 * KIB, cluster(256, 1, 6), "the same"),
-    Choice(8 * KIB, 32 * KIB, cluster(256, 1, 4), "the same", op="layer_norm"),
-    Choice(8 * KIB, 32 * KIB, cluster(512, 1, 3), "the same", op="rms_norm"),
-    Choice(32 * KIB, 64 * KIB, cluster(512, 1, 2), "the same; two rows of 64 KiB fit the shared memory"),
     Choice(128 * KIB, 256 * KIB, persistent(16, 4, 2, 3), "layer_norm: weight and bias are read once", "aligned", second=False,
            min_rows=0.25),
     Choice(256 * KIB, 512 * KIB, persistent(16, 2, 1, 3), "the same; one block a multiprocessor", "aligned", second=False, min_rows=0.25),
-    Choice(64 * KIB, 128 * KIB, cluster(512, 2, 2), "a residual, or unlike misalignment: the smallest cluster that holds a row"),
-    Choice(128 * KIB, 256 * KIB, cluster(256, 8, 4), "the same, or fewer rows than persistent clusters"),
-    Choice(256 * KIB, 512 * KIB, cluster(512, 8, 2), "the same"),
-    Choice(512 * KIB, ANY, cluster(256, 16, 2), "sixteen blocks: the longest row that a cluster's shared memory holds"),
+    Choice(-1, 32 * KIB, streaming(1, 4, 3), "short rows: three blocks, a row each", second=False),
+    Choice(32 * KIB, 64 * KIB, streaming(1, 8, 2), "two blocks, a row each", second=False),
+    Choice(64 * KIB, 256 * KIB, streaming(8, 8, 4), "few rows: eight blocks share one", second=False),
+    Choice(256 * KIB, 512 * KIB, streaming(8, 8, 2), "the same; 64 KiB a block, two of them", second=False),
+    Choice(-1, 8 * KIB, streaming(1, 4, 3), "a residual: a block holds a row and its residual's"),
+    Choice(8 * KIB, 64 * KIB, streaming(2, 4, 2), "the same with two blocks"),
+    Choice(64 * KIB, 256 * KIB, streaming(8, 4, 3), "the same with eight blocks, three on a multiprocessor"),
+    Choice(256 * KIB, 512 * KIB, streaming(16, 4, 3), "the same with sixteen blocks"),
+    Choice(512 * KIB, ANY, streaming(16, 8, 1), "the same; one block a multiprocessor"),
 )
+
+
+def supports(p: Problem, head: Head | None = None) -> str | None:
+    return None if of(p).same_alignment else "rows must start equally far from 16 bytes in the input, the residual and the results"
 
 
 def _complete(r: Rows, config: Mapping[str, Any]) -> dict[str, Any]:
     """`config` with all fields: defaults filled in, and the number of threads computed from `pieces` where it is not given."""
-    found = {"threads": 0, "pieces": 1, "early": AFTER_STATISTICS, "rows": 1, "stages": 3, **config}
+    found = {"threads": 0, "pieces": 1, "rows": 1, "stages": 3, **config}
     if not found["threads"]:
         layout = (r.as_ring_rows if found["path"] == "persistent" else r).slices
         found["threads"] = layout.threads(found["cluster"], found["pieces"])
@@ -294,16 +221,7 @@ def _shared(r: Rows, c: Mapping[str, Any]) -> int:
     """Bytes of dynamic shared memory."""
     tensors = 2 if r.second else 1
     slots = c["pieces"] * c["threads"] + (0 if r.slices.aligned else _cluster_slices.EDGE)  # packs of 16 bytes of a block's slice
-    match c["path"]:
-        case "cluster":
-            return 16 * tensors * -(-r.bytes // (16 * c["cluster"]))
-        case "whole row":
-            return 16 * c["pieces"] * c["threads"] * r.parameters if c["early"] >= TO_SHARED else 0
-        case "persistent":
-            return 16 * slots * (c["stages"] * tensors + r.parameters)
-        case "streaming":
-            return 16 * c["rows"] * slots * tensors
-    return 0
+    return 16 * slots * (c["stages"] * tensors + r.parameters if c["path"] == "persistent" else c["rows"] * tensors)
 
 
 def runs(r: Rows, c: Mapping[str, Any]) -> bool:
@@ -313,39 +231,22 @@ def runs(r: Rows, c: Mapping[str, Any]) -> bool:
     if c["cluster"] > 1 and r.bytes <= 4096 * c["cluster"]:
         return False
     static = _static(c["rows"], threads, c["cluster"])
-    covers = (pieces - 1) * threads * 16 < r.bytes <= pieces * threads * 16
-    match c["path"]:
-        case "cluster":
-            return blocks * threads <= 2048 and r.bytes * blocks <= CLUSTER_BYTES * c["cluster"]
-        case "whole row":
-            room = blocks * (_shared(r, c) + _cluster_slices.SYSTEM + 256) <= _cluster_slices.SHARED
-            return (
-                r.slices.aligned and 512 <= blocks * threads <= 2048 and covers and room
-                and (c["early"] == AFTER_STATISTICS or r.parameters > 0)
-            )
-        case "warp":
-            held = blocks * threads * pieces * (c["rows"] + 3) <= WARP_PACKS
-            return r.slices.aligned and 256 <= blocks * threads <= 2048 and held and (pieces - 1) * 512 < r.bytes <= pieces * 512
-        case "persistent":
-            most, with_runs = _threads(r)[pieces > 2]
-            several = r.slices.runs(_clusters(r, c, r.count)) > 1
-            few = r.count * c["cluster"] <= r.sms * blocks
-            if not r.same_alignment or few or blocks * threads > (with_runs if several else most):
-                return False
-            return _cluster_slices.fits(blocks, threads, _shared(r, c), static)
-    return r.same_alignment and (c["rows"] == 1 or r.slices.aligned) and _cluster_slices.fits(blocks, threads, _shared(r, c), static)
+    if not r.same_alignment:
+        return False
+    if c["path"] == "persistent":
+        most, with_runs = _threads(r)[pieces > 2]
+        several = r.slices.runs(_clusters(r, c, r.count)) > 1
+        few = r.count * c["cluster"] <= r.sms * blocks
+        if few or blocks * threads > (with_runs if several else most):
+            return False
+    return (c["rows"] == 1 or r.slices.aligned) and _cluster_slices.fits(blocks, threads, _shared(r, c), static)
 
 
 def configs(p: Problem, head: Head) -> list[dict[str, Any]]:
     """All configs that `rooftop tune` may try."""
     r, clusters = of(p), (1, 2, 4, 8, 16)
-    found = [cluster(*c) for c in product((256, 512, 1024), clusters, (1, 2, 3, 4, 6, 8))]
-    found += [
-        whole_row(t, p, b, e) for t, b, p, e in product((64, 128, 256, 512, 1024), (1, 2, 3, 4, 6, 8, 12, 16), (1, 2, 3, 4), range(4))
-    ]
-    found += [persistent(*c) for c in product(clusters, (1, 2, 4), (1, 2, 3, 4), (3, 4))]
+    found = [persistent(*c) for c in product(clusters, (1, 2, 4), (1, 2, 3, 4), (3, 4))]
     found += [streaming(c, p, b, n) for c, b, p, n in product(clusters, (1, 2, 3, 4, 5, 6, 8, 12), (1, 2, 3, 4, 8), (1, 2))]
-    found += [warp(b, p, n, t) for t, b, p, n in product((32, 64, 128, 256), (4, 8, 16, 32), (1, 2, 3, 4), (1, 2, 4))]
     return [c for c in (_complete(r, one) for one in found) if runs(r, c)]
 
 
@@ -353,21 +254,15 @@ def launches(p: Problem, c: Mapping[str, Any], head: Head) -> list[Launch]:
     r, path, (args, types) = of(p), c["path"], head.arguments(p, c)
     r = r.as_ring_rows if path == "persistent" else r
     threads, size, blocks, pieces, rows = c["threads"], c["cluster"], c["blocks"], c["pieces"], c["rows"]
-    fit = r.slices.fit(size, pieces, threads)
-    grid, config = {
-        "cluster": (r.count * size, (threads, size, blocks)),
-        "whole row": (r.count, (threads, pieces, blocks, c["early"])),
-        "warp": (-(-r.count // (rows * (threads // 32))), (threads, pieces, rows, blocks)),
-        "streaming": (size * -(-r.count // rows), (pieces, rows, threads, size, blocks, fit)),
-        "persistent": (0, (pieces, threads, size, blocks, c["stages"], fit)),
-    }[path]
-    flags = [r.centre, r.second]
-    if path in ("cluster", "whole row"):  # one row per block or cluster: the number of rows is the grid's
-        args, types = {n: v for n, v in args.items() if n != "R"}, types[1:]
-    if path == "persistent":
+    fit, flags = r.slices.fit(size, pieces, threads), [r.centre, r.second]
+    if path == "streaming":
+        name, grid, config = "norm_streaming", size * -(-r.count // rows), (pieces, rows, threads, size, blocks, fit)
+    else:
         clusters = _clusters(r, c, r.count)
-        (rows_, columns, *rest), grid, flags = args.items(), size * clusters, [r.slices.runs(clusters) > 1, *flags, r.weight, r.bias]
+        name, grid, config = "norm_persistent", size * clusters, (pieces, threads, size, blocks, c["stages"], fit)
+        flags = [r.slices.runs(clusters) > 1, *flags, r.weight, r.bias]
+        (rows_, columns, *rest) = args.items()
         args = dict((rows_, columns, ("clusters", clusters), ("period", r.slices.period_of(clusters)), *rest))
         types = ("i32", "i32", *types)
-    kernel, of_cluster = instance(KERNELS[path], DTYPES[p["x"].dtype].cuda, *config, *flags), () if path in ("whole row", "warp") else (size,)
-    return [Launch(kernel, (grid,), args, types=types, block=(threads,), shared=_shared(r, c), pdl=True, cluster=of_cluster)]
+    kernel = instance(name, DTYPES[p["x"].dtype].cuda, *config, *flags)
+    return [Launch(kernel, (grid,), args, types=types, block=(threads,), shared=_shared(r, c), pdl=True, cluster=(size,))]

@@ -1,8 +1,8 @@
 """rms_norm and layer_norm (CENTRE) of rows too long for a cluster, and their backward: rows are divided into tiles (_split_tiles.py).
 
 Forward: the means and sums of squares of the tiles, then the result. Backward: four statistics of each tile, combined to four of each row;
-then blocks of columns are processed down the rows, so that dweight and dbias are summed in registers (`_slabs_bwd`,
-norms_bwd__triton.py): dy and s are read twice, dx is written once, 5/3 of the fewest bytes."""
+then blocks of columns are processed down the rows, so that dweight and dbias are summed in registers (`_slabs_bwd`): dy and s are read
+twice, dx is written once, 5/3 of the fewest bytes."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ from rooftop.core.spec import Launch, Meta, Problem, pow2
 from rooftop.kernels._device.column_sums import column_sums
 from rooftop.kernels.norm import _split_tiles
 from rooftop.kernels.norm._split_tiles import Config, located, places
-from rooftop.kernels.norm.norms__triton import affine, load, over, scale_of, wide_access
-from rooftop.kernels.norm.norms_bwd__triton import _slabs_bwd
+from rooftop.kernels.norm.norms__triton import affine, both, load, over, scale_of, wide_access
 
 OPS = ("rms_norm", "layer_norm", "rms_norm_bwd", "layer_norm_bwd")
 
@@ -32,14 +31,14 @@ def _elements(tile, tiles, first, last, C, COLUMNS: tl.constexpr, SINGLES: tl.co
 
 @triton.jit
 def _moments(v, inside, n, CENTRE: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Mean (0 without CENTRE), distances from it, and the sum of their squares. The rounding error of the mean is subtracted (Chan, Golub &
-    LeVeque 1983), so that equal elements give exactly 0."""
+    """Mean (0 without CENTRE), distances from it up to its rounding error, and the sum of squares about it. The rounding error, which is
+    the mean of the distances, is corrected (Chan, Golub & LeVeque 1983), so that equal elements give exactly 0."""
     if CENTRE:
         mean = over(tl.sum(v, 0), tl.maximum(n, 1))
         off = tl.where(inside, v - mean, 0)
-        rest = over(tl.sum(off, 0), tl.maximum(n, 1))
-        off = tl.where(inside, off - rest, 0)
-        return mean + rest, off, tl.sum(off * off, 0)
+        rest, squares = tl.reduce((off, off * off), 0, both)
+        left = over(rest, tl.maximum(n, 1))
+        return mean + left, off, tl.maximum(squares - rest * left, 0)
     return tl.full((), 0.0, tl.float32), v, tl.sum(v * v, 0)
 
 
@@ -90,7 +89,7 @@ def _write(  # type: ignore[no-untyped-def]
 
 @triton.jit(do_not_specialize=["R", "C", "vs", "ys", "tiles", "programs"])
 def _apply(found, v, w, b, y, R, C, vs, ys, eps, tiles, programs, V: tl.constexpr, COLUMNS: tl.constexpr, TILES: tl.constexpr,
-           SINGLES: tl.constexpr, PDL: tl.constexpr):  # type: ignore[no-untyped-def]
+           SINGLES: tl.constexpr, CENTRE: tl.constexpr, PDL: tl.constexpr):  # type: ignore[no-untyped-def]
     """The result of one tile, given the statistics of all tiles of its row; the last ones first."""
     if PDL:
         gdc_wait()
@@ -98,12 +97,16 @@ def _apply(found, v, w, b, y, R, C, vs, ys, eps, tiles, programs, V: tl.constexp
     row, tile = (at_once % R).to(tl.int64), at_once // R
     begin, shift, first, last = located(row, vs, C, V)
     k = tl.arange(0, TILES)
-    means = load(found, 2 * (row * tiles + k), k < tiles)
     squares = load(found, 2 * (row * tiles + k) + 1, k < tiles)
-    n = tl.where(k < tiles, _elements(k, tiles, first, last, C, COLUMNS, SINGLES), 0).to(tl.float32)
-    mean = over(tl.sum(n * means, 0), C)
-    off = tl.where(k < tiles, means - mean, 0)
-    scale = scale_of(tl.sum(squares + n * off * off, 0), C, eps)
+    mean = tl.full((), 0.0, tl.float32)
+    if CENTRE:
+        means = load(found, 2 * (row * tiles + k), k < tiles)
+        n = tl.where(k < tiles, _elements(k, tiles, first, last, C, COLUMNS, SINGLES), 0).to(tl.float32)
+        base = tl.load(found + 2 * row * tiles)  # means are summed as distances from one of them: exact if all elements are equal
+        mean = base + over(tl.sum(n * (means - base), 0), C)
+        off = tl.where(k < tiles, means - mean, 0)
+        squares += n * off * off
+    scale = scale_of(tl.sum(squares, 0), C, eps)
     y += (row * ys) // V * V
     if SINGLES > 0 and tile == tiles - 1:
         _write(v + begin, w, b, y, tile, shift, first, last, C, mean, scale, COLUMNS, SINGLES)
@@ -160,7 +163,8 @@ def _fold_bwd(found, rows, C, ss, eps, tiles, V: tl.constexpr, COLUMNS: tl.const
     mean, squares, level, products = load(from_, 0, there), load(from_, 1, there), load(from_, 2, there), load(from_, 3, there)
     if CENTRE:
         n = tl.where(there, _elements(k, tiles, first, last, C, COLUMNS, SINGLES), 0).to(tl.float32)
-        middle = over(tl.sum(n * mean, 0), C)
+        base = tl.load(found + 4 * row * tiles)  # as in _apply
+        middle = base + over(tl.sum(n * (mean - base), 0), C)
         off = tl.where(there, mean - middle, 0)
         squares += n * off * off
         products += n * off * level
@@ -172,6 +176,45 @@ def _fold_bwd(found, rows, C, ss, eps, tiles, V: tl.constexpr, COLUMNS: tl.const
     scale = scale_of(tl.sum(squares, 0), C, eps)
     tl.store(rows + 4 * row + 1, scale)
     tl.store(rows + 4 * row + 2, over(tl.sum(products, 0) * scale, C))
+
+
+@triton.jit(do_not_specialize=["R"])
+def _slabs_bwd(dy, ds, s, w, dx, pw, pb, found, R, C, dys, dss, ss, dxs, blocks, height,
+               COLUMNS: tl.constexpr, LANES: tl.constexpr, PDL: tl.constexpr, FIRST: tl.constexpr):  # type: ignore[no-untyped-def]
+    """COLUMNS columns of a slab of `height` rows; its parts of dweight and dbias are written to pw, pb[slab, C]. FIRST: another launch
+    follows."""
+    if PDL:
+        gdc_wait()
+        if FIRST:
+            gdc_launch_dependents()
+    slab = tl.program_id(0) // blocks
+    column = (tl.program_id(0) % blocks) * COLUMNS + tl.arange(0, COLUMNS)[None, :]
+    weight = tl.full((1, COLUMNS), 1.0, tl.float32)
+    if w is not None:
+        weight = load(w, column, column < C)
+    sum_w = tl.zeros((LANES, COLUMNS), tl.float32)
+    sum_b = tl.zeros((LANES, COLUMNS), tl.float32)
+    for k in range(height // LANES):
+        row = slab.to(tl.int64) * height + k * LANES + tl.arange(0, LANES)[:, None]
+        inside = (row < R) & (column < C)
+        mean = load(found, 4 * row, row < R)
+        scale = load(found, 4 * row + 1, row < R)
+        n = (load(s, row * ss + column, inside) - mean) * scale
+        g = load(dy, row * dys + column, inside)
+        if pb is not None:
+            sum_b += g
+        if pw is not None:
+            sum_w += tl.where(inside, g * n, 0)
+        d = scale * (g * weight - n * load(found, 4 * row + 2, row < R) - load(found, 4 * row + 3, row < R))
+        if ds is not None:
+            d += load(ds, row * dss + column, inside)
+        tl.store(dx + row * dxs + column, d.to(dx.dtype.element_ty), inside)
+    at = slab.to(tl.int64) * C + (tl.program_id(0) % blocks) * COLUMNS + tl.arange(0, COLUMNS)
+    kept = (tl.program_id(0) % blocks) * COLUMNS + tl.arange(0, COLUMNS) < C
+    if pw is not None:
+        tl.store(pw + at, tl.sum(sum_w, 0), kept)
+    if pb is not None:
+        tl.store(pb + at, tl.sum(sum_b, 0), kept)
 
 
 def _is_backward(p: Problem) -> bool:
@@ -230,7 +273,7 @@ def _forward(p: Problem, config: Config) -> list[Launch]:
     first = {**shared, "R": rows, "x": "x", "r": "residual", "s": "s", **_strides(p, x="x", r="residual", s="s")}
     first["CENTRE"] = p.op == "layer_norm"
     second = {**shared, "R": rows, "v": source, "w": "weight", "b": "bias", "y": "y", **_strides(p, v=source, y="y")}
-    second |= {"eps": float(p.option("eps")), "programs": grid[0], "TILES": _split_tiles.folded(tiles)}
+    second |= {"eps": float(p.option("eps")), "programs": grid[0], "TILES": _split_tiles.folded(tiles), "CENTRE": first["CENTRE"]}
     return [Launch(_statistics, grid, first, config.warps, pdl=chain), Launch(_apply, grid, second, config.warps, pdl=chain)]
 
 

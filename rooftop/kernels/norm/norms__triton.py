@@ -1,12 +1,12 @@
 """rms_norm and layer_norm over the rows of [R, C]: y, and the sum with the residual. CENTRE is true for layer_norm: the mean is subtracted.
+Of rms_norm also y = norm(x + residual) · weight + bias + addend, which no other kernel computes.
 
-Bytes: x (and the residual) read once, y (and the sum) written once; the weight comes from the L2. Three kernels:
-    tile   a program holds whole rows in registers: each byte is moved once.
-    loop   a program processes one long row in pieces, twice: forwards for the statistics, then backwards for the result, so that the pieces
-           that were read last and are still in the L2 are read first. Up to 1.5 times the bytes of `tile`.
-    split  `parts` programs share a row: one launch writes their statistics, a second combines them and normalises. For few, long rows.
-Choice: tile up to 32768 columns; above, loop from two rows a multiprocessor on, else split. For rows longer than a block holds, a cluster
-that reads once is faster than both."""
+Bytes: x (residual, addend) read once, y (and the sum) written once; the weight comes from the L2. Two kernels:
+    tile  a program holds whole rows in registers: each byte is moved once.
+    loop  a program processes one long row in pieces, twice: forwards for the statistics, then backwards for the result, so that the pieces
+          that were read last and are still in the L2 are read first. Up to 1.5 times the bytes of `tile`.
+Choice: tile up to 32768 columns, loop above. For rows longer than a block holds, a cluster that reads once is faster, and for few of them
+several programs a row (norms__split__triton.py)."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from dataclasses import dataclass
 
 import triton
 import triton.language as tl
-from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait, libdevice
+from triton.language.extra.cuda import gdc_wait, libdevice
 
-from rooftop.core.spec import Launch, Meta, Problem, pow2
+from rooftop.core.spec import Launch, Problem, pow2
 
 OPS = ("rms_norm", "layer_norm")
 
@@ -90,15 +90,17 @@ def _take(x, r, s, row, xs, rs, ss, column, inside):  # type: ignore[no-untyped-
 
 
 @triton.jit
-def _give(y, row, ys, v, w, b, column, C, inside, g, h, EARLY: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Stores the result of elements v. EARLY: g and h are weight and bias, already loaded."""
-    if EARLY:
+def _give(y, row, ys, v, w, b, a, az, column, C, inside, g, h, EARLY: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Stores the result of elements v. EARLY: weight and bias are already loaded as g and h; or the addend, if there is one, as g."""
+    if EARLY and a is None:
         if w is not None:
             v *= g.to(tl.float32)
         if b is not None:
             v += h.to(tl.float32)
     else:
         v = affine(v, w, b, column, column < C)
+    if a is not None:
+        v += g.to(tl.float32) if EARLY else load(a, row * az + column, inside)
     tl.store(y + row * ys + column, v.to(y.dtype.element_ty), inside)
 
 
@@ -114,9 +116,9 @@ def _before(pointer, column, C):  # type: ignore[no-untyped-def]
 @triton.jit
 def _tile(x, r, w, b, y, s, R, C, xs, rs, ys, ss, eps,
           CENTRE: tl.constexpr, COLUMNS: tl.constexpr, MORE: tl.constexpr, LANES: tl.constexpr, EARLY: tl.constexpr,
-          PDL: tl.constexpr):  # type: ignore[no-untyped-def]
-    """LANES whole rows, each as a piece of COLUMNS and one of MORE columns. Row strides of x, r, y, s in elements; r and s, w, b may be
-    absent. EARLY: weight and bias are loaded together with the row, not after its sums: less latency, more registers.
+          PDL: tl.constexpr, a=None, az=None):  # type: ignore[no-untyped-def]
+    """LANES whole rows, each as a piece of COLUMNS and one of MORE columns. Row strides of x, r, y, s, a in elements; r and s, w, b, a may
+    be absent. EARLY: weight and bias, or the addend, are loaded together with the row, not after its sums: less latency, more registers.
 
     With CENTRE the rounding error of the mean, which is the mean of the differences, is subtracted too (Chan, Golub & LeVeque 1983), so
     that rows of equal elements give exactly 0. A reduction of parts with their own means would save one exchange between the warps, but
@@ -133,14 +135,16 @@ def _tile(x, r, w, b, y, s, R, C, xs, rs, ys, ss, eps,
         u = _take(x, r, s, row, xs, rs, ss, last, beyond)
     else:
         u = v
-    g = _before(w, first, C) if EARLY else 0.0
-    h = _before(b, first, C) if EARLY else 0.0
-    if MORE > 0 and EARLY:
-        more_g = _before(w, last, C)
-        more_h = _before(b, last, C)
-    else:
-        more_g = 0.0
-        more_h = 0.0
+    g, h, more_g, more_h = 0.0, 0.0, 0.0, 0.0
+    if EARLY and a is not None:
+        g = tl.load(a + row * az + first, within, other=0)
+        more_g = tl.load(a + row * az + last, beyond, other=0) if MORE > 0 else 0.0
+    elif EARLY:
+        g = _before(w, first, C)
+        h = _before(b, first, C)
+        if MORE > 0:
+            more_g = _before(w, last, C)
+            more_h = _before(b, last, C)
     if CENTRE:
         mean = over(tl.sum(_folded(v, u, COLUMNS, MORE, LANES), 1, keep_dims=True), C)
         v = tl.where(within, v - mean, 0)
@@ -155,21 +159,21 @@ def _tile(x, r, w, b, y, s, R, C, xs, rs, ys, ss, eps,
     else:
         squares = tl.sum(_folded(v * v, u * u, COLUMNS, MORE, LANES), 1, keep_dims=True)
     scale = scale_of(squares, C, eps)
-    _give(y, row, ys, v * scale, w, b, first, C, within, g, h, EARLY)
+    _give(y, row, ys, v * scale, w, b, a, az, first, C, within, g, h, EARLY)
     if MORE > 0:
-        _give(y, row, ys, u * scale, w, b, last, C, beyond, more_g, more_h, EARLY)
+        _give(y, row, ys, u * scale, w, b, a, az, last, C, beyond, more_g, more_h, EARLY)
 
 
 @triton.jit
-def _statistics(x, r, s, first, rounds, last, CENTRE: tl.constexpr, COLUMNS: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Mean (0 without CENTRE) and sum of squares about it over the columns from `first` to `last` of one row; stores x + r to s.
+def _statistics(x, r, s, rounds, C, CENTRE: tl.constexpr, COLUMNS: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Mean (0 without CENTRE) and sum of squares about it of one row of C columns; stores x + r to s.
 
     With CENTRE each position keeps its own mean (Welford 1962); they are combined at the end (Chan et al. 1979)."""
     mean = tl.zeros((COLUMNS,), tl.float32)
     squares = tl.zeros((COLUMNS,), tl.float32)
     for k in range(rounds):
-        column = first + k * COLUMNS + tl.arange(0, COLUMNS)
-        inside = column < last
+        column = k * COLUMNS + tl.arange(0, COLUMNS)
+        inside = column < C
         v = load(x, column, inside)
         if r is not None:
             v = (v + load(r, column, inside)).to(s.dtype.element_ty)
@@ -182,26 +186,28 @@ def _statistics(x, r, s, first, rounds, last, CENTRE: tl.constexpr, COLUMNS: tl.
         else:
             squares += v * v
     if CENTRE:
-        count = seen(last - first, COLUMNS)
-        total = over(tl.sum(count * mean, 0), last - first)
+        count = seen(C, COLUMNS)
+        total = over(tl.sum(count * mean, 0), C)
         off = mean - total
         return total, tl.sum(squares + count * off * off, 0)
     return tl.full((), 0.0, tl.float32), tl.sum(squares, 0)
 
 
 @triton.jit
-def _apply(v, w, b, y, first, rounds, last, mean, scale, COLUMNS: tl.constexpr):  # type: ignore[no-untyped-def]
+def _apply(v, w, b, a, y, rounds, C, mean, scale, COLUMNS: tl.constexpr):  # type: ignore[no-untyped-def]
     """The result of one row, last piece first."""
     for k in range(rounds):
-        column = first + (rounds - 1 - k) * COLUMNS + tl.arange(0, COLUMNS)
-        inside = column < last
-        n = (load(v, column, inside) - mean) * scale
-        tl.store(y + column, affine(n, w, b, column, inside).to(y.dtype.element_ty), inside)
+        column = (rounds - 1 - k) * COLUMNS + tl.arange(0, COLUMNS)
+        inside = column < C
+        n = affine((load(v, column, inside) - mean) * scale, w, b, column, inside)
+        if a is not None:
+            n += load(a, column, inside)
+        tl.store(y + column, n.to(y.dtype.element_ty), inside)
 
 
 @triton.jit
 def _loop(  # type: ignore[no-untyped-def]
-    x, r, w, b, y, s, C, xs, rs, ys, ss, eps, rounds, CENTRE: tl.constexpr, COLUMNS: tl.constexpr, PDL: tl.constexpr
+    x, r, w, b, y, s, C, xs, rs, ys, ss, eps, rounds, CENTRE: tl.constexpr, COLUMNS: tl.constexpr, PDL: tl.constexpr, a=None, az=None
 ):
     """One row, COLUMNS columns at a time, in `rounds` iterations, twice."""
     if PDL:
@@ -211,51 +217,15 @@ def _loop(  # type: ignore[no-untyped-def]
     if r is not None:
         r += row * rs
         s += row * ss
-    mean, squares = _statistics(x, r, s, 0, rounds, C, CENTRE, COLUMNS)
+    mean, squares = _statistics(x, r, s, rounds, C, CENTRE, COLUMNS)
     scale = scale_of(squares, C, eps)
+    if a is not None:
+        a += row * az
     if r is not None:
         tl.debug_barrier()  # s is read back
-        _apply(s, w, b, y + row * ys, 0, rounds, C, mean, scale, COLUMNS)
+        _apply(s, w, b, a, y + row * ys, rounds, C, mean, scale, COLUMNS)
     else:
-        _apply(x, w, b, y + row * ys, 0, rounds, C, mean, scale, COLUMNS)
-
-
-@triton.jit
-def _part(  # type: ignore[no-untyped-def]
-    x, r, s, found, C, xs, rs, ss, parts, width, rounds, CENTRE: tl.constexpr, COLUMNS: tl.constexpr, PDL: tl.constexpr
-):
-    """Writes the statistics of one part, `width` columns, of a row to found[row, part, 2]."""
-    if PDL:
-        gdc_wait()
-        gdc_launch_dependents()
-    row, part = (tl.program_id(0) // parts).to(tl.int64), tl.program_id(0) % parts
-    x += row * xs
-    if r is not None:
-        r += row * rs
-        s += row * ss
-    first = part * width
-    mean, squares = _statistics(x, r, s, first, rounds, tl.minimum(first + width, C), CENTRE, COLUMNS)
-    tl.store(found + 2 * tl.program_id(0).to(tl.int64), mean)
-    tl.store(found + 2 * tl.program_id(0).to(tl.int64) + 1, squares)
-
-
-@triton.jit
-def _fold(  # type: ignore[no-untyped-def]
-    found, v, w, b, y, C, vs, ys, eps, parts, width, rounds, COLUMNS: tl.constexpr, PARTS: tl.constexpr, PDL: tl.constexpr
-):
-    """The result of one part of a row, given the statistics of all its parts."""
-    if PDL:
-        gdc_wait()
-    row, part = (tl.program_id(0) // parts).to(tl.int64), tl.program_id(0) % parts
-    at = tl.arange(0, PARTS)
-    means = load(found, 2 * (row * parts + at), at < parts)
-    squares = load(found, 2 * (row * parts + at) + 1, at < parts)
-    count = tl.where(at < parts, tl.minimum(width, C - at * width), 0).to(tl.float32)
-    mean = over(tl.sum(count * means, 0), C)
-    off = tl.where(at < parts, means - mean, 0)
-    scale = scale_of(tl.sum(squares + count * off * off, 0), C, eps)
-    first = part * width
-    _apply(v + row * vs, w, b, y + row * ys, first, rounds, tl.minimum(first + width, C), mean, scale, COLUMNS)
+        _apply(x, w, b, a, y + row * ys, rounds, C, mean, scale, COLUMNS)
 
 
 # -- configs ---------------------------------------------------------------------------------------------------------
@@ -263,14 +233,13 @@ def _fold(  # type: ignore[no-untyped-def]
 
 @dataclass(frozen=True)
 class Config:
-    """`columns` (tile: and `more`) × `lanes` elements at a time by `warps` warps. `way`: tile, loop or split. `parts` programs share a row.
-    `early`: weight and bias are loaded together with the row."""
+    """`columns` (tile: and `more`) × `lanes` elements at a time by `warps` warps. `way`: tile or loop.
+    `early`: weight and bias, or the addend, are loaded together with the row."""
 
     way: str
     columns: int
     lanes: int
     warps: int
-    parts: int = 1
     more: int = 0
     early: bool = False
 
@@ -310,16 +279,14 @@ def lanes_of(p: Problem, rows: int, wide: int, tile: int) -> int:
 
 
 def supports(p: Problem) -> str | None:
-    return "takes no addend" if p.extra else reason(p, "x")
+    return reason(p, "x")
 
 
 def choose(p: Problem) -> Config:
     rows, columns = p["x"].shape
     wide = pow2(columns)
     if wide > 32768:
-        if rows >= 2 * p.device.sms:
-            return Config("loop", 8192, 1, 16)
-        return Config("split", 4096, 1, 8, parts=min(64, max(2, -(-4 * p.device.sms // rows)), -(-columns // 4096)))
+        return Config("loop", 8192, 1, 16)
     tile, each = (4096, 512) if wide_access(p) else (2048, 1024)
     lanes = max(lanes_of(p, rows, wide, tile), 32 // wide)  # not fewer elements than threads: several would write one word of a reduction
     warps = max(1, min(16 if each == 512 else 32, pow2(columns + 1) // 2 * lanes // each))
@@ -327,7 +294,7 @@ def choose(p: Problem) -> Config:
     if early:  # short rows are bound by latency: 8 elements a thread, or 16, or 32 if there are two reductions
         warps = max(1, wide // (1024 if p.op.startswith("layer_norm") and wide == 4096 else 512 if wide > 1024 else 256))
     most, more = pieces(columns, lanes, warps, p["x"].itemsize)
-    return Config("tile", most, lanes, warps, more=more, early=early)
+    return Config("tile", most, lanes, warps, more=more, early=columns <= 16384 if p.extra else early)
 
 
 def configs(p: Problem) -> list[Config]:
@@ -345,12 +312,7 @@ def configs(p: Problem) -> list[Config]:
         Config("loop", size, 1, warps) for size in (2048, 4096, 8192, 16384) for warps in (8, 16, 32) if size < wide
         and size // warps <= 1024
     ]
-    found += [Config("split", size, 1, 8, parts) for size in (2048, 4096, 8192) for parts in (2, 4, 8, 16, 32, 64) if size * parts <= wide]
     return found
-
-
-def scratch(p: Problem, config: Config) -> dict[str, Meta]:
-    return {"found": Meta((p["x"].shape[0], config.parts, 2), "f32")} if config.way == "split" else {}
 
 
 def launches(p: Problem, config: Config) -> list[Launch]:
@@ -359,21 +321,12 @@ def launches(p: Problem, config: Config) -> list[Launch]:
     names = {"x": "x", "r": "residual", "w": "weight", "b": "bias", "y": "y", "s": "s"}
     strides = {f"{short}s": m.strides[0] if (m := p.get(names[short])) is not None else 0 for short in "xrys"}
     eps, chain = float(p.option("eps")), p.device.pdl
+    if p.extra:
+        names["a"], strides["az"] = "addend", p["addend"].strides[0]
     if config.way == "tile":
         args = {**names, "R": rows, "C": columns, **strides, "eps": eps, "CENTRE": centre}
         args |= {"COLUMNS": config.columns, "MORE": config.more, "LANES": config.lanes, "EARLY": config.early, "PDL": chain}
         return [Launch(_tile, (-(-rows // config.lanes),), args, config.warps, pdl=chain)]
-    if config.way == "loop":
-        rounds = -(-columns // config.columns)
-        args = {**names, "C": columns, **strides, "eps": eps, "rounds": rounds, "CENTRE": centre, "COLUMNS": config.columns}
-        return [Launch(_loop, (rows,), {**args, "PDL": chain}, config.warps, pdl=chain)]
-    rounds = -(-columns // (config.columns * config.parts))
-    width = rounds * config.columns
-    parts = -(-columns // width)
-    shared = {"found": "found", "C": columns, "parts": parts, "width": width, "rounds": rounds, "COLUMNS": config.columns, "PDL": chain}
-    first = {**shared, "x": "x", "r": "residual", "s": "s", "xs": strides["xs"], "rs": strides["rs"], "ss": strides["ss"], "CENTRE": centre}
-    source = "x" if p.get("residual") is None else "s"
-    second = {**shared, "v": source, "w": "weight", "b": "bias", "y": "y", "vs": strides[f"{source}s"], "ys": strides["ys"], "eps": eps}
-    grid = (rows * parts,)
-    second["PARTS"] = max(2, pow2(parts))
-    return [Launch(_part, grid, first, config.warps, pdl=chain), Launch(_fold, grid, second, config.warps, pdl=chain)]
+    rounds = -(-columns // config.columns)
+    args = {**names, "C": columns, **strides, "eps": eps, "rounds": rounds, "CENTRE": centre, "COLUMNS": config.columns}
+    return [Launch(_loop, (rows,), {**args, "PDL": chain}, config.warps, pdl=chain)]

@@ -1,5 +1,5 @@
 /* rooftop
-idea    = """Clusters of blocks live for the whole launch and loop over rows (as norm_persistent, _fwd_slices_sm90.cuh). A ring in the shared \
+idea    = """Clusters of blocks live for the whole launch and loop over rows (as norm_persistent, norms__cuda_sm90.cu). A ring in the shared \
   memory of a block holds its slice of three or four rows, filled by cp.async; while the maxima and sums of row k travel between the blocks \
   (st.async, counted by an mbarrier), row k - 1 is stored and a further row is requested. So neither the exchange nor the arithmetic stops \
   the memory, and no cluster starts or ends while rows are left."""

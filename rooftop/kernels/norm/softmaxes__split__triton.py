@@ -1,8 +1,9 @@
-"""Softmax of rows that are too long for a cluster, and its backward dx = y (dy - sum_j dy_j y_j). Contract: rooftop/ops/softmax.py; how
-rows are divided into tiles: rooftop/kernels/norm/_split_tiles.py
+"""Softmax and its logarithm (LOG) of rows that are too long for a cluster, and their backwards dx = y (dy - sum_j dy_j y_j) and dx = dy -
+e^y sum_j dy_j. Contracts: rooftop/ops/softmax.py, log_softmax.py; how rows are divided into tiles: rooftop/kernels/norm/_split_tiles.py
 
-The first launch writes the maximum and the sum of each tile, or the sum of dy y; the second combines those of a row (Milakov & Gimelshein
-2018). In the backward the terms of the sum cancel, and all of dx depends on it: for float32 results it is computed in float64."""
+The first launch writes the maximum and the sum of each tile, or the sum of dy y or dy; the second combines those of a row (Milakov &
+Gimelshein 2018). In the backward the terms of the sum cancel, and all of dx depends on it: for float32 results it is computed in
+float64."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from rooftop.core.spec import Launch, Meta, Problem
 from rooftop.kernels.norm import _split_tiles
 from rooftop.kernels.norm._split_tiles import Config, located, places
 
-OPS = ("softmax", "softmax_bwd")
+OPS = ("softmax", "softmax_bwd", "log_softmax", "log_softmax_bwd")
 # The identity of the maximum. -inf would give -inf - -inf = NaN where only a part of a row is -inf; with the lowest finite number such a
 # part adds exp(-inf) = 0, and a row of only -inf ends as 0 / 0 = NaN, which is the contract.
 LOWEST = tl.constexpr(-3.4028234663852886e38)
@@ -53,20 +54,26 @@ def _statistics(  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _write(x, y, tile, shift, first, last, C, most, total, COLUMNS: tl.constexpr, SINGLES: tl.constexpr):  # type: ignore[no-untyped-def]
-    """e / total by 1 / total; for float32 a Newton step corrects the rounding error."""
+def _write(  # type: ignore[no-untyped-def]
+    x, y, tile, shift, first, last, C, most, total, COLUMNS: tl.constexpr, SINGLES: tl.constexpr, LOG: tl.constexpr
+):
+    """e / total by 1 / total; for float32 a Newton step corrects the rounding error. With LOG `total` is the sum's logarithm."""
     at, inside = places(tile, shift, first, last, C, COLUMNS, SINGLES)
-    e = _exp(tl.load(x + at, inside, other=0).to(tl.float32) - most, y.dtype.element_ty)
-    scale = tl.div_rn(1.0, total)
-    q = e * scale
-    if y.dtype.element_ty == tl.float32:
-        q = tl.fma(tl.fma(-q, total, e), scale, q)
+    v = tl.load(x + at, inside, other=0).to(tl.float32) - most
+    if LOG:
+        q = v - total
+    else:
+        e = _exp(v, y.dtype.element_ty)
+        scale = tl.div_rn(1.0, total)
+        q = e * scale
+        if y.dtype.element_ty == tl.float32:
+            q = tl.fma(tl.fma(-q, total, e), scale, q)
     tl.store(y + at, q.to(y.dtype.element_ty), inside)
 
 
 @triton.jit(do_not_specialize=["C", "xs", "ys", "tiles", "programs"])
 def _apply(x, y, found, C, xs, ys, tiles, programs, V: tl.constexpr, COLUMNS: tl.constexpr, TILES: tl.constexpr, SINGLES: tl.constexpr,
-           PDL: tl.constexpr):  # type: ignore[no-untyped-def]
+           PDL: tl.constexpr, LOG: tl.constexpr = False):  # type: ignore[no-untyped-def]
     """The result of one tile; the last tiles come first."""
     if PDL:
         gdc_wait()
@@ -79,16 +86,22 @@ def _apply(x, y, found, C, xs, ys, tiles, programs, V: tl.constexpr, COLUMNS: tl
     sums = tl.load(found + 2 * (row * tiles + k) + 1, k < tiles, other=0)
     most = tl.max(maxima, 0)
     total = tl.sum(sums * _exp(maxima - most, y.dtype.element_ty), 0)
+    if LOG:
+        total = libdevice.log(total) if y.dtype.element_ty == tl.float32 else tl.log(total)
     if SINGLES > 0 and tile == tiles - 1:
-        _write(x + begin, y + to, tile, shift, first, last, C, most, total, COLUMNS, SINGLES)
+        _write(x + begin, y + to, tile, shift, first, last, C, most, total, COLUMNS, SINGLES, LOG)
     else:
-        _write(x + begin, y + to, tile, shift, first, last, C, most, total, COLUMNS, 0)
+        _write(x + begin, y + to, tile, shift, first, last, C, most, total, COLUMNS, 0, LOG)
 
 
 @triton.jit
-def _sum(y, dy, to, tile, shift, first, last, C, COLUMNS: tl.constexpr, SINGLES: tl.constexpr):  # type: ignore[no-untyped-def]
+def _sum(  # type: ignore[no-untyped-def]
+    y, dy, to, tile, shift, first, last, C, COLUMNS: tl.constexpr, SINGLES: tl.constexpr, LOG: tl.constexpr
+):
     at, inside = places(tile, shift, first, last, C, COLUMNS, SINGLES)
-    v = tl.load(y + at, inside, other=0).to(tl.float32) * tl.load(dy + at, inside, other=0).to(tl.float32)
+    v = tl.load(dy + at, inside, other=0).to(tl.float32)
+    if not LOG:
+        v = tl.load(y + at, inside, other=0).to(tl.float32) * v
     if y.dtype.element_ty == tl.float32:
         v = v.to(tl.float64)
     tl.store(to, tl.sum(v, 0))
@@ -96,7 +109,8 @@ def _sum(y, dy, to, tile, shift, first, last, C, COLUMNS: tl.constexpr, SINGLES:
 
 @triton.jit(do_not_specialize=["C", "ys", "gs", "tiles"])
 def _statistics_bwd(  # type: ignore[no-untyped-def]
-    y, dy, found, C, ys, gs, tiles, V: tl.constexpr, COLUMNS: tl.constexpr, SINGLES: tl.constexpr, PDL: tl.constexpr
+    y, dy, found, C, ys, gs, tiles, V: tl.constexpr, COLUMNS: tl.constexpr, SINGLES: tl.constexpr, PDL: tl.constexpr,
+    LOG: tl.constexpr = False
 ):
     """found[row, tile] = the sum of one tile. With SINGLES the last tile of a row holds its single elements."""
     if PDL:
@@ -107,21 +121,27 @@ def _statistics_bwd(  # type: ignore[no-untyped-def]
     dy += (row * gs) // V * V
     to = found + tl.program_id(0).to(tl.int64)
     if SINGLES > 0 and tile == tiles - 1:
-        _sum(y + begin, dy, to, tile, shift, first, last, C, COLUMNS, SINGLES)
+        _sum(y + begin, dy, to, tile, shift, first, last, C, COLUMNS, SINGLES, LOG)
     else:
-        _sum(y + begin, dy, to, tile, shift, first, last, C, COLUMNS, 0)
+        _sum(y + begin, dy, to, tile, shift, first, last, C, COLUMNS, 0, LOG)
 
 
 @triton.jit
-def _write_bwd(y, dy, dx, tile, shift, first, last, C, total, COLUMNS: tl.constexpr, SINGLES: tl.constexpr):  # type: ignore[no-untyped-def]
+def _write_bwd(  # type: ignore[no-untyped-def]
+    y, dy, dx, tile, shift, first, last, C, total, COLUMNS: tl.constexpr, SINGLES: tl.constexpr, LOG: tl.constexpr
+):
     at, inside = places(tile, shift, first, last, C, COLUMNS, SINGLES)
-    v = tl.load(y + at, inside, other=0).to(tl.float32) * (tl.load(dy + at, inside, other=0).to(tl.float32) - total)
+    if LOG:
+        e = _exp(tl.load(y + at, inside, other=0).to(tl.float32), dx.dtype.element_ty)
+        v = tl.load(dy + at, inside, other=0).to(tl.float32) - e * total
+    else:
+        v = tl.load(y + at, inside, other=0).to(tl.float32) * (tl.load(dy + at, inside, other=0).to(tl.float32) - total)
     tl.store(dx + at, v.to(dx.dtype.element_ty), inside)
 
 
 @triton.jit(do_not_specialize=["C", "ys", "gs", "xs", "tiles", "programs"])
 def _apply_bwd(y, dy, dx, found, C, ys, gs, xs, tiles, programs, V: tl.constexpr, COLUMNS: tl.constexpr, TILES: tl.constexpr,
-           SINGLES: tl.constexpr, PDL: tl.constexpr):  # type: ignore[no-untyped-def]
+           SINGLES: tl.constexpr, PDL: tl.constexpr, LOG: tl.constexpr = False):  # type: ignore[no-untyped-def]
     """The result of one tile; the last tiles come first."""
     if PDL:
         gdc_wait()
@@ -133,14 +153,18 @@ def _apply_bwd(y, dy, dx, found, C, ys, gs, xs, tiles, programs, V: tl.constexpr
     k = tl.arange(0, TILES)
     total = tl.sum(tl.load(found + row * tiles + k, k < tiles, other=0), 0).to(tl.float32)
     if SINGLES > 0 and tile == tiles - 1:
-        _write_bwd(y + begin, dy, dx, tile, shift, first, last, C, total, COLUMNS, SINGLES)
+        _write_bwd(y + begin, dy, dx, tile, shift, first, last, C, total, COLUMNS, SINGLES, LOG)
     else:
-        _write_bwd(y + begin, dy, dx, tile, shift, first, last, C, total, COLUMNS, 0)
+        _write_bwd(y + begin, dy, dx, tile, shift, first, last, C, total, COLUMNS, 0, LOG)
+
+
+def _is_backward(p: Problem) -> bool:
+    return p.op.endswith("_bwd")
 
 
 def _tensors(p: Problem) -> tuple[str, ...]:
     """What is read, then what is written."""
-    return ("x", "y") if p.op == "softmax" else ("y", "dy", "dx")
+    return ("y", "dy", "dx") if _is_backward(p) else ("x", "y")
 
 
 def supports(p: Problem) -> str | None:
@@ -148,7 +172,7 @@ def supports(p: Problem) -> str | None:
 
 
 def choose(p: Problem) -> Config:
-    return _split_tiles.choose(p, "y", 64 if p.op == "softmax" else 32)
+    return _split_tiles.choose(p, "y", 32 if _is_backward(p) else 64)
 
 
 def configs(p: Problem) -> list[Config]:
@@ -157,18 +181,18 @@ def configs(p: Problem) -> list[Config]:
 
 def scratch(p: Problem, config: Config) -> dict[str, Meta]:
     shape = (p["y"].shape[0], _split_tiles.tiles(p, "y", config))
-    return {"found": Meta((*shape, 2), "f32") if p.op == "softmax" else Meta(shape, "f64" if p["y"].dtype == "f32" else "f32")}
+    return {"found": Meta(shape, "f64" if p["y"].dtype == "f32" else "f32") if _is_backward(p) else Meta((*shape, 2), "f32")}
 
 
 def launches(p: Problem, config: Config) -> list[Launch]:
     shared = _split_tiles.arguments(p, "y", config)
     *read, written = ((name, f"{'g' if name == 'dy' else name[-1]}s") for name in _tensors(p))
     shared |= {key: value for name, stride in read for key, value in ((name, name), (stride, p[name].strides[0]))}
-    programs, chain = p["y"].shape[0] * shared["tiles"], p.device.pdl
-    more = {written[0]: written[0], written[1]: p[written[0]].strides[0], "programs": programs}
+    programs, chain, log = p["y"].shape[0] * shared["tiles"], p.device.pdl, {"LOG": True} if p.op.startswith("log_") else {}
+    more = {written[0]: written[0], written[1]: p[written[0]].strides[0], "programs": programs, **log}
     more["TILES"] = _split_tiles.folded(shared["tiles"])
-    statistics, apply = (_statistics, _apply) if p.op == "softmax" else (_statistics_bwd, _apply_bwd)
+    statistics, apply = (_statistics_bwd, _apply_bwd) if _is_backward(p) else (_statistics, _apply)
     return [
-        Launch(statistics, (programs,), shared, config.warps, pdl=chain),
+        Launch(statistics, (programs,), {**shared, **(log if _is_backward(p) else {})}, config.warps, pdl=chain),
         Launch(apply, (programs,), {**shared, **more}, config.warps, pdl=chain),
     ]

@@ -210,10 +210,15 @@ __device__ inline unsigned greedy(const unsigned (&low)[4], const unsigned (&hig
 }
 
 constexpr int SIDE = 128, TILES = SIDE / 4;  // of a block
+#if __CUDA_ARCH__ >= 900
+constexpr int BLOCKS = 4;  // of a multiprocessor, whose registers hold the search without spills; on sm_80 three
+#else
+constexpr int BLOCKS = 3;
+#endif
 
 /// kept, kept_t: values in a row; stripes, blocks: of the metadata.
 template <typename T, bool OPTIMAL>
-__global__ void __launch_bounds__(256, OPTIMAL ? 3 : 4)
+__global__ void __launch_bounds__(256, OPTIMAL ? BLOCKS : 4)
 prune(int M, int K, const T* __restrict__ w, long long ws, T* __restrict__ values, int kept, int* __restrict__ meta, int stripes,
     int blocks, T* __restrict__ values_t,
       int kept_t, int* __restrict__ meta_t, int stripes_t, int blocks_t) {
@@ -244,9 +249,14 @@ prune(int M, int K, const T* __restrict__ w, long long ws, T* __restrict__ value
     const bool inside = m0 + SIDE <= M && k0 + SIDE <= K, whole = inside && ws % 8 == 0 && on(w, 16);
     const bool whole_rows = inside && kept % 4 == 0 && on(values, 8), whole_columns = inside && kept_t % 8 == 0 && on(values_t, 16);
     const bool eights = ws % 4 == 0 && on(w, 8);  // a row of a tile is 8 bytes, which one load reads
+    const bool outside = m0 >= M || k0 >= K;      // nothing but metadata, which is padded to 256
 #pragma unroll 1
     for (int round = 0; round < 2; ++round) {
         const int down = round * 16 + threadIdx.x / 16, m = m0 + down * 4;
+        if (outside) {
+            row_codes[down][across] = column_codes[down][across] = 0x44444444u;  // the first two places of each line
+            continue;
+        }
         uint4 row[4];
         const T* from = w + m * ws + k;
         if (whole && round == 0) {
@@ -336,8 +346,8 @@ prune(int M, int K, const T* __restrict__ w, long long ws, T* __restrict__ value
             const uint4 held = *reinterpret_cast<const uint4*>(&columns[c + i * 32][(four ^ turn) & ~3]);
             *reinterpret_cast<uint4*>(to + i * 16ll * kept_t) = turn & 2 ? make_uint4(held.z, held.w, held.x, held.y) : held;
         }
-    } else {
-#pragma unroll 1
+    } else if (!outside) {
+#pragma unroll 8
         for (int i = threadIdx.x; i < SIDE * TILES; i += 256) {
             const int c = i / TILES, t = i % TILES;
             if (k0 + c < K && m0 / 4 + t < kept_t / 2) reinterpret_cast<unsigned*>(values_t

@@ -45,6 +45,7 @@ def sweep(
     budget: Annotated[float, typer.Option(help="Seconds for each op and direction, compiling included.")] = 120.0,
     total: Annotated[float | None, typer.Option(help="Seconds in total; each op gets an equal part of the time that is left, at most its budget.")] = None,
     worst: Annotated[int, typer.Option(help="List so many of the worst points, with kernel, config, bound and the fastest other config.")] = 0,
+    compile_only: Annotated[bool, typer.Option("--compile-only", help="Compile the kernels of all points, and time nothing.")] = False,
     records: RecordsFolder = None,
     as_json: AsJson = False,
 ) -> None:
@@ -86,6 +87,15 @@ def sweep(
     written: list[Mapping[str, Any]] = []
     codes: set[int] = set()
     ceilings = None  # the records of the card are read once
+    if compile_only:
+        from rooftop.lab.timing import bench
+
+        began, fields = time.monotonic(), []
+        for op, of, named in todo:
+            chosen = sweeping.draw(op, of, device, memory, seed=seed, count=points, moved=bounds, of_models=models)
+            fields += sweeping.Sweep(op, of, chosen, device, named=named, compiled=0).fields(range(len(chosen)))
+        say(f"{bench.compile_first(fields, device)} programs compiled in {time.monotonic() - began:.1f} s")
+        return
     with store.Writer(records or settings.load().results, device.name) as writer:
         for k, (op, of, named) in enumerate(todo):
             seconds = budget if ends is None else min(budget, (ends - time.monotonic()) / (len(todo) - k))

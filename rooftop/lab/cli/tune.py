@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -29,6 +30,7 @@ def tune(
     ] = None,
     seed: Annotated[int, typer.Option(help="With --regret: seed of the sizes.")] = 0,
     size: Annotated[list[str] | None, typer.Option(help="With --regret: the range of a size, as M=16..4096. Repeatable.", show_default=False)] = None,
+    compile_only: Annotated[bool, typer.Option("--compile-only", help="With --regret: compile the programs of all points, and time nothing.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Time the configs of a kernel, and keep faster ones.
@@ -55,10 +57,12 @@ def tune(
             echo(f"{len(brought.taken)} entries taken, {len(brought.same)} already there")
             listed("left out: measured with other code than the kernel's now", brought.stale)
         return
+    if compile_only and regret is None:
+        raise typer.BadParameter("--compile-only goes with --regret")
     if regret is not None:
         if case or keep:
             raise typer.BadParameter("--regret draws its sizes and stores no config: --case and --keep do not go with it")
-        _regret(what or [], regret, seed, size or [], dtype, _seconds(budget), records, as_json)
+        _regret(what or [], regret, seed, size or [], dtype, _seconds(budget), records, compile_only, as_json)
         return
     found = [s for s in candidates.find(what or []) if what or s.rung is None]
     say = (lambda text: echo(text, err=True)) if as_json else echo
@@ -91,14 +95,15 @@ def tune(
 
 
 def _regret(
-    what: list[str], count: int, seed: int, sizes: list[str], dtype: str | None, seconds: float, records: Path | None, as_json: bool
+    what: list[str], count: int, seed: int, sizes: list[str], dtype: str | None, seconds: float, records: Path | None,
+    compile_only: bool, as_json: bool
 ) -> None:
     """The time lost by what calls take, op by op: its record, and the worst points."""
     from rooftop.core import settings
     from rooftop.lab.cli.sweep import _asked, _range
     from rooftop.lab.exit_codes import gpu_for
     from rooftop.lab.records import store
-    from rooftop.lab.timing import sweep, swept
+    from rooftop.lab.timing import bench, sweep, swept
     from rooftop.lab.tune import regret
 
     if not what or count < 1:
@@ -111,11 +116,18 @@ def _regret(
 
     device, written, wrong = device_of(torch.cuda.current_device()), [], False
     say = (lambda text: echo(text, err=True)) if as_json else echo
+    began, ends, runs = time.monotonic(), time.monotonic() + seconds, list[regret.Regret]()
+    for op, of in todo:
+        points = sweep.draw(op, of, device, int(torch.cuda.mem_get_info()[0] * sweep.SHARE), seed=seed, count=count, of_models=False)
+        runs.append(regret.Regret(op, of, points, device, ceilings=runs[0].ceilings if runs else None))
+    if compile_only:
+        programs = bench.compile_first([f for run in runs for f in run.fields(range(len(run.points)))], device)
+        say(f"{programs} programs compiled in {time.monotonic() - began:.1f} s")
+        return
     with store.Writer(records or settings.load().results, device.name) as writer:
-        for op, of in todo:
-            points = sweep.draw(op, of, device, int(torch.cuda.mem_get_info()[0] * sweep.SHARE), seed=seed, count=count, of_models=False)
-            run, save = regret.Regret(op, of, points, device), writer.replacing(seed=seed)
-            measured = run.run(seconds / len(todo), say, save)
+        for k, run in enumerate(runs):
+            save = writer.replacing(seed=seed)
+            measured = run.run((ends - time.monotonic()) / (len(runs) - k), say, save)
             wrong |= bool(run.wrong)
             if not measured["us"]:
                 continue
@@ -127,7 +139,7 @@ def _regret(
             shown = sorted(zip(lost, swept.points(record), every, record["best"], strict=True), key=lambda row: -row[0])[:SHOWN]
             rows = [{"point": p.title, "us": p.seconds * 1e6, "ran": f"{p.by} ({e['config']})", "best": best, "lost": x} for x, p, e, best in shown]
             title = (
-                f"{op.name}: the time of the choice over the best of those tried, {len(lost)} points: {regret.mean(lost):.3f} in the geometric mean, "
+                f"{run.op.name}: the time of the choice over the best of those tried, {len(lost)} points: {regret.mean(lost):.3f} in the geometric mean, "
                 f"at most {max(lost):.2f}"
             )
             table(rows, {"point": "point", "us": "us", "ran": "a call runs", "best": "best", "lost": "time over best"}, False, title)

@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from rooftop.lab.interpret.memory import Array, DeviceAssert, Memory, NotSimulated, OutOfBounds
@@ -33,6 +34,13 @@ UINTS = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
 def _bits(values: Array) -> Array:
     """The same as unsigned integers, so that a NaN equals itself and -0.0 is not 0.0."""
     return np.ascontiguousarray(values).view(UINTS[values.itemsize])
+
+
+class _Results:
+    """Of an operation with several results."""
+
+    def __init__(self, results: list[Any]) -> None:
+        self.get_result = results.__getitem__
 
 
 class Builder:
@@ -229,8 +237,15 @@ class Builder:
             raise OutOfBounds(f"tl.gather wants indices {index.min()} to {index.max()} of axis {axis}, which holds 0 to {extent - 1}")
         return self.handle(np.take_along_axis(source.data, index, axis=axis), source.dtype.scalar)
 
-    def create_inline_asm(self, asm: str, *rest: Any) -> Any:
-        raise NotSimulated(f"not simulated: inline assembly {asm.strip()!r}")
+    def create_inline_asm(self, asm: str, constraints: str, args: Any, types: Any, pure: bool, pack: int) -> Any:
+        """That of attention's decode kernel: of words of two codes of e4m3 the even codes and the odd ones."""
+        from rooftop.kernels.attention.attention__decode__triton import PAIRS
+
+        if asm != PAIRS:
+            raise NotSimulated(f"not simulated: inline assembly {asm.strip()!r}")
+        codes = np.ascontiguousarray(args[0].data).astype(np.uint16)
+        even, odd = (part.astype(np.uint8).view(ml_dtypes.float8_e4m3fn).astype(np.float16) for part in (codes & 255, codes >> 8))
+        return _Results([self.handle(x, to.scalar) for x, to in zip((even, odd), types, strict=True)])
 
     def create_assert(self, condition: Any, message: str) -> None:
         if not condition.data.all():

@@ -95,11 +95,12 @@ INTRO = """# Which of our Triton kernels run on an Ascend, and why not
 
 This page is generated (`rooftop npu`). Every Triton kernel of this library, unchanged, is compiled for an Ascend 910B3 by Huawei's Triton (triton-ascend
 {triton}) and its compiler (ascendnpu-ir {ir}) down to HIVM, with memory planning and pipe synchronisation. The step from HIVM to machine code is closed
-source and is not done here. Nothing was run on a chip. *Accepted* means only that the vendor's compiler accepts the kernel and that it fits the core's memory.
+source and is not done here. Nothing was run on a chip. *Accepted* means only that Huawei's compiler accepts the kernel and that the kernel fits the core's
+memory.
 
-Tile sizes are those that the kernel uses on an NVIDIA A800: they depend on registers, not on the 192 KiB of an Ascend's unified buffer (UB). So a kernel may be
-refused at a timed case and accepted at a small one; both are shown. *Scalar loads* are loads of single elements that remain in loops, which are slow.
-The memories are [described here](npu.md#three-memories).
+Tile sizes are those that the kernel uses on an NVIDIA A800. They are chosen for its registers, not for the 192 KiB of an Ascend's unified buffer (UB). So a
+kernel may be refused at a timed case and accepted at a small one; both are shown. *Scalar loads* are loads of single elements that remain in loops; they are
+slow. The memories are [described here](npu.md#three-memories).
 
 """
 
@@ -110,8 +111,8 @@ def of_ascend(found: Mapping[str, Any]) -> str:
     kernels = found.get("kernels", {})
     whole = [n for n, k in kernels.items() if not any("refused" in x for x in k["tried"][-1]["launches"])]
     if outdated_names := ascend.stale(dict(found)):
-        text += f"Not compiled as they now are: {', '.join(f'`{n}`' for n in outdated_names)}.\n\n"
-    text += f"{len(whole)} of {len(kernels)} kernels are accepted, of them {sum(len(kernels[n]['tried']) == 1 for n in whole)} at their first timed case.\n\n"
+        text += f"Changed since they were compiled: {', '.join(f'`{n}`' for n in outdated_names)}.\n\n"
+    text += f"{len(whole)} of {len(kernels)} kernels are accepted, {sum(len(kernels[n]['tried']) == 1 for n in whole)} of them at their first timed case.\n\n"
     text += rows(
         "kernel", "case", "function", "accepted", "UB", "L1", "L0C", "scalar loads"
     ) + rows("---", "---", "---", "---", *["---:"] * 4)

@@ -377,7 +377,7 @@ class Gatherer(Joined):
         about = reference.first_paragraph(base.read_text(encoding="utf-8")) if op.twin_of is None else f"{op.twin_of.name} in place."
         family = next((i.path.parent.name for i in found), "")
         entry = reference.functions().get(name) if self.house is registry.HOUSE else None
-        about = f"The gradient of {op.forward.name}." if op.forward else about
+        about = f"The backward of {op.forward.name}: its gradient." if op.forward else about
         return OpScore(name, family, about, implementations, ladders, views, tuple(scores), entry, reference.usage(op) if entry else "")
 
 

@@ -17,16 +17,19 @@ LONGEST = 110  # letters of a line
 
 def entries(site: SiteData, spaces: Iterable[tuple[str, str, tuple[Entry, ...]]]) -> Iterator[tuple[str, ...]]:
     """(kind, title, line, address), and texts that are found but not shown: what limits a rung, the docstring of an op's function."""
+    kernels = set[str]()
     if site.tutorial:
+        yield "tutorial", document.title(site.tutorial), "tutorial: start here", "tutorial.html"
         for anchor, title in document.chapters(site.tutorial):
             yield "tutorial", title, "", f"tutorial.html#{anchor}"
     for ladder in site.ladders:
-        yield "ladder", ladder.name, f"{ladder.title}. {ladder.line}", ladder.file
+        yield "ladder", ladder.name, f"{ladder.title}. {ladder.line}", ladder.file, ladder.intro
         for rung in ladder.rungs:
             yield "rung", f"{ladder.name}/{rung.number:02d} {rung.title}", rung.idea, f"{ladder.file}#{rung.anchor}", rung.limit
     for op in site.ops:
         yield "op", op.name, op.line, op.file, op.entry.doc if op.entry else ""
-        for i in op.implementations:
+        for i in (i for i in op.implementations if i.name not in kernels):  # one that serves several ops is found once
+            kernels.add(i.name)
             yield "kernel", i.name, "", f"{op.file}#kernels"
     for card in site.cards:
         yield "card", card.device.short, "ceilings as measured", card.file
@@ -34,7 +37,7 @@ def entries(site: SiteData, spaces: Iterable[tuple[str, str, tuple[Entry, ...]]]
     for space, _, found in spaces:
         for e in found:
             if space != "rooftop" or e.name not in pages:  # its page is found
-                yield "API", e.anchor, e.line, f"api.html#{e.anchor}"
+                yield "API", e.anchor, e.line, f"api.html#{e.anchor}", e.doc
 
 
 def script(site: SiteData, spaces: Iterable[tuple[str, str, tuple[Entry, ...]]]) -> str:
@@ -49,5 +52,9 @@ def _short(line: str) -> str:
 
 def _rest(title: str, *texts: str) -> str:
     """The words of `texts` that a result does not show, each once."""
-    shown = set(re.findall(r"\w+", f"{title} {_short(texts[0])}".lower()))
-    return " ".join(dict.fromkeys(w for w in re.findall(r"\w+", " ".join(texts).lower()) if len(w) > 2 and w not in shown))
+    shown = set(_words(f"{title} {_short(texts[0])}"))
+    return " ".join(dict.fromkeys(w for w in _words(" ".join(texts)) if w not in shown))
+
+
+def _words(text: str) -> list[str]:
+    return re.findall(r"[^\W_]+", text.lower())

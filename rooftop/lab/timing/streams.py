@@ -33,6 +33,8 @@ TORCH: Mapping[Kind, str] = {"copy": "torch copy_", "read": "torch sum", "write"
 class Streams:
     """The calibration kernels, loaded on torch device ``device``, and the memory that they run on."""
 
+    keeps = 0  # bytes of the arena, at most, that stay reserved: allocating and filling it takes longer than timing one size
+
     def __init__(self, device: int = 0) -> None:
         import torch
 
@@ -53,7 +55,10 @@ class Streams:
         self._sink = torch.zeros(1, dtype=torch.int32, device=f"cuda:{device}")
 
     def reserve(self, size: int) -> None:
-        """Replaces the arena by ``size`` bytes of random words; calls made before still hold the old one."""
+        """Replaces the arena by ``size`` bytes of random words, unless it is large enough and no larger than it ``keeps``; calls made before
+        still hold the old one."""
+        if size <= self._arena.nbytes <= self.keeps:
+            return
         self._arena = self._torch.empty(0, dtype=self._torch.int32, device=self._sink.device)
         self._torch.cuda.empty_cache()
         self._arena = self._torch.empty(size // 4, dtype=self._torch.int32, device=self._sink.device).random_()

@@ -42,6 +42,7 @@ OF_MODELS = 8  # times the most bytes that a drawn point moves: what a point at 
 FAR_OFF = 0.05  # a result further than this from torch's, as a share of its norm, is wrong
 BUDGET_S = 0.03  # of sampling a point
 SAVE_S, SAVES = 1.0, 0.1  # between two records of the points that there are; and the share of the time that making them may take
+LAUNCH_S = 20e-6  # of a launch from Python, which the time of one call contains
 BY_CALLS = "a graph takes longer to capture than a point may last"
 
 
@@ -220,6 +221,7 @@ class Sweep:
     ceilings   of the card; None: from the records, which takes a second"""
 
     batch = 24  # points whose kernels are compiled together, before they are timed: a small budget does not reach all
+    slowest = math.inf  # times the fastest of a point, by a call each: what is named and slower is timed no further
 
     def __init__(
         self, op: Contract, of: Sizes, points: Sequence[Point], device: Device, *, timer: Timer | None = None,
@@ -246,13 +248,17 @@ class Sweep:
         call = select(self.op, self.op.problem(point.case(self.of), self.device)).call
         return None if call is None else Subject(call.implementation.name, self.op, call.implementation)
 
-    def compile(self, which: Iterable[int]) -> int:
-        """Every kernel of these points, on all cores. How many programs."""
-        fields = []
+    def fields(self, which: Iterable[int]) -> list[BenchGroup]:
+        """The kernels of these points."""
+        found = []
         for p in (self.points[i] for i in which):
             mine = self.chosen(p)
-            fields.append(BenchGroup(self.op, p.case(self.of), [*([mine] if mine else []), *self.named]))
-        return bench.compile_first(fields, self.device)
+            found.append(BenchGroup(self.op, p.case(self.of), [*([mine] if mine else []), *self.named]))
+        return found
+
+    def compile(self, which: Iterable[int]) -> int:
+        """Every kernel of these points, on all cores. How many programs."""
+        return bench.compile_first(self.fields(which), self.device) if self.on == "cuda" else 0
 
     def run(self, budget_s: float, say: Callable[[str], None] = print, save: Callable[[store.Table], object] | None = None) -> store.Table:
         """The record. Points that the budget leaves no time for are left out, and those that raise, which `wrong` names.
@@ -308,17 +314,20 @@ class Sweep:
         size = max(held(problem), 1)
         count = sets_needed(size, self.device.l2_bytes)
         try:
-            sets = [make(self.op, case, self.on, seed)[0] for seed in range(count)]
+            sets = [make(self.op, case, self.on, 0)[0]]
+            sets += [copied(sets[0]) for _ in range(count - 1)]  # a backward's tensors take a forward in float32 to make
             options = self.op.options(case)
             others = [s for s in self.named if s.supports(case, self.device) is None and s.name != mine.name]
             subjects = [mine, *others, *self.peers, *(self.sampled if i in self.sample else ())]
             candidates: list[Candidate] = []
+            once: dict[str, float] = {}
             wrong = False
             for s in subjects:
                 try:
                     made = one.candidate(s, sets, options)
                     result = made.calls[0]()
-                    if one.once(made) > LONGEST_CALL_S:
+                    once[s.name] = one.once(made)
+                    if once[s.name] > LONGEST_CALL_S:
                         continue
                 except Exception as error:
                     if isinstance(error, torch.OutOfMemoryError):
@@ -339,6 +348,8 @@ class Sweep:
                 del result
                 candidates.append(replace(made, uncapturable=BY_CALLS))
             bytes_ = one.work.bytes
+            slow = {s.name: t for s in others if (t := once.get(s.name, 0.0)) > self.slowest * min(once.values()) + LAUNCH_S}
+            candidates = [c for c in candidates if c.name not in slow]
             copies = [] if size < 1 << 20 else one.copies(bytes_ // 32 * 32, count)
             field = [*candidates, *(replace(c, uncapturable=BY_CALLS) for c in copies)]
             duty = "normal" if self.op.mutates else "sweep"
@@ -356,6 +367,7 @@ class Sweep:
             "seconds": m[mine.name].median, "copy": copy, "roof": max(parts.values()), "noise": m.noise, "by": mine.name, "bytes": bytes_,
             "wrong": wrong, "aligned": aligned(problem), "peers": {n.removeprefix("peer:"): t.median for n, t in m.timings.items()
                                                    if n != mine.name and not n.startswith(STREAM)},
+            "slow": slow, "timing_s": m.setup_s + m.elapsed_s,
         }
 
     def _report_wrong(self, say: Callable[[str], None], text: str) -> None:
@@ -379,6 +391,13 @@ class Sweep:
         }
         made = {n: identity.facts(*mine, self.device) for n in dict.fromkeys((*names, *record["named"])) if (mine := made_by(store.Record(record), n))}
         return {**record, **{f"{key}s": {n: f[key] for n, f in made.items() if key in f} for key in ("digest", "source", "machine")}}
+
+
+def copied(tensors: Mapping[str, Any]) -> dict[str, Any]:
+    """The same values and layouts in other memory."""
+    import torch
+
+    return {n: None if t is None else torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device=t.device).copy_(t) for n, t in tensors.items()}
 
 
 def ceilings_of(device: Device) -> roofline.Ceilings:
@@ -413,7 +432,9 @@ def _on_this_gpu() -> tuple[Timer, streams.Streams, int]:
     from rooftop.lab.timing.timer_cuda import CudaBackend
 
     index = torch.cuda.current_device()
-    return Timer(CudaBackend(index)), streams.Streams(index), torch.cuda.get_device_properties(index).total_memory // 2
+    copies = streams.Streams(index)
+    copies.keeps = 2 * MANY[1]
+    return Timer(CudaBackend(index)), copies, torch.cuda.get_device_properties(index).total_memory // 2
 
 
 def _us(seconds: float | None) -> float | None:

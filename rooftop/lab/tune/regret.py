@@ -2,8 +2,9 @@
 a seed.
 
 Tried are the other kernels that take a point, and of the chosen kernel's configs the best predicted and a random sample (`worst.rivals`).
-Its record is that of a sweep with three more columns: `best`, kernel and config of the fastest, `best_us`, its time beside what a call
-takes, and `tried`, how many were timed. Where a kernel's module has `every(p)`, its configs are those; else `configs(p)`, as for tuning."""
+What takes twice as long as the fastest in a single call is timed no further. Its record is that of a sweep with three more columns:
+`best`, kernel and config of the fastest, `best_us`, its time beside what a call takes, and `tried`, how many were timed. Where a kernel's
+module has `every(p)`, its configs are those; else `configs(p)`, as for tuning."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from typing import Any
 
 from rooftop.lab.candidates import Subject
 from rooftop.lab.records.record import Table
-from rooftop.lab.timing import bench, sweep
+from rooftop.lab.timing import sweep
 from rooftop.lab.timing.bench_group import BenchGroup
 from rooftop.lab.tune import worst
 
@@ -24,7 +25,8 @@ SUBJECT = "regret of {}"
 class Regret(sweep.Sweep):
     """A sweep whose points are each timed beside their rivals. `every`: the times of all that was timed, point by point."""
 
-    batch = 8  # a point has some twenty programs
+    batch = 64  # a point has some twenty programs, and a pool of compilers takes seconds to start
+    slowest = 2.0
 
     def __init__(self, *given: Any, **options: Any) -> None:
         super().__init__(*given, **options, compiled=0)
@@ -33,15 +35,20 @@ class Regret(sweep.Sweep):
         self.rivals: dict[int, list[Subject]] = {}
         self.every: dict[int, dict[str, Any]] = {}
 
-    def compile(self, which: Iterable[int]) -> int:
-        fields = []
-        for i in which:
-            self.rivals[i], mine = worst.rivals(self, self.points[i], every=True), self.chosen(self.points[i])
-            fields.append(BenchGroup(self.op, self.points[i].case(self.of), [*([mine] if mine else []), *self.rivals[i]]))
-        return bench.compile_first(fields, self.device) if self.on == "cuda" else 0
+    def fields(self, which: Iterable[int]) -> list[BenchGroup]:
+        which = list(which)
+        found = super().fields(which)
+        for i, field in zip(which, found, strict=True):
+            field.entries += self.rivals_of(i)
+        return found
+
+    def rivals_of(self, i: int) -> list[Subject]:
+        if i not in self.rivals:
+            self.rivals[i] = worst.rivals(self, self.points[i], every=True)
+        return self.rivals[i]
 
     def row(self, i: int, say: Callable[[str], None]) -> dict[str, Any] | None:
-        point, rivals, began = self.points[i], self.rivals[i], time.monotonic()
+        point, rivals, began = self.points[i], self.rivals_of(i), time.monotonic()
         row = worst.beside(self, point, rivals, say)
         if row is None:
             return None
@@ -50,8 +57,9 @@ class Regret(sweep.Sweep):
         peers = {n: t for n, t in row["peers"].items() if n not in named}
         best, case = min(times, key=lambda n: times[n]), point.case(self.of).id
         self.every[i] = {"point": case, "by": row["by"], "config": worst.config_of(self, point), "seconds": times, "peers": peers}
-        say(f"{case}: {row['seconds'] * 1e6:.4g} us, the best of {len(times)} {times[best] * 1e6:.4g}; {time.monotonic() - began:.1f} s")
-        return {**row, "peers": peers, "best": best, "best_us": times[best] * 1e6, "tried": len(times)}
+        tried, spent = len(times) + len(row["slow"]), time.monotonic() - began
+        say(f"{case}: {row['seconds'] * 1e6:.4g} us, the best of {tried} {times[best] * 1e6:.4g}; {spent:.1f} s, of these {row['timing_s']:.1f} timing")
+        return {**row, "peers": peers, "best": best, "best_us": times[best] * 1e6, "tried": tried}
 
     def _record(self, rows: Sequence[Mapping[str, Any]]) -> Table:
         more = {key: [r[key] for r in rows] for key in ("best", "best_us", "tried")}

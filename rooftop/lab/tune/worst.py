@@ -115,7 +115,7 @@ def rivals(run: sweep.Sweep, point: sweep.Point, every: bool = False) -> list[Su
 def beside(run: sweep.Sweep, point: sweep.Point, others: list[Subject], say: Callable[[str], None]) -> dict[str, Any] | None:
     """A row of a sweep with the others timed beside what a call takes."""
     one = sweep.Sweep(run.op, run.of, [point], run.device, timer=run.timer, named=others, compiled=0, ceilings=run.ceilings)
-    one.on, one.streams, one.kept, one.peers = run.on, run.streams, run.kept, run.peers
+    one.on, one.streams, one.kept, one.peers, one.slowest = run.on, run.streams, run.kept, run.peers, run.slowest
     row = one.row(0, say)
     run.wrong += one.wrong
     return row

@@ -157,19 +157,39 @@
     list.hidden = true;
     box.append(input, list);
     nav.append(box);
-    function plain(text) { return (" " + text.toLowerCase()).replace(/\brooftop\./g, "").replace(/[\s_\/.:()-]+/g, " ").trimEnd(); }
-    function found(parts) {  // where words begin with what is looked for, before where it is within a word
-      const whole = " " + parts.join(" ");
-      return (window.rooftopPages || []).map(function (row) {
-        const title = plain(row[1]);
-        const shown = plain(row[0] + " " + row[1] + " " + row[2]);
-        const all = shown + " " + row[4];
-        function begin(text) { return parts.every(function (part) { return text.includes(" " + part); }); }
-        const joined = title.replace(/ /g, "").includes(parts.join(""));  // layernorm is layer_norm
-        if (!joined && !parts.every(function (part) { return all.includes(part); })) { return null; }
-        const rank = title === whole ? 0 : title.startsWith(whole) ? 1 : begin(title) ? 2 : begin(shown) ? 3 : begin(all) ? 4 : 5;
-        return { row: row, rank: rank };
-      }).filter(Boolean).sort(function (a, b) { return a.rank - b.rank || a.row[1].length - b.row[1].length; });
+    function plain(text) {
+      return (" " + text.toLowerCase()).replace(/\brooftop\./g, "").replace(/[^\p{L}\p{N}]+/gu, " ").replace(/ bwd\b/g, " backward").trimEnd();
+    }
+    function stem(word) {  // sampling and sample, quantization and quantise, sparsity and sparse
+      const cut = word.replace(/(?:i[sz]ation|i[sz]ing|i[sz]ed|i[sz]e|ation|ion|ing|ity|ed|er|es|e|s)$/, "");
+      return cut.length > 2 && !word.endsWith("ss") ? cut : word;
+    }
+    function grade(part, text) {  // a whole word, one that begins so, or another form of it; a single letter is a word of its own
+      return text.includes(" " + part + " ") ? 3 : part.length === 1 ? 0 : text.includes(" " + part) ? 2 : text.includes(" " + stem(part)) ? 1.5 : 0;
+    }
+    const PAGE = { op: 8, kernel: -4 };  // an op's own page before what only names it; a kernel is on such a page
+    function rank(row, parts) {
+      const joined = parts.join("");
+      const name = plain(row[0] === "API" ? row[1].slice(row[1].lastIndexOf(".") + 1) : row[1]) + " ";
+      const line = plain(row[0] + " " + row[1] + " " + row[2]) + " ", rest = plain(" " + row[4]) + " ";
+      const letters = name.replace(/ /g, ""), own = name.trim().split(" ");
+      const share = own.filter(function (word) { return parts.some(function (part) { return word.startsWith(part); }); }).length / own.length;
+      let hits = 0, sum = letters === joined ? 100 : 0;  // layernorm is layer_norm
+      parts.forEach(function (part) {
+        const inside = part.length > 1 && name.includes(part) ? 1 : 0;
+        const early = plain(row[2]).startsWith(" " + part) ? 2 : 0;
+        const best = Math.max(8 * Math.max(grade(part, name), inside) * (1 + share) / 2, 5 * grade(part, line) + early, grade(part, rest));
+        hits += best > 0 ? 1 : 0;
+        sum += best;
+      });
+      if (letters.includes(joined)) { hits = parts.length; sum += 1; }
+      return { row: row, hits: hits, sum: sum + (PAGE[row[0]] || 0) };
+    }
+    function found(parts) {  // the pages with all words, or if there are none those with most, half of them at least
+      const rows = (window.rooftopPages || []).map(function (row) { return rank(row, parts); });
+      const most = Math.max.apply(null, rows.map(function (one) { return one.hits; }));
+      return rows.filter(function (one) { return one.hits === most && 2 * most >= parts.length && most > 0; })
+        .sort(function (a, b) { return b.sum - a.sum || a.row[1].length - b.row[1].length; });
     }
     function show() {
       const parts = plain(input.value).split(" ").filter(Boolean);
