@@ -9,6 +9,7 @@ import subprocess
 from functools import cache
 from pathlib import Path
 
+import _browser
 import pytest
 from _report import H200, Made, Strict, make, quoted, ratio
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -208,3 +209,34 @@ def test_pages_in_a_browser(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wid
         assert said["inflected"][0] == said["partly"][0] == "op-scale.html", (name, said)
         if name == "ladder-steps.html":
             assert said["numbers"] > 20 and said["coloured"] > 3, said
+
+
+WANTED = {  # what a user types -> the page that they want
+    "layernorm": "op-layer_norm.html", "softmax": "op-softmax.html", "softmax backward": "op-softmax_bwd.html", "top-k": "op-topk.html",
+    "flash attention": "op-attention.html", "paged attention": "op-attention.html", "mla": "op-latent_attention.html", "top-p": "op-sample.html",
+    "sampling": "op-sample.html", "fp8 matmul": "op-scaled_matmul.html", "gemm": "op-matmul.html", "moe": "op-grouped_matmul.html",
+    "quantization": "op-quantize.html", "int4": "op-quantize.html", "rope": "op-rope.html", "swiglu": "op-swiglu.html", "sum": "op-reduce.html",
+    "argmax": "op-reduce.html", "prefix sum": "op-cumsum.html", "lossless": "op-compress_planes.html", "2:4 sparsity": "op-prune_24.html",
+    "dropout": "op-bias_mask_scale_add.html", "linear cross entropy": "op-linear_cross_entropy.html", "distillation": "op-linear_jsd.html",
+    "all-reduce": "api.html#rooftop.comm.all_reduce", "swizzle": "ladder-hgemm_ampere.html#rung-04", "occupancy": "ladder-sgemm_cuda.html",
+    "tutorial": "tutorial.html",
+}
+ASKING = """
+window.addEventListener("load", function () {
+  const input = document.querySelector(".search input"), said = {};
+  function ask(text) {
+    input.value = text; input.dispatchEvent(new Event("input"));
+    const first = document.querySelector(".search li a");
+    said[text] = first && first.getAttribute("href");
+  }
+  input.focus(); ask("softmax");
+  setTimeout(function () { WORDS.forEach(ask); parent.postMessage(JSON.stringify(said), "*"); }, 1500);
+});
+"""
+
+
+@pytest.mark.skipif(BROWSER is None, reason="there is no browser (chromium)")
+@pytest.mark.sampled("slow")
+def test_the_first_result_of_a_search_is_the_page_that_a_user_wants(tmp_path: Path) -> None:
+    site.build(tmp_path, [])
+    assert _browser.said(tmp_path, "index.html", ASKING.replace("WORDS", json.dumps(list(WANTED))), 1440) == WANTED
