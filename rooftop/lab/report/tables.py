@@ -79,10 +79,10 @@ def linear(found: list[Record], _site: SiteData) -> str:
     return "\n".join(lines).rstrip() or STANDS
 
 
-def linear_drawn(_: list[Record], _site: SiteData) -> str:
+def linear_drawn(found: list[Record], _site: SiteData) -> str:
     """What scripts/linear_loss.py measured, results/*/linear_loss.json: ms and MiB of a forward and its gradients at each size, and the means."""
     said = []
-    for path in sorted(settings.load().results.glob("*/linear_loss.json")):
+    for path in sorted(settings.load().results.glob("*/linear_loss.json")) if found else ():
         kept = json.loads(path.read_text(encoding="utf-8"))
         rows = [(
             f"{r['tokens']} × {r['hidden']} × {r['classes']}",
