@@ -135,7 +135,8 @@ def kernel_facts(implementation: Implementation, problem: Problem, launch: Launc
         "occupancy": {"percent": limit.percent, "limiter": limit.limiter, "blocks": limit.blocks, "refused": limit.refused},
         "counts": facts.counts, "instructions": facts.instructions, "loop": facts.loop.counts if facts.loop else {},
         "opcodes": dict(facts.opcodes), "unmet": [
-            *binary.unmet(facts, demands), *dependent_launch.faults(facts.kernel, facts.before_wait, launch.pdl),
+            *binary.unmet(facts, demands),
+            *dependent_launch.faults(facts.kernel, facts.before_wait, launch.pdl, facts.kernel in demands.get("waits_last", ())),
             *([limit.refused] if limit.refused else []), *_check_cooperative(implementation, launch, code.blocks, limit, device),
         ],
     }
