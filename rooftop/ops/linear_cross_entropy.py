@@ -58,10 +58,11 @@ def linear_cross_entropy(
     """Cross-entropy between `x @ weight.T + bias` and class indices. Products are summed in float32 and rounded to the dtype of `x`, all
     else is float32. Under autocast `x`, `weight` and `bias` are cast to its dtype, as by a linear layer.
 
-    With N tokens, H features, V classes and gradients included, memory beyond the inputs is, for 16-bit tensors and `"mean"` or `"sum"`:
-    `"fast"`: dX + the larger of 3.1 dW and 3 dW + 256 MiB, three products; the forward computes the gradients, the backward scales them;
-    on Hopper dX + dW more where H is no multiple of 8, and for `"small"` dX more;
-    `"small"`: dW + 3 dX + 64 MiB, four products: the backward recomputes the logits. Both are exact, deterministic and without a wait of the host.
+    With N tokens, H features, V classes and gradients included, the memory beyond the inputs, for 16-bit tensors and `"mean"` or `"sum"`,
+    is: `"fast"`: dX + the larger of 3.1 dW and 3 dW + 256 MiB; on Hopper dX + dW + 4 GiB if that is more. There are three products; the
+    forward computes the gradients, and the backward scales them. `"small"`: dW + 3 dX + 64 MiB. There are four products; the backward
+    recomputes the logits. On Hopper, if H is no multiple of 8, `"fast"` takes dX + dW more, and `"small"` dX more. Both are exact and
+    deterministic, and the host does not wait.
 
     Args:
         x: [..., H], float32, float16 or bfloat16.

@@ -43,7 +43,9 @@ WAVE = 48 * KIB
 # bytes of rows up to which filling the rings of blocks and adding their partial rows cost more than a cluster's exchanges; twice as many
 # where a block has one row at a time
 FILLED = 32 << 20
-FEW = 32  # rows: odd ones start in up to 16 places, so that the ring of a cluster would run empty after each
+# rows, so few that clusters of them leave multiprocessors idle; odd ones start in up to 16 places, so that the ring of a cluster would run
+# empty after each
+FEW = 32
 
 
 @dataclass(frozen=True)
@@ -103,8 +105,7 @@ def _in_vectors(m: Meta) -> bool:
 
 
 def _tile_is_faster(p: Problem) -> bool:
-    x = p["x"]
-    return x.shape[1] <= 8192 and _in_vectors(x) and (x.shape[1] * x.itemsize <= 16 * KIB or not _rests_in_l2(p))
+    return p["x"].shape[1] <= 8192 and _in_vectors(p["x"]) and (_one_wave(p) or not _rests_in_l2(p))
 
 
 def _y_in_vectors(p: Problem) -> bool:
@@ -136,8 +137,12 @@ def _few(p: Problem) -> bool:
     return p["s"].shape[0] < FEW
 
 
+def _few_in_one_wave(p: Problem) -> bool:
+    return p["x"].shape[0] < FEW and _one_wave(p)
+
+
 def _groups_are_fast(p: Problem) -> bool:
-    return not _rests_in_l2(p) and long_rows.share(p) >= (0.55 if p.op == LAYER else 0.7)
+    return not _rests_in_l2(p) and long_rows.share(p) >= 0.55
 
 
 def _padded(p: Problem) -> bool:
@@ -217,7 +222,7 @@ TABLE = (
     Regime(CLUSTERS, FORWARD, REGISTERS, ANY, "clusters that loop over rows read weight and bias once, and keep the memory busy while a row's "
            "sums are exchanged", _ring, arch=HOPPER, alone=True),
     Regime(SPLIT, FORWARD, REGISTERS, ANY, "few rows: tiles of them are one wave of the whole card, and the second pass reads them from the "
-           "L2; clusters would leave multiprocessors idle", _one_wave, arch=HOPPER),
+           "L2; clusters would leave multiprocessors idle", _few_in_one_wave, arch=HOPPER),
     Regime(SPLIT, FORWARD, KIB * KIB, ANY, "the second pass reads the row from the L2, and no block waits for another (42 rows of 187593 "
            "float32: 33 us, by groups of blocks 39)", _rests_in_l2, arch=HOPPER),
     Regime(LONG, FORWARD, long_rows.STREAMED, ANY, "clusters that end with their row take 1.4 to 1.9 times the time of a copy; a group of "

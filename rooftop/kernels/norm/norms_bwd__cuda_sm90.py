@@ -14,7 +14,8 @@ second launch adds the partial rows in order. A config holds
     joint     whether all sums of a row are combined at once: two exchanges fewer, and an error of a few parts in a million (16 bits)
 
 The table was timed on an H100. If an estimate, fitted to timings on an H200 (`_shares`), finds a config that is 4 % faster, that config is
-used instead. The sm_80 kernels (norms_bwd__cuda_sm80.py) are preferred for most aligned rows of layer_norm of up to 24 KiB."""
+used instead. In larger tensors the sm_80 kernels (norms_bwd__cuda_sm80.py) are faster for most rows of layer_norm of up to 24 KiB
+(choose.py)."""
 
 from __future__ import annotations
 
