@@ -1,8 +1,8 @@
 """The row ops, elementwise ops and transposes at sizes drawn from a seed, beside a copy of the same bytes and Liger: `rooftop sweep` as a
 campaign of one GPU, all ops in turn, so that a run cut short is a fair sample.
 
-    python scripts/row_floors.py compile --seed 7801             kernels of all points on all cores, then the peers' once each
-    python scripts/row_floors.py time --seed 7801 --seconds 100 --rows rows.jsonl
+    python scripts/row_floors.py compile --seed 7801 --drawn drawn.pkl       kernels of all points on all cores, then the peers' once each
+    python scripts/row_floors.py time --seed 7801 --drawn drawn.pkl --seconds 100 --rows rows.jsonl
     python scripts/row_floors.py records --seed 7801 --rows rows.jsonl --out results
     python scripts/row_floors.py show --rows rows.jsonl
 
@@ -15,6 +15,7 @@ import dataclasses
 import json
 import math
 import multiprocessing
+import pickle
 import random
 import time
 from collections import defaultdict
@@ -66,18 +67,20 @@ class Run(sweep.Sweep):
     compiler: list[Subject]
 
     def beside(self, i: int, compiled: bool) -> list[Subject]:
-        """Liger's kernels take rows of at most 65,536 elements."""
-        return self.compiler if compiled else self.liger if dict(self.points[i].sizes)["columns"] <= 65536 else []
+        """Liger at a third of the points: it takes rows of at most 65,536 elements, and up to 70 times as long."""
+        return self.compiler if compiled else self.liger if i % 3 == 0 and dict(self.points[i].sizes)["columns"] <= 65536 else []
 
 
-def runs(seed: int, device: Device, on_gpu: bool, names: list[str]) -> Iterator[Run]:
+def runs(seed: int, device: Device, on_gpu: bool, names: list[str], kept: Path | None = None) -> Iterator[Run]:
+    """`kept`: a file with the points that `compile` has drawn."""
+    known = pickle.loads(kept.read_bytes()) if kept is not None and kept.exists() else {}
     ceilings = sweep.ceilings_of(device)
-    timer, copies, kept = sweep._on_this_gpu() if on_gpu else (object(), None, 1 << 40)
+    timer, copies, reserved = sweep._on_this_gpu() if on_gpu else (object(), None, 1 << 40)
     for name in names:
         op = registry.op(name)
         of = dataclasses.replace(sweep.swept(op), dtypes=DTYPES)
-        run = Run(op, of, drawn(op, of, device, seed), device, timer=timer, compiled=0, ceilings=ceilings)  # type: ignore[arg-type]
-        run.streams, run.kept = copies, kept
+        run = Run(op, of, known.get(name) or drawn(op, of, device, seed), device, timer=timer, compiled=0, ceilings=ceilings)  # type: ignore[arg-type]
+        run.streams, run.kept = copies, reserved
         run.liger = [s for s in run.peers if s.peer == "liger"]
         run.compiler = [s for s in run.sampled if s.peer == "torch.compile"]
         yield run
@@ -87,7 +90,7 @@ def order(seed: int, found: list[Run]) -> tuple[list[tuple[int, int]], list[tupl
     """(op, point) of all in turn, and of those that are timed again beside torch.compile."""
     every = [(k, i) for k, run in enumerate(found) for i in range(len(run.points))]
     random.Random(seed).shuffle(every)
-    able = [(k, i) for k, i in every if found[k].compiler]
+    able = [(k, i) for k, i in every if found[k].compiler and found[k].points[i].dtype == "bf16"]  # most contracts compile no other
     again: list[tuple[int, int]] = []
     each = dict.fromkeys(range(len(found)), 0)
     for k, i in able:
@@ -129,6 +132,8 @@ def compile_all(given: argparse.Namespace) -> None:
     began = time.time()
     device, on_gpu = here()
     found = list(runs(given.seed, device, False, ops(given.part)))
+    if given.drawn:
+        given.drawn.write_bytes(pickle.dumps({run.op.name: run.points for run in found}))
     chosen = [(s, p.case(run.of)) for run in found for p in run.points if (s := run.chosen(p))]
     print(f"{len(chosen)} points drawn in {time.time() - began:.1f} s", flush=True)
     print(f"{compile_first(chosen, device)} programs in {time.time() - began:.1f} s", flush=True)
@@ -157,7 +162,7 @@ def here() -> tuple[Device, bool]:
 
 def measure(given: argparse.Namespace) -> None:
     began = time.time()
-    found = list(runs(given.seed, here()[0], True, ops(given.part)))
+    found = list(runs(given.seed, here()[0], True, ops(given.part), given.drawn))
     every, again = order(given.seed, found)
     print(f"{len(every)} points, {len(again)} of them beside torch.compile, drawn in {time.time() - began:.1f} s", flush=True)
     spent: dict[str, float] = defaultdict(float)
@@ -237,6 +242,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("what", choices=("compile", "time", "records", "show"))
     parser.add_argument("--seed", type=int, required=True)
+    parser.add_argument("--drawn", type=Path)
     parser.add_argument("--part", default="", help="of the name of a group of ops")
     parser.add_argument("--seconds", type=float, default=100.0)
     parser.add_argument("--rows", type=Path, default=Path("rows.jsonl"))

@@ -116,20 +116,18 @@ def compress(
 
     Args:
         x: a NumPy array or torch tensor of up to 4 dimensions: float64, float32, float16, bfloat16, float8_e4m3fn, float8_e5m2, integers of
-        8 to 64 bits, bool.
+            8 to 64 bits, bool.
         abs: |x - x'| <= abs for every value. For integers it is rounded down.
         rel: the same with rel * (largest - smallest finite value).
         psnr: the minimum PSNR in dB; the bound is range * 10^(-psnr / 20), which guarantees it in the worst case.
         lossless: every bit is kept.
         codec: lossy "fast" (differences, fixed width a block) or "ratio" (floats only: interpolation and entropy coding; slower, smaller;
-        on the CPU but for `fitted=False`); lossless "planes" (entropy coding of exponents: weights) or "shuffle" (differences, bit planes:
-        smooth fields, integers).
-            "auto": "fast", or the smaller result of the two lossless codecs.
+            on the CPU but for `fitted=False`); lossless "planes" (entropy coding of exponents: weights) or "shuffle" (differences, bit
+            planes: smooth fields, integers). "auto": "fast", or the smaller result of the two lossless codecs.
         rank: number of dimensions along which values are predicted, 1 to 3 ("planes" has none). None: as many as `x` has, up to 3; 1 if
-        rows of 32 would be
-            more than a quarter empty. 1 is the better choice if values change far more across rows than along them.
+            rows of 32 would be more than a quarter empty. 1 is the better choice if values change far more across rows than along them.
         fitted: of "ratio": whether prediction has weights fitted to each chunk, and chunks may be predicted from previous values. False:
-        interpolation alone, less small and faster; a GPU then compresses float32 itself, with the CPU's bytes.
+            interpolation alone, less small and faster; a GPU then compresses float32 itself, with the CPU's bytes.
         statistics: also decompress and measure; the result is in `.statistics`.
 
     NaN, infinities, -0.0 and denormals keep their bits for any bound; a value that the codec cannot bring within the bound is stored
@@ -291,7 +289,7 @@ def decompress(c: Compressed | bytes | bytearray | memoryview, *, out: Any = Non
         c: a result of `compress`, or the bytes of a container.
         out: a NumPy array or CPU tensor to fill, C-contiguous, of the same shape and dtype. None: a new one.
         to: a device of torch ("cpu", "cuda", a torch.device): return a tensor there; a GPU decodes it itself; of codec "ratio" float32
-        alone.
+            alone.
         None: as above.
 
     Raises FormatError (a ValueError) for bytes that are not a container, or for a damaged one: it names the chunk. ValueError for an `out`

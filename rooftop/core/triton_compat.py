@@ -179,8 +179,10 @@ def settle(kernel: Any) -> None:
     """Compute Triton's keys of all functions that a kernel calls, and then its own.
 
     Triton's key of a kernel holds the constants that a called function reads only if that function's key was computed before. The key would
-    follow what the process has compiled so far, and the next process would compile the kernel again."""
-    _settle(kernel, set())
+    follow what the process has compiled so far, and the next process would compile the kernel again. hash(kernel), as of a key in a dict,
+    computes the key too: no kernel is hashed before."""
+    if kernel.hash is None:
+        _settle(kernel, set())
 
 
 def _settle(function: Any, met: set[int]) -> None:
@@ -245,6 +247,7 @@ def constants_of(kernel: Any) -> frozenset[str]:
 def seen_as(kernel: Any, name: str, value: Any) -> Any:
     """Equal for arguments, tensors apart, that Triton compiles alike: constants whole; of a whole number whether it is 1, a multiple of 16,
     and of how many bits; of a float that it is one."""
+    settle(kernel)
     if name in constants_of(kernel):
         return "constant", value
     if type(value) is int:

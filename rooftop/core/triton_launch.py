@@ -235,6 +235,7 @@ def _same_binary(
     launch: Launch, tensors: Mapping[str, Meta | None], names: Sequence[str], device: int, runtime_floats: Collection[str]
 ) -> Any:
     """A key that is equal for launches of the same binary with the same order of addresses; None if an argument cannot be compared."""
+    settle(launch.kernel)
     facts: list[Any] = []
     for name, value in launch.args.items():
         if isinstance(value, Descriptor):

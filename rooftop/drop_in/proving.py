@@ -96,7 +96,7 @@ def prove(model: nn.Module, batch: Mapping[str, Any], steps: int = 20, *, lr: fl
     Args:
         model: a model, patched or not; one that is not is patched as `patch` does with `parts`. Copies of it are made one after the other.
         batch: what the model is called with, by name. With labels (or whatever makes its result have a `loss`) losses and gradients are
-        compared.
+            compared.
         steps: of training; 0: none.
         lr: of AdamW.
 

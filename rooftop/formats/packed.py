@@ -240,12 +240,10 @@ def pack_codes(
 
     Args:
         codes: [N, K], one a byte: for integer formats the stored number u, 0 to 2^bits - 1, uint8; for floats their bits, uint8 or, of e4m3
-        and
-            e5m2, torch.float8_e4m3fn and torch.float8_e5m2.
+            and e5m2, torch.float8_e4m3fn and torch.float8_e5m2.
         scale: [N], [N, 1] or [N, K / group], float32, float16, bfloat16, or float8_e8m0fnu.
         zero: for integer formats, in the shape of `scale`: uint8 (or any integer dtype) from 0 to 2^bits - 1, or floats in the dtype of
-        `scale`.
-            None: 2^(bits - 1).
+            `scale`. None: 2^(bits - 1).
         format: int8, int4, int2, e4m3, e5m2, e3m2, e2m3, e2m1 or an alias.
         group: columns that share a scale; None: as the shape of `scale` implies.
         dtype: the result dtype of `dequantize`, float32, float16 or bfloat16; None: bfloat16, or float16 if the scales are.

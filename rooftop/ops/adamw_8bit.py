@@ -60,7 +60,7 @@ def adamw_8bit(
         param: written into: float32, float16 or bfloat16, contiguous.
         grad: of the shape and dtype of `param`, any strides.
         first, second: written into: the states m and r, as `rooftop.quant.adamw_8bit_states(param)` makes them: e4m3 of [numel] in groups
-        of 256.
+            of 256.
         step: number of the step, starting at 1.
         lr, betas, eps, weight_decay: as `torch.optim.AdamW`'s.
         rounding: of the states: "stochastic" or "nearest".

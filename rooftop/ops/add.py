@@ -22,13 +22,13 @@ def add(x: Tensor, y: Tensor | float, *, alpha: float = 1, implementation: str |
 
     Args:
         x, y: float32, float16 or bfloat16, of one dtype, and of one shape or of shapes that torch broadcasts; any strides. `y` may be a number.
-        alpha: with another one than 1, or with a number as `y`, it is torch's own function that adds.
+        alpha: a number. If it is not 1, or if `y` is a number, torch's own function runs.
         implementation: name of a kernel (`"triton"`), which runs or raises. None selects the best one that supports the input.
 
     Returns a tensor of their shape (broadcast) and dtype.
 
-    Raises TypeError for other dtypes or two different ones, ValueError for shapes that do not broadcast or different devices, or for an
-    implementation where torch's own function adds."""
+    Raises TypeError for other dtypes or two different ones, ValueError for shapes that do not broadcast or different devices, or for a
+    named implementation if torch's own function runs."""
     if alpha != 1 or isinstance(y, (int, float)):
         return _by_torch(x, y, alpha, implementation)
     x, y = _validate(x, y)

@@ -53,21 +53,19 @@ def append_kv(
 
     Args:
         k_cache, v_cache: written into. [B, S_max, H, D] (contiguous cache: a sequence a row), or with `page_table` [pages, page_size, H,
-        D], any
-            page size. float32, float16 or bfloat16 as `k`, or float8_e4m3fn or float8_e5m2.
+            D], any page size. float32, float16 or bfloat16 as `k`, or float8_e4m3fn or float8_e5m2.
         k, v: float32, float16 or bfloat16, [B, N, H, D] (N new tokens for each sequence), or with `cu_seqlens` [T, H, D].
         lengths: int32 or int64 [B], the number of tokens that each sequence already has in the cache. It is not changed.
         page_table: int32 or int64 [B, pages of a sequence].
         cu_seqlens: int32 or int64 [B + 1], non-decreasing: tokens cu_seqlens[b] to cu_seqlens[b + 1] - 1 of `k` and `v` belong to sequence
-        b.
+            b.
         new_lengths: int32 or int64 [B]: of a padded batch [B, N, H, D] only the first new_lengths[b] tokens are written. Not with
-        `cu_seqlens`.
+            `cu_seqlens`.
         cos, sin: tables that rotate the keys (see `rooftop.rope`), [P, R / 2], float32 or the dtype of `k`; a token uses the row of its
-        position.
+            position.
         layout, rotary_dim: as `rope`'s.
         k_scale, v_scale: float32 [1] or [H], for an 8-bit cache only: codes are k / k_scale, rounded to nearest and clamped to the largest
-        finite
-            value; reading multiplies by the scale. None: 1.
+            finite value; reading multiplies by the scale. None: 1.
         implementation: name of a kernel (`"cuda_sm80"`), which runs or raises. None selects the best one that supports the input.
 
     A token is not written if its position is negative or beyond the cache, the page table or the tables of the rotation, or if its page is

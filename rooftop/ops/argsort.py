@@ -28,12 +28,11 @@ def argsort(
         stable: as torch's; the order is stable if it is False too.
         lengths: int32 or int64 of the shape of `x` without `dim`: the number of elements of each row that are sorted. None: all.
         nan: "largest": NaN is above +infinity; "smallest": below -infinity; "error": a NaN within the lengths is a ValueError, and the call
-        waits
-            for the device to check it.
+            waits for the device to check it.
         implementation: name of a kernel, which runs or raises. None selects the best one that supports `x`.
 
     Returns int64 of the shape of `x`. -0.0 equals +0.0. Elements beyond a row's length stay where they are. A length below 0 counts as 0,
-    one above the row as the row; `rooftop.debug()` raises IndexError for it.
+    one above the length of the row as that length; `rooftop.debug()` raises IndexError for it.
 
     Raises TypeError for other dtypes, ValueError for nan or lengths that do not fit, or where a named implementation cannot take `x`;
     IndexError for a `dim` out of range."""

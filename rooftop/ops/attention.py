@@ -58,52 +58,50 @@ def attention(
     order: str | None = None,
     implementation: str | None = None,
 ) -> Any:
-    """Attention of `q` to `k` and `v`, computed in float32 and rounded once. Only the probabilities are rounded to the dtype of `v` before
-    their product; with queries of 16 bits to theirs. To 8 bits they are rounded with the largest of a row at 2^8.
+    """Attention of `q` to `k` and `v`, computed in float32 and rounded once. Only the probabilities are rounded before their product with
+    `v`: to the dtype of `v`, or to that of `q` if it has 16 bits. Before they are rounded to 8 bits they are scaled so that the largest of
+    a row is 2^8.
 
     The last query is at the position of the last key: query i of a sequence is at position i + keys - queries. Calls that no kernel
     supports run as plain torch, with all scores of one key head in memory; `rooftop.explain` shows what runs and why.
 
     Args:
-        q: [B, Sq, H, D], float16, bfloat16, float32 or float8_e4m3fn, any strides: pass heads before tokens in memory as ``q.transpose(1, 2)``. D is a
-        multiple of 8,
-            at most 256. With `cu_seqlens_q` [T, H, D]. Larger where `v` is a view of the first columns of `k`: `rooftop.latent_attention`, and
-            its options alone.
+        q: [B, Sq, H, D], float16, bfloat16, float32 or float8_e4m3fn, any strides: pass heads before tokens in memory as
+            ``q.transpose(1, 2)``. D is a multiple of 8, at most 256. With `cu_seqlens_q` [T, H, D]. D may be larger if `v` is a view of the
+            first columns of `k`: then `rooftop.latent_attention` runs, and only its options are accepted.
         k, v: [B, Sk, Hk, D] and [B, Sk, Hk, Dv] in the dtype of `q` or in float8_e4m3fn, H a multiple of Hk: query head h uses key head h // (H / Hk). Dv has
             the limits of D; it may differ from D.
-        causal: a query sees no key after its own position. With as many keys as queries that is query i and key i; else True and
-        "lower_right" put the last
-            query at the last key, "upper_left" the first at the first, as torch's `is_causal` does (batches of one length alone).
+        causal: a query sees no key after its own position. With as many keys as queries, query i is at key i. Otherwise True and
+            "lower_right" align the last query with the last key; "upper_left" aligns the first query with the first key, as torch's
+            `is_causal` does (only for batches of one length).
         window: (left, right): the number of keys before and after its own position that a query sees; -1: no bound.
         scale: factor of the scores, above 0; None: D ** -0.5.
-        softcap: scores are bounded smoothly to ± this. None: no cap. On a GPU a score errs by up to 1e-6 of itself.
+        softcap: scores are bounded smoothly to ± this. None: no cap. On a GPU the relative error of a score is up to 1e-6.
         bias: added to the scores: broadcast over [B, H, Sq, Sk] (each extent full or 1), of the dtype of `q` or float32. It has a gradient.
         mask: bool, broadcast as `bias`: False where a query does not see a key. Or the pair (begin, end) of `rooftop.attention_ranges`,
-        int32 [B, Sq]: query i
-            sees only the keys begin[b, i] to end[b, i] - 1; tiles of keys that no query of a tile sees are skipped.
+            int32 [B, Sq]: query i sees only the keys begin[b, i] to end[b, i] - 1; tiles of keys that no query of a tile sees are skipped.
         dropout_p: the probability that a weight is dropped, with a resolution of 2^-16; the other weights are divided by 1 - dropout_p. A
-        dropped weight
-            is 0, also where it would be NaN.
-        seed: any whole number, of which the low 32 bits count: equal calls give equal dropout. None: drawn from `generator`.
-            A call in a CUDA graph that is captured needs one; every replay uses it.
+            dropped weight is 0, even if it would be NaN.
+        seed: any whole number, of which the low 32 bits count: equal calls give equal dropout. None: drawn from `generator`. A call that is
+            captured in a CUDA graph needs a seed; every replay uses it.
         generator: a `torch.Generator` of the device of `q` that draws the seed; None: torch's default one, which `torch.manual_seed` sets.
         cu_seqlens_q, cu_seqlens_k: int32 or int64 [N + 1], non-decreasing: sequence n has the queries cu_seqlens_q[n] to cu_seqlens_q[n +
-        1] - 1. Bounds
-            that decrease or exceed the buffer are clamped (`rooftop.debug()` reports them). Queries of no sequence see nothing.
+            1] - 1. Bounds that decrease or exceed the buffer are clamped (`rooftop.debug()` reports them). Queries of no sequence see
+            nothing.
         page_table: int32 or int64 [B, pages of a sequence]: `k` and `v` are pages [pages, page_size, Hk, D]; token t of sequence b is
             ``k[page_table[b, t // page_size], t % page_size]``. A page that does not exist makes the queries that see it NaN.
         cache_lengths: int32 or int64 [B], the number of keys of each sequence; None: all of them.
         alibi_slopes: float32 [H] or [B, H], without a gradient.
         q_scale, k_scale, v_scale: float32 [1] or [heads], above 0, without a gradient, for float8_e4m3fn tensors: the value is code ·
-        scale.
-        sinks: [H], for each head a score without a key that is added to the normaliser; of the dtype of `q` or float32. It has a gradient.
+            scale.
+        sinks: [H], one score for each head, which has no key and is only added to the normaliser; of the dtype of `q` or float32. It has a
+            gradient.
         return_lse: return (out, lse), lse [B, H, Sq] (packed [H, T]) in float32, natural logarithm; gradients flow through both.
         deterministic: False allows kernels whose bits differ from run to run. At present every kernel is deterministic.
         order: of the dimensions of `q`, `k`, `v` and the result: "bshd" as above, or "bhsd", [B, H, S, D], as in torch. None is "bshd", and
-        shapes that look
-            like "bhsd" are refused.
+            shapes that look like "bhsd" are refused.
         implementation: name of a kernel (`"triton"`, `"gluon_sm90"`), which runs or raises. None selects the best one that supports the
-        input.
+            input.
 
     Returns out [B, Sq, H, Dv] in the dtype of `q` (bfloat16 for 8 bits). A query that sees no key gives zeros and lse -inf, and has no
     gradient.

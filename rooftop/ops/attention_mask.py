@@ -44,8 +44,7 @@ def attention_mask(
         q_len, kv_len: queries and keys of the longest sequence.
         lengths: int32 or int64 [batch], the number of keys of each sequence; None: kv_len.
         q_lengths: int32 or int64 [batch], the number of its queries; rows after them attend to nothing. None: q_len. Lengths out of range
-        are clamped
-            (`rooftop.debug()` reports them).
+            are clamped (`rooftop.debug()` reports them).
         causal: a query attends to no key after its own position.
         window: (left, right): the number of keys before and after its own position that a query attends to; -1: no bound.
         heads: how often the mask is repeated, for attention that needs one for each KV head.
@@ -54,7 +53,7 @@ def attention_mask(
         dtype: torch.bool (None), or torch.float32, float16 or bfloat16 for a mask that is added to the scores.
         fill: the value that an additive mask has where a query does not attend. A row that attends to nothing has only this value.
         out: written into and returned, of that shape, one of these dtypes and any strides that let no elements overlap; it determines dtype
-        and device.
+            and device.
         device: of a new mask. None: the device of the lengths, else torch's default.
         implementation: name of a kernel (`"cuda_sm80"`), which runs or raises. None selects the best one that supports the input.
 

@@ -43,12 +43,12 @@ def bias_mask_scale_add(
         x: float32, float16 or bfloat16, [..., C], any strides.
         bias: [C] in the dtype of `x`, or None.
         residual: as `x` in shape and dtype, or None.
-        mask: bool, of the shape of `x`; None: all True, or made from `seed` where `p` is not 0.
+        mask: bool, of the shape of `x`; None: all True, or drawn from `seed` if `p` is not 0.
         scale: None: 1 / (1 - p), as in dropout.
         p: the probability that an element is dropped, 0 to 1; needs `mask` to be None.
         seed: any whole number, of which the low 32 bits count. It and an element's row-major index decide the mask, the same on every
-        device and in every
-            implementation. None: drawn from `generator`. A call in a CUDA graph that is captured needs one; every replay uses it.
+            device and in every implementation. None: drawn from `generator`. A call that is captured in a CUDA graph needs a seed; every
+            replay uses it.
         generator: a `torch.Generator` of the device of `x` that draws the seed; None: torch's default one, which `torch.manual_seed` sets.
         implementation: name of a kernel (`"triton"`), which runs or raises. None selects the best one that supports the input.
 

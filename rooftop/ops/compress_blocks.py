@@ -30,7 +30,7 @@ def compress_blocks(
     Args:
         x: contiguous, any shape of up to 4 dimensions, of a dtype that `rooftop.codecs` supports. At most 2^31 - 1 chunks.
         bound: float64, one element, on the device of `x`: the largest absolute error. None: lossless. A bound that is not above 0 keeps
-        every value exactly.
+            every value exactly.
         rank: 1, 2 or 3: the number of dimensions along which differences may be taken. None: the default of `rooftop.codecs.compress`.
         implementation: name of a kernel (`"cuda_sm80"`), which runs or raises. None selects the best one that supports `x`.
 

@@ -22,7 +22,7 @@ def concat_kv(past: Tensor, new: Tensor, dim: int = -2, *, implementation: str |
 
     Args:
         past, new: of the same dtype and of equal extents except along `dim`: [B, H, S, D] with the default `dim`, or any other shape and
-        strides.
+            strides.
         dim: the dimension of the tokens; negative values count from the last.
         implementation: name of a kernel (`"cuda_sm80"`), which runs or raises. None selects the best one that supports the input.
 

@@ -40,20 +40,18 @@ def cross_entropy(
 
     Args:
         input: logits [N, C] or [C], float32, float16 or bfloat16. With more dimensions the classes come last, [..., C] for a target [...],
-        or second, as in
-            torch, [N, C, ...] for a target [N, ...]; shapes that fit both are refused.
+            or second, as in torch, [N, C, ...] for a target [N, ...]; shapes that fit both are refused.
         target: int64 class indices [N] or [], 0 to C - 1 or `ignore_index`. Any other value raises IndexError on the CPU; on a GPU it makes
-        that row's loss and
-            gradient NaN, and raises under `rooftop.debug()`.
+            that row's loss and gradient NaN, and raises under `rooftop.debug()`.
         ignore_index: rows with this target have loss and gradient 0 and do not count in the mean.
         reduction: `"mean"` over the rows that count, `"sum"` or `"none"`.
         label_smoothing: 0 to 1, the share of the target spread evenly over all classes.
         lse_square_scale: factor of the squared log-normaliser, added to each row's loss (Liger's name for it).
         softcap: logits are first bounded smoothly to ± this. None: no cap. On a GPU, with 16-bit logits of 1024 classes or more, the capped
-            logits have an error of at most 2e-7 of the cap; so has the loss, in the worst case that all logits of a row are equal.
+            logits have an error of at most 2e-7 of the cap. In the worst case, when all logits of a row are equal, the loss has this error
+            too.
         inplace_backward: the backward overwrites `input` with the gradient (on CUDA, in eager mode), which saves its memory. `input` must
-        not be
-            used afterwards; a second backward through it raises.
+            not be used afterwards; a second backward through it raises.
         implementation: name of a kernel (`"triton"`), which runs or raises. None selects the best one that supports the input.
 
     Returns float32: a scalar, or the shape of `target` without a reduction. The mean over no rows is NaN, as torch's.

@@ -32,8 +32,8 @@ def dequantize(q: Quantized, dtype: torch.dtype | None = None, *, implementation
         dtype: float32, float16 or bfloat16; None: the dtype of the tensor that was quantised.
         implementation: name of a kernel, which runs or raises. None selects the best one that supports `q`.
 
-    A value is rounded to `dtype` once: one that rounds past the largest finite number of `dtype` (65504 for float16) becomes infinite, also
-    where the tensor that was quantised was finite, since a code times its rounded scale may lie above the value that it stands for.
+    A value is rounded to `dtype` once. If it exceeds the largest finite number of `dtype` (65504 for float16), it becomes infinite. This
+    may happen even if the quantised tensor was finite, since a code times its rounded scale may be larger than the original value.
 
     Raises TypeError for anything but a `Quantized` and for other dtypes, ValueError if codes or scales do not have the sizes that its shape
     requires."""

@@ -38,7 +38,7 @@ def expert_rows_ranks(
 
     Args:
         x: float32, float16 or bfloat16, [W, N, C]; the first dimension is the rank, 1 to 16. Without routes by experts, else what the
-        experts made of the rows that they got.
+            experts made of the rows that they got.
         counts: int32 [W, E], rows of each rank for each expert; E is a multiple of W. Below 0 counts as 0; rows beyond N do not exist.
         routes: None: rows go to their experts; int32 [W, W, E / W], as returned then: they go back.
         rows: of each rank's result. What does not fit is left out, and comes back as zeros.

@@ -27,8 +27,7 @@ def geglu(a: Tensor, b: Tensor | None = None, approximate: str = "none", *, impl
     Args:
         a: the gate: float32, float16 or bfloat16, any shape and strides.
         b: the values that are gated, of the shape and dtype of `a`; under autocast two dtypes are both cast to float32. None: `a` holds
-        both,
-            [..., 2 C], the gate first.
+            both, [..., 2 C], the gate first.
         approximate: `"none"`, exact, or `"tanh"`, as in `torch.nn.functional.gelu`.
         implementation: name of a kernel (`"triton"`), which runs or raises. None selects the best one that supports the input.
 

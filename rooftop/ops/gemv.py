@@ -28,8 +28,7 @@ def gemv(a: Tensor, x: Tensor, *, implementation: str | None = None) -> Tensor:
 
     Args:
         a: [..., M, K] float32, float16 or bfloat16. Rows or columns must be contiguous in memory (`a.t()` of a contiguous matrix is as good
-        as a
-            contiguous one); any other matrix is copied first.
+            as a contiguous one); any other matrix is copied first.
         x: [..., K], one vector, or [..., R, K], R vectors, at most 16; dtype and leading dimensions as those of `a`.
         implementation: name of a kernel (`"triton"`), which runs or raises. None selects the best one that supports the input.
 

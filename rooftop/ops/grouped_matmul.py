@@ -43,8 +43,7 @@ def grouped_matmul(
             x 128 of b.
         out_dtype: of fp8: torch.bfloat16 (the default), torch.float16 or torch.float32.
         offsets: int32 [G]. In the first two forms the end of each group: non-decreasing, at most M (K). In the third the number of rows, at
-        most M.
-            Offsets out of range are clamped; which rows then belong to which group is unspecified. `rooftop.debug()` reports them.
+            most M. Offsets out of range are clamped; which rows then belong to which group is unspecified. `rooftop.debug()` reports them.
         implementation: name of a kernel (`"triton"`), which runs or raises. None selects the best one that supports the input.
 
     Returns a tensor in the dtype of `a`, or `out_dtype`. No gradient flows through a product of fp8.

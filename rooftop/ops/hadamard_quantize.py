@@ -48,7 +48,7 @@ def hadamard_quantize(
         size: consecutive elements that are rotated together: 16, 32, 64, 128 or 256.
         format: as in `rooftop.quantize`.
         group: consecutive elements along the last dimension that share a scale: 16, 32, 64, 128 or 256. None: the whole row, or that of an
-        mx or nv format.
+            mx or nv format.
         rounding: "nearest", "stochastic" or "zero".
         scale_dtype, over, seed: as in `rooftop.quantize`; nvfp4 requires `over`.
         implementation: name of a kernel, which runs or raises. None selects the best one that supports the input.

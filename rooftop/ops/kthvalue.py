@@ -30,7 +30,7 @@ def kthvalue(
         dim: the dimension along which rows lie; negative values count from the last.
         keepdim: if True, `dim` is kept with extent 1.
         nan: "largest": NaN is above +infinity; "smallest": below -infinity; "error": a NaN is a ValueError, and the call waits for the
-        device to check it.
+            device to check it.
         implementation: name of a kernel, which runs or raises. None selects the best one that supports `x`.
 
     Returns a named tuple (values, indices), of the dtype of `x` and int64, of the shape of `x` without `dim`. -0.0 equals +0.0, and values

@@ -40,12 +40,12 @@ def latent_attention(
     """Attention of `q` to the latent vectors `kv`: the keys are all of their columns, the values the first `value_size`. Each is read once.
     `rooftop.attention(q, kv, kv[..., :512])` runs the same.
 
-    The last query is at the position of the last token, as in `rooftop.attention`. Its gradient is that of plain torch, which keeps all scores:
-    models train with keys and values of each head, which `rooftop.attention` takes (D 192, Dv 128).
+    The last query is at the position of the last token, as in `rooftop.attention`. Its gradient runs as plain torch, with all scores in
+    memory: models train with the keys and values of each head, for which `rooftop.attention` (D 192, Dv 128) is used.
 
     Args:
-        q: [B, Sq, H, D], float16, bfloat16 or float32: of each head the query in the latent space, then its rotated columns. D is a multiple
-            of 16.
+        q: [B, Sq, H, D], float16, bfloat16 or float32: for each head the query in the latent space, followed by its rotated columns. D is a
+            multiple of 16.
         kv: [B, Sk, Hk, D] in the dtype of `q`, or float8_e4m3fn with `q` of 16 bits; H a multiple of Hk (1 in models).
         value_size: columns of a value, a multiple of 16, at most 512 and at least D - 128.
         causal: a query sees no token after its own position.

@@ -18,7 +18,7 @@ from rooftop.core.autocasting import lowered
 from rooftop.core.layouts import widen
 from rooftop.core.op import Calls, Grad, Judging, Op, Timed, Tolerance
 from rooftop.core.spec import DTYPES, Meta, Problem, Work
-from rooftop.ops import _linear_rows
+from rooftop.ops import _linear_cpu, _linear_rows
 from rooftop.ops._linear_call import canonical, canonical_bwd, check_divisor, check_weights, faults, scale_of, summed, validated
 from rooftop.ops._linear_cases import SWEPT, cases
 from rooftop.ops._linear_loss import beside, changed, entropy_gradients, forward, gradients, logits, options_of, same_state
@@ -57,10 +57,11 @@ def linear_cross_entropy(
     """Cross-entropy between `x @ weight.T + bias` and class indices. Products are summed in float32 and rounded to the dtype of `x`, all
     else is float32. Under autocast `x`, `weight` and `bias` are cast to its dtype, as by a linear layer.
 
-    With N tokens, H features, V classes and gradients included, memory beyond the inputs is, for 16-bit tensors and `"mean"` or `"sum"`:
-    `"fast"`: dX + the larger of 3.1 dW and 3 dW + 256 MiB, three products; the forward computes the gradients, the backward scales them;
-    on Hopper dX + dW more where H is no multiple of 8, and for `"small"` dX more;
-    `"small"`: dW + 3 dX + 64 MiB, four products: the backward recomputes the logits. Both are exact, deterministic and without a wait of the host.
+    With N tokens, H features, V classes and gradients included, the memory beyond the inputs, for 16-bit tensors and `"mean"` or `"sum"`,
+    is: `"fast"`: dX + the larger of 3.1 dW and 3 dW + 256 MiB; on Hopper dX + dW + 4 GiB if that is more. There are three products; the
+    forward computes the gradients, and the backward scales them. `"small"`: dW + 3 dX + 64 MiB. There are four products; the backward
+    recomputes the logits. On Hopper, if H is no multiple of 8, `"fast"` takes dX + dW more, and `"small"` dX more. Both are exact and
+    deterministic, and the host does not wait.
 
     Args:
         x: [..., H], float32, float16 or bfloat16.
@@ -167,10 +168,12 @@ def cpu(
     )
     rest = (ignore_index, reduction, label_smoothing, lse_square_scale, softcap, start, classes)
     tiles = x.dtype == torch.bfloat16 and x.numel() > 0 and x.shape[1] % 32 == 0
-    if wanted and not torch.is_grad_enabled() and tiles and not (x.shape[0] % 32 or weight.shape[0] % 32) and weight_to == "bf16":
-        found = forward(x, weight, bias, target, options_of(weight, rest), memory, with_entropy, logit_scale, narrow=True)
-        asked = (x_grad, weight_grad, bias_grad and bias is not None)
-        return *found[:3], *(u.to(x.dtype) if u is not None and g else None for u, g in zip(found[3:], asked, strict=True))
+    if (
+        wanted and not torch.is_grad_enabled() and tiles and not (x.shape[0] % 32 or weight.shape[0] % 32) and weight_to == "bf16"
+        and made_inforward(reduction, memory) and not (label_smoothing or lse_square_scale or softcap or classes or with_entropy)
+        and x.shape[0] * weight.shape[0] <= FEW and faults(x, weight, bias, target, *rest) is None
+    ):
+        return _linear_cpu.step(x, weight, bias, target, options_of(weight, rest), logit_scale, (x_grad, weight_grad, bias_grad and bias is not None))
     if wanted or lse_square_scale or classes or memory != "fast" or with_entropy or x.shape[0] * weight.shape[0] > FEW:
         return NotImplemented
     if not tiles:

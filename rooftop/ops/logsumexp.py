@@ -28,9 +28,9 @@ def logsumexp(x: Tensor, dim: int | Sequence[int] = -1, keepdim: bool = False, *
         keepdim: if True, these dimensions are kept with extent 1.
         implementation: name of a kernel (`"triton"`), which runs or raises. None selects the best one that supports `x`.
 
-    Returns a tensor of the other dimensions, of the dtype and device of `x`. NaN where there is a NaN, else +inf where there is one; -inf
-    of nothing but -inf, and of no elements. The gradient is dy · exp(x - y) with the rounded y, as torch's: of 16 bits, its sum over a row is
-    as far from dy as exp(half a unit in the last place of y) is from 1.
+    Returns a tensor of the other dimensions, of the dtype and device of `x`. A result is NaN if an element is NaN, else +inf if an element
+    is +inf; it is -inf if all elements are -inf, or if there are none. The gradient is dy · exp(x - y) with the rounded y, as torch's: for
+    16 bits, its sum over a row differs from dy by a factor of up to exp(half a unit in the last place of y).
 
     Raises TypeError for anything but a floating tensor of these dtypes, IndexError for a `dim` out of range, ValueError for no dimensions,
     a dimension given twice or none, or where a named implementation cannot take `x`."""

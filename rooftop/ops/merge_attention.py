@@ -22,13 +22,13 @@ def merge_attention(a: Tensor, lse_a: Tensor, b: Tensor, lse_b: Tensor, *, imple
 
     Args:
         a, b: [B, S, H, D] (packed sequences: [T, H, D]), float32, float16 or bfloat16. Their dtypes may differ: an earlier merged result is
-        float32.
-        lse_a, lse_b: [B, H, S] (packed [H, T]), float32: the normalisers. -inf: the query sees no key of that part, whose row does not
-        count, NaN or not.
+            float32.
+        lse_a, lse_b: [B, H, S] (packed [H, T]), float32: the normalisers. -inf: the query sees no key of that part; its row is ignored,
+            even if it is NaN.
         implementation: name of a kernel (`"triton"`), which runs or raises. None selects the best one that supports the input.
 
-    Returns (out, lse) in float32, of the shapes of `a` and `lse_a`. Where neither part saw a key: zeros and -inf. Gradients flow to all
-    four.
+    Returns (out, lse) in float32, of the shapes of `a` and `lse_a`. A query that sees no key in either part gives zeros and -inf. Gradients
+    flow to all four.
 
     Raises TypeError for other dtypes, ValueError for shapes or devices that do not fit."""
     _validate(a, lse_a, b, lse_b)

@@ -37,9 +37,8 @@ def prune_24(
     Args:
         w: [M, K] float16 or bfloat16. Its tiles of 4 x 4 begin at the first row and column; past the end there are zeros.
         algorithm: "optimal" or "greedy". Among elements of the same magnitude the first by rows is kept; NaN counts as infinite. Magnitudes
-        are added in
-            float32, the upper two rows, the lower two, then both. Among patterns with the same sum one is chosen, the same on every device:
-            see `kept`.
+            are added in float32, the upper two rows, the lower two, then both. Among patterns with the same sum one is chosen, the same on
+            every device: see `kept`.
         implementation: name of a kernel (`"cuda_sm80"`), which runs or raises. None selects the best one that supports the input.
 
     Returns two `rooftop.sparse.SparseTensor`s, [M, K] and [K, M]. Their tensors are contiguous, as collectives require. No gradient flows

@@ -74,29 +74,26 @@ def quantize(
     Args:
         x: float32, float16 or bfloat16, at least one dimension, any strides.
         format: a name of `rooftop.quant.FORMATS`: int8, uint8, int4, uint4, e4m3, e5m2 (fp8), e3m2, e2m3 (fp6), e2m1 (fp4), mxfp8_e4m3,
-        mxfp8_e5m2,
-            mxfp6_e3m2, mxfp6_e2m3, mxfp4, nvfp4; or an alias ("fp8", "mxfp8", ...).
+            mxfp8_e5m2, mxfp6_e3m2, mxfp6_e2m3, mxfp4, nvfp4; or an alias ("fp8", "mxfp8", ...).
         granularity: the elements that share a scale: "tensor", "row" (along the last dimension), "column" (one index of the last
-        dimension), "group"
-            (`group` consecutive elements along `dim`), "block" (of the last two dimensions). None: "group" if the format defines groups
-            (mx, nv), else "row".
+            dimension), "group" (`group` consecutive elements along `dim`), "block" (of the last two dimensions). None: "group" if the
+            format defines groups (mx, nv), else "row".
         group: 1 or more; 16 to 256 are usual; more than the dimension has: the whole dimension. For mx and nv formats, the group of the
-        format.
+            format.
         symmetric: False, for integer formats only: with zero points.
         rounding: "nearest" (ties to even), "stochastic" (unbiased), "zero" (truncation), "dither" (adds noise of one step's width, then
-        rounds to
-            nearest; the step of a float format is the gap that contains the element, so that the codes are the stochastic ones).
+            rounds to nearest; the step of a float format is the gap that contains the element, so that the codes are the stochastic ones).
         scale_dtype: "f32", "f16", "bf16", "e8m0" (a power of two), "e4m3". None: the format's own, float32 where it has none.
         over: nvfp4: the tensor's scale, finite and above zero: a number, or a float32 tensor of one element on the device of `x`. None:
-        max|x| / (448 * 6).
+            max|x| / (448 * 6).
         seed: of the random bits; its low 32 bits and an element's row-major index decide them, the same on every device.
         subtract: with "dither": `dequantize` subtracts the noise.
         implementation: name of a kernel, which runs or raises. None selects the best one that supports `x`.
 
     NaN becomes NaN in fp8 and 0 in other formats; infinities stay infinite in e5m2 and become the largest code in other formats. Neither
     affects the scale. A group of zeros has the smallest possible scale. A scale that would round past the largest finite number of its type
-    (65504 for f16, 448 for e4m3) is held at that number, and the elements beyond its reach saturate. What `dequantize` gives for the
-    largest elements may become infinite; it says when.
+    (65504 for f16, 448 for e4m3) is limited to that number, and elements that are too large for it saturate. `dequantize` may give
+    infinities for the largest elements; its docstring says when.
 
     Returns a `rooftop.quant.Quantized`. No gradient flows through it; `rooftop.quant.fake_quantize` has the straight-through gradient.
 

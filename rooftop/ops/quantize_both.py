@@ -42,7 +42,7 @@ def quantize_both(
         x: float32, float16 or bfloat16, two dimensions, any strides.
         format: as in `rooftop.quantize`.
         group: consecutive elements along a row of x, and of its transpose, that share a scale: 16, 32, 64 or 128. None: 128, or that of an
-        mx or nv format.
+            mx or nv format.
         rounding: "nearest", "stochastic" or "zero".
         scale_dtype, over, seed: as in `rooftop.quantize`; nvfp4 requires `over`.
         implementation: name of a kernel, which runs or raises. None selects the best one that supports the input.

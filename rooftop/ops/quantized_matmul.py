@@ -37,16 +37,14 @@ def quantized_matmul(
     Args:
         x: [..., K], bfloat16 or float16, or float32 (only the reference supports it).
         weight: `rooftop.quant.pack_weight(...)`, [N, K] in the packing that all kernels use. With `activations` also a `Quantized` [N, K]
-        by rows,
-            symmetric, int8 for "int8" or e4m3 for "fp8".
+            by rows, symmetric, int8 for "int8" or e4m3 for "fp8".
         bias: [N] in the dtype of `x`, or None.
         activations: None multiplies x in its dtype, sums in float32 and rounds once. "int8" and "fp8" (e4m3) first quantise each row of x
-        by its largest
-            magnitude and multiply the codes; the sums are multiplied by the row's scale in float32. With a `Quantized` this is a product of
-            8-bit codes (`rooftop.scaled_matmul`). With a packed weight, whose groups have their own scales, the codes are multiplied in 16
-            bits, which represent them exactly. No gradient flows through the codes.
+            by its largest magnitude and multiply the codes; the sums are multiplied by the row's scale in float32. With a `Quantized` this
+            is a product of 8-bit codes (`rooftop.scaled_matmul`). With a packed weight, whose groups have their own scales, the codes are
+            multiplied in 16 bits, which represent them exactly. No gradient flows through the codes.
         implementation: name of a kernel (`"mma__cuda_sm80"`), which runs or raises; for packed weights only. None selects the best one that
-        supports the input.
+            supports the input.
 
     Returns [..., N] in the dtype of `x`. Gradients flow to `x` and `bias`; the weight has none. The order of the sums depends only on
     shapes and the card.

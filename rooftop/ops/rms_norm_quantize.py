@@ -50,7 +50,7 @@ def rms_norm_quantize(
         format: as in `rooftop.quantize`.
         residual: added to `input` first; of the same shape and dtype. The sum is normalised in float32 and returned rounded to that dtype.
         group: consecutive elements along the last dimension that share a scale: 16, 32, 64, 128 or 256. None: the whole row, or that of an
-        mx or nv format.
+            mx or nv format.
         rounding: "nearest", "stochastic" or "zero".
         scale_dtype, over, seed: as in `rooftop.quantize`; nvfp4 requires `over`.
         implementation: name of a kernel, which runs or raises. None selects the best one that supports the input.

@@ -41,21 +41,18 @@ def rope(
 
     Args:
         q: float32, float16 or bfloat16, [B, S, H, D], or with `order="bhsd"` [B, H, S, D], or the same without B. Any strides; transposed
-        views
-            are read in place.
+            views are read in place.
         k: as `q`, with any number of heads, or None.
         cos, sin: tables in float32 or the dtype of `q`, [P, R / 2] or [B or 1, P, R / 2], R = `rotary_dim`; of tables with R columns, each
-        value twice as
-            in Hugging Face, every other column (interleaved) or the first half (half) is read. None: computed from `theta`, with the same
-            accuracy at all positions.
+            value twice as in Hugging Face, every other column (interleaved) or the first half (half) is read. None: computed from `theta`,
+            with the same accuracy at all positions.
         positions: int32 or int64, [S], [1, S] or [B, S]: the row of the tables, or the position, of each token. None: 0 to S - 1.
         offset: added to the positions. It is an argument of the call: replays of a captured CUDA graph use the same one.
         theta: the base of the frequencies; used if there are no tables.
         layout: `"half"` (Llama, GPT-NeoX: element i is paired with i + R / 2) or `"interleaved"` (GPT-J: 2i with 2i + 1).
         rotary_dim: how many leading elements of a head are rotated, even; the others are copied. None: all.
         order: of the dimensions, "bshd" or "bhsd", see `q`. None is "bshd", as in `rooftop.attention` and `rooftop.append_kv`; tables whose
-        rows
-            fit "bhsd" alone are refused.
+            rows fit "bhsd" alone are refused.
         implementation: name of a kernel (`"cuda_sm80"`), which runs or raises. None selects the best one that supports the input.
 
     Returns the rotated `q`, or (q, k), in new memory: with the strides of the input if it is dense, else those of a contiguous [B, S, H,

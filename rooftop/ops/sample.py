@@ -41,22 +41,22 @@ def sample(
     generator: torch.Generator | None = None,
     implementation: str | None = None,
 ) -> Tensor:
-    """One index drawn from each row of `logits`, along the last dimension; each call draws anew, as `torch.multinomial` does, unless it is
-    given a seed.
+    """One index drawn from each row of `logits`, along the last dimension. Like `torch.multinomial`, each call draws new random numbers,
+    unless a seed is given.
 
     Args:
         logits: float32, float16 or bfloat16, of any shape and strides with at least one dimension; the last one is the vocabulary.
-        temperature: at least 0, below 3e38. 0 is greedy: the largest logit, among equal ones the lowest index. Above 0, less than 5e-38
-        counts as 5e-38.
+        temperature: at least 0, below 3e38. 0 is greedy: the largest logit, among equal ones the lowest index. Values between 0 and 5e-38
+            count as 5e-38.
         top_k: only the k largest can be drawn; at least 1. None: all.
         top_p: above 0, at most 1: of those, only the largest that together have this share of the probability.
         min_p: 0 to 1: of those, only the ones whose probability is at least `min_p` times that of the most probable one.
         seed: any whole number, of which the low 32 bits count: equal calls give equal draws. Row r (counted row-major) uses the random bits
-        of elements 2 r and 2 r + 1. An int32 or int64 tensor of the shape of the result: a seed for each row, which uses elements 0 and 1 of
-        it, so that a draw does not depend on its place in the call. None: drawn from `generator`. A call in a CUDA graph that is captured
-        needs one; every replay uses it.
+            of elements 2 r and 2 r + 1. Or an int32 or int64 tensor of the shape of the result, with a seed for each row: row r uses
+            elements 0 and 1 of its own seed, so its draw does not depend on its place in the call. None: drawn from `generator`. A call
+            that is captured in a CUDA graph needs a seed; every replay uses it.
         generator: a `torch.Generator` of the device of `logits` that draws the seed; None: torch's default one, which `torch.manual_seed`
-        sets.
+            sets.
         implementation: name of a kernel, which runs or raises. None selects the best one that supports `logits`.
 
     Returns int64 of the shape of `logits` without the last dimension. -infinity and NaN are masked: they are never drawn. A row with all

@@ -32,7 +32,7 @@ def scaled_matmul(
     out_dtype: Any = None,
     implementation: str | None = None,
 ) -> Tensor:
-    """scale_a · scale_b · a b + bias of fp8 or int8, rounded once.
+    """scale_a · scale_b · a b + bias, with a and b in fp8 or int8, rounded once.
 
     Fastest where both operands are contiguous along K: `b` a transposed [N, K] tensor. All other layouts are read in place too.
 

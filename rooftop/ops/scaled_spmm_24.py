@@ -50,8 +50,7 @@ def scaled_spmm_24(
         bias: [M, 1] or [1, N] in the result's dtype, added to each column or each row, or None.
         activation: "none", "relu", "silu", "gelu" or "gelu_tanh", of the sum.
         fast: lets tensor cores accumulate fp8 products in fewer than 24 bits along all of K. If False, at most 128 products are accumulated
-        this way, and
-            these sums are added in float32. int8 is summed exactly in 32 bits.
+            this way, and these sums are added in float32. int8 is summed exactly in 32 bits.
         transposed: return the transposed result, [N, M], contiguous.
         out_dtype: torch.bfloat16 (None) or torch.float16.
         implementation: name of a kernel (`"cuda_sm90"`), which runs or raises. None selects the best one that supports the input.

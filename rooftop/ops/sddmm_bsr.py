@@ -30,8 +30,7 @@ def sddmm_bsr(
         b: [K, N] in the dtype of `a`: rows of both are multiplied.
         columns: int32 [blocks], the block column of each, 0 to ceil(K / W) - 1; others are clamped. `rooftop.debug()` reports them.
         offsets: int32 [ceil(M / H) + 1], non-decreasing, from 0 to blocks. A block that is in no row is zeros; for one that is in several
-        it is unspecified
-            which row counts.
+            it is unspecified which row counts.
         block: (H, W), rows and columns of a block, each 8, 16, 32, 64 or 128.
         alpha: scale.
         implementation: name of a kernel (`"triton"`), which runs or raises. None selects the best one that supports the input.

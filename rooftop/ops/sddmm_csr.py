@@ -27,8 +27,7 @@ def sddmm_csr(a: Tensor, b: Tensor, columns: Tensor, offsets: Tensor, *, alpha: 
         b: [K, N] in the dtype of `a`: rows of both are multiplied.
         columns: int32 [nnz], 0 to K - 1; others are clamped. `rooftop.debug()` reports them.
         offsets: int32 [M + 1], non-decreasing, from 0 to nnz: row m has the elements offsets[m] to offsets[m + 1] - 1. An element that is
-        in no row is 0;
-            for one that is in several it is unspecified which row counts.
+            in no row is 0; for one that is in several it is unspecified which row counts.
         alpha: scale.
         implementation: name of a kernel (`"cuda_sm80"`), which runs or raises. None selects the best one that supports the input.
 

@@ -42,7 +42,7 @@ def softmax_quantize(
         x: float32, float16 or bfloat16, at least one dimension, any strides.
         format: as in `rooftop.quantize`.
         group: consecutive elements along the last dimension that share a scale: 16, 32, 64, 128 or 256. None: the whole row, or that of an
-        mx or nv format.
+            mx or nv format.
         rounding: "nearest", "stochastic" or "zero".
         scale_dtype, over, seed: as in `rooftop.quantize`; nvfp4 requires `over`.
         implementation: name of a kernel, which runs or raises. None selects the best one that supports the input.

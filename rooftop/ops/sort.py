@@ -32,8 +32,7 @@ def sort(
         stable: as torch's; the order is stable if it is False too.
         lengths: int32 or int64 of the shape of `x` without `dim`: the number of elements of each row that are sorted. None: all.
         nan: "largest": NaN is above +infinity; "smallest": below -infinity; "error": a NaN within the lengths is a ValueError, and the call
-        waits
-            for the device to check it.
+            waits for the device to check it.
         implementation: name of a kernel, which runs or raises. None selects the best one that supports `x`.
 
     Returns a named tuple (values, indices) of the shape of `x`; `indices` is int64. -0.0 equals +0.0, and values are copied unchanged.

@@ -36,8 +36,7 @@ def spmm_24(
     Args:
         values: [M, 2 ceil(K / 4)] float16 or bfloat16: the two stored elements of each group of four, in their order.
         meta: int32 [ceil(M / 16), ceil(K / 256), 32, 4]: their positions; rooftop/formats/two_four.py defines every bit. Words that contain
-        a position
-            twice, or two out of order, give an unspecified number in that row.
+            a position twice, or two out of order, give an unspecified number in that row.
         b: [K, N] in the dtype of `values`; rows or columns may be contiguous in memory.
         bias: [M, 1] or [1, N] in the same dtype, added to each column or each row, or None.
         alpha: scale of the product.

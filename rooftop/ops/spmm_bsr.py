@@ -36,14 +36,11 @@ def spmm_bsr(
 
     Args:
         values: [blocks, H, W] float32, float16 or bfloat16, H and W powers of two from 8 to 128. The last block row and block column may
-        extend beyond M and
-            K; elements there are ignored.
+            extend beyond M and K; elements there are ignored.
         columns: int32 [blocks], the block column of each, 0 to ceil(K / W) - 1; others are clamped. `rooftop.debug()` reports them.
-        Duplicates are
-            allowed.
+            Duplicates are allowed.
         offsets: int32 [ceil(M / H) + 1], non-decreasing, from 0 to blocks: block row r has the blocks offsets[r] to offsets[r + 1] - 1.
-        Offsets out of
-            range are clamped.
+            Offsets out of range are clamped.
         b: [K, N] in the dtype of `values`, any strides.
         rows: M; None for all rows of the block rows.
         bias: [M, 1] or [1, N] in the same dtype, added to each column or each row, or None.

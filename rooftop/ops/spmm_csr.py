@@ -44,7 +44,7 @@ def spmm_csr(
         values: [nnz] float32, float16 or bfloat16.
         columns: int32 [nnz], 0 to K - 1; others are clamped. `rooftop.debug()` reports them.
         offsets: int32 [M + 1], non-decreasing, from 0 to nnz. Offsets out of range are clamped; which elements then belong to which row is
-        unspecified.
+            unspecified.
         b: [K, N] in the dtype of `values`.
         bias: [M, 1] or [1, N] in the same dtype, added to each column or each row, or None.
         alpha: scale of the product.

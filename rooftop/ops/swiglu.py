@@ -40,8 +40,7 @@ def swiglu(
     Args:
         a: the gate: float32, float16 or bfloat16, any shape and strides.
         b: the values that are gated, of the shape and dtype of `a`; under autocast two dtypes are both cast to float32. None: `a` holds
-        both,
-            [..., 2 C], the gate first.
+            both, [..., 2 C], the gate first.
         limit: above 0: `a` is clamped from above, `b` on both sides; gradients are 0 where a value was clamped. None: neither is.
         alpha: factor in the sigmoid, above 0; 1.702 in gpt-oss.
         offset: added to `b` after it was clamped; 1 in gpt-oss.

@@ -31,8 +31,7 @@ def tensor_scale(x: Tensor, largest: float = 2688.0, *, implementation: str | No
         largest: finite and above zero. The default is that of nvfp4, 448 * 6: `rooftop.quantize(x, "nvfp4", over=rooftop.tensor_scale(x))`.
         implementation: name of a kernel, which runs or raises. None selects the best one that supports `x`.
 
-    Returns float32 [1]: at least 2^-126, and that for a tensor with no element or none that is finite and not zero. No gradient flows
-    through it.
+    Returns float32 [1], at least 2^-126. It is 2^-126 for a tensor without a finite element other than zero. No gradient flows through it.
 
     Raises TypeError for other dtypes, ValueError for a `largest` that is not finite and above zero."""
     import torch

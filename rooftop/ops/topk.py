@@ -41,10 +41,9 @@ def topk(
         sorted: False allows any order of the k. The present kernels sort them anyway.
         lengths: int32 or int64 of the shape of `x` without `dim`: the number of elements of each row that take part. None: all.
         tie: "lowest": among equal elements the one with the lowest index comes first. "any": unspecified; the present kernels give the
-        lowest.
+            lowest.
         nan: "largest": NaN is above +infinity; "smallest": below -infinity; "error": a NaN within the lengths is a ValueError, and the call
-        waits
-            for the device to check it.
+            waits for the device to check it.
         implementation: name of a kernel, which runs or raises. None selects the best one that supports `x`.
 
     Returns a named tuple (values, indices): `values` of the dtype of `x`, `indices` int64, both of the shape of `x` with k along `dim`.

@@ -31,12 +31,11 @@ def topk_mask(
         lengths: int32 or int64 of the shape of `x` without `dim`: the number of elements of each row that take part; the others are False.
         None: all.
         nan: "largest": NaN is above +infinity; "smallest": below -infinity; "error": a NaN within the lengths is a ValueError, and the call
-        waits
-            for the device to check it.
+            waits for the device to check it.
         implementation: name of a kernel, which runs or raises. None selects the best one that supports `x`.
 
     Returns bool of the shape of `x`. A row of fewer than k elements is True up to its length. -0.0 equals +0.0. A length below 0 counts as
-    0, one above the row as the row; `rooftop.debug()` raises IndexError for it.
+    0, one above the length of the row as that length; `rooftop.debug()` raises IndexError for it.
 
     Raises TypeError for other dtypes, ValueError for k, nan or lengths that do not fit, or where a named implementation cannot take `x`;
     IndexError for a `dim` out of range."""

@@ -58,24 +58,21 @@ def quantize_model(
 
     Args:
         model: any module. Layers are found by name; one that is used in several places is replaced in each, under all its names: it is left
-        alone if one of
-            them is excluded. Layers with a common weight have common codes (with "gptq", for the inputs of all of them) until they are
-            moved to a device.
+            alone if one of them is excluded. Layers with a common weight have common codes (with "gptq", for the inputs of all of them)
+            until they are moved to a device.
         format: int8, int4, int2, fp8 (e4m3), e5m2, fp6 (e2m3), e3m2, fp4 (e2m1), mxfp8, mxfp6, mxfp4.
         group: columns that share a scale: 32, 64 or a multiple of 128; 0: one scale a row. mx formats have groups of 32. A layer whose K it
-        does not divide
-            gets the largest smaller group that does, one of K if K is smaller than `group`; where there is none, the layer stays as it is.
+            does not divide gets the largest smaller group that does, one of K if K is smaller than `group`; where there is none, the layer
+            stays as it is.
         zero_points: for integer formats.
         method: "nearest"; "hqq" (integer formats: fitted zero points); "gptq", with `calibration`.
         calibration: batches for "gptq": each is passed to the model, a dict by name, a tuple or list by position. Layers see the
-        unquantised model's inputs.
+            unquantised model's inputs.
         activations: "int8" or "fp8": the input is quantised too, row by row. With int8 and fp8 weights, group=0, "nearest" and no zero
-        points the product is
-            one of 8-bit codes.
+            points the product is one of 8-bit codes.
         include, exclude: shell-style name patterns: "model.layers.*.mlp.*". exclude=None: the output embedding, which is a layer named
-        lm_head, that of
-            `model.get_output_embeddings()`, or one whose weight an `nn.Embedding` has too; the adapters of peft (`*.lora_*`); and what
-            chooses or weighs experts (`*.router`, `*.gate`, `*.shared_expert_gate`).
+            lm_head, that of `model.get_output_embeddings()`, or one whose weight an `nn.Embedding` has too; the adapters of peft
+            (`*.lora_*`); and what chooses or weighs experts (`*.router`, `*.gate`, `*.shared_expert_gate`).
 
     Experts of a mixture in parameters of three dimensions, as Transformers 5 has them (Mixtral, Qwen3-MoE, gpt-oss, DeepSeek-V3), become
     `rooftop.quant.QuantExperts`; patterns match their parameters' names. A warning says which layers and other matrices stay as they are

@@ -119,6 +119,29 @@ def test_a_sparse_product_warns_of_nothing() -> None:
     assert done.returncode == 0, done.stderr[-800:]
 
 
+@pytest.mark.parametrize("far", [1.0, 100.0])
+def test_gradients_of_a_loss_by_products_of_bfloat16(far: float) -> None:
+    """Whole tiles, an ignored token, NaN and infinity in a token of their own; a target out of range raises with gradients too."""
+    x, w, b = torch.randn(64, 32), torch.randn(96, 32) * far, torch.randn(96)
+    target = torch.randint(96, (64,))
+    target[5] = -100
+    leaves = [t.bfloat16().requires_grad_() for t in (x, w)] + [b.requires_grad_()]
+    wide = [t.detach().double().requires_grad_() for t in leaves]
+    loss = rooftop.linear_cross_entropy(*leaves[:2], target, bias=leaves[2])
+    z = (wide[0] @ wide[1].T).detach().bfloat16().double() + (wide[0] @ wide[1].T - (wide[0] @ wide[1].T).detach()) + wide[2]
+    exact = torch.nn.functional.cross_entropy(z, target)
+    torch.testing.assert_close(loss.double(), exact, rtol=1e-2, atol=0.0)
+    for got, want in zip(torch.autograd.grad(loss, leaves), torch.autograd.grad(exact, wide), strict=True):
+        assert (got.double() - want).abs().max() <= 0.02 * want.abs().max()
+    for value in (float("nan"), float("inf")):
+        with torch.no_grad():
+            leaves[0][7, 3] = value
+        assert rooftop.linear_cross_entropy(*leaves[:2], target).isnan()
+    target[9] = 96
+    with pytest.raises(IndexError, match="96"):
+        rooftop.linear_cross_entropy(*leaves[:2], target)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_indices_of_a_sparse_pattern_out_of_range_are_clamped(dtype: torch.dtype) -> None:
     values, b, a = torch.ones(4, dtype=dtype), torch.randn(4, 8).to(dtype), torch.randn(3, 8).to(dtype)

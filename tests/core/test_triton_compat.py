@@ -308,15 +308,20 @@ def kernel(x):
 """
 
 
+def loaded(path: Path) -> types.ModuleType:
+    spec = importlib.util.spec_from_file_location("called", path)
+    assert spec is not None and spec.loader is not None
+    made = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(made)
+    return made
+
+
 def test_a_kernels_key_does_not_follow_what_was_compiled_before_it(tmp_path: Path) -> None:
     path = tmp_path / "called.py"
     path.write_text(CALLED)
 
     def key(*before: str) -> str:
-        spec = importlib.util.spec_from_file_location("called", path)
-        assert spec is not None and spec.loader is not None
-        made = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(made)
+        made = loaded(path)
         for name in before:
             triton_compat.settle(getattr(made, name))
         triton_compat.settle(made.kernel)
@@ -326,3 +331,15 @@ def test_a_kernels_key_does_not_follow_what_was_compiled_before_it(tmp_path: Pat
     assert first == key("inner") == key("inner", "outer") == key("outer")
     path.write_text(CALLED.replace("3.0", "40.0"))
     assert key() == key("inner") != first
+
+
+def test_what_a_launch_looks_up_leaves_the_key_as_it_was_compiled_ahead(tmp_path: Path) -> None:
+    """A kernel as a key in a dict is hashed, which computes Triton's key."""
+    path = tmp_path / "called.py"
+    path.write_text(CALLED)
+    ahead, launched = loaded(path).kernel, loaded(path).kernel
+    triton_compat.settle(ahead)
+    assert triton_launch._same_binary(Launch(kernel=launched, grid=(1,), args={"x": "a"}), TENSORS, ("a",), 0, ()) is not None
+    assert launched.cache_key == ahead.cache_key
+    seen = loaded(path).kernel
+    assert triton_compat.seen_as(seen, "x", 3) and seen.cache_key == ahead.cache_key

@@ -161,6 +161,12 @@ def own(call: Call) -> int:
     return sum(m.nbytes for m in (*(m for n, m in call.outputs if m is not None and n not in call.reused), *call.scratch.values()))
 
 
+def logits_kept(n: int, h: int, v: int) -> int:
+    """Bytes of all logits and of their x where these are at most 4 GiB, else 0; in rows of whole lines."""
+    size = 2 * n * (-(-v // 64) * 64 + -(-h // 64) * 64)
+    return size if size <= 4 << 30 else 0
+
+
 @pytest.mark.parametrize("shape", SHAPES)
 def test_the_memory_of_both_points(shape: str) -> None:
     """dW and dX in bfloat16; the lines of the docstring of linear_cross_entropy."""
@@ -173,10 +179,20 @@ def test_the_memory_of_both_points(shape: str) -> None:
     assert max(own(forward), own(backward) + states) <= dw + 3 * dx + 64 * MIB
 
 
-@pytest.mark.parametrize(("n", "h", "v"), [(5000, 3034, 29576), (20000, 1001, 50257), (2000, 300, 20001)])
+@pytest.mark.parametrize(("n", "h", "v"), [(12624, 1872, 155264), (30000, 1872, 155264), (5376, 1040, 78752), (262144, 512, 32000)])
+def test_all_logits_are_kept_up_to_4_gib(n: int, h: int, v: int) -> None:
+    dw, dx, kept = 2 * v * h, 2 * n * h, logits_kept(n, h, v)
+    made = call("linear_cross_entropy", "small head 2048x2048x32000, fast bf16", n=n, h=h, v=v)
+    assert (made.config.rows == 0) == (kept > 0)
+    assert own(made) <= max(3.1 * dw, 3 * dw + 256 * MIB, dw + (4 << 30) * (kept > 0)) + dx + 32 * n
+
+
+@pytest.mark.parametrize(("n", "h", "v"), [(5000, 3034, 29576), (20000, 1001, 50257), (60000, 1001, 50257), (2000, 300, 20001)])
 def test_the_memory_with_features_that_are_no_eights(n: int, h: int, v: int) -> None:
-    dw, dx = 2 * v * h, 2 * n * h
-    assert own(call("linear_cross_entropy", "small head 2048x2048x32000, fast bf16", n=n, h=h, v=v)) <= max(4.1 * dw, 4 * dw + 256 * MIB) + 2 * dx
+    dw, dx, kept = 2 * v * h, 2 * n * h, logits_kept(n, h, v)
+    assert own(call("linear_cross_entropy", "small head 2048x2048x32000, fast bf16", n=n, h=h, v=v)) <= (
+        max(4.1 * dw, 4 * dw + 256 * MIB, 2 * dw + (4 << 30) * (kept > 0)) + 2 * dx
+    )
     forward, backward = (call(name, "small head 2048x2048x32000, small bf16", n=n, h=h, v=v) for name in ("linear_cross_entropy", "linear_cross_entropy_bwd"))
     states = sum(m.nbytes for _, m in forward.outputs if m is not None)
     assert max(own(forward), own(backward) + states) <= dw + 4 * dx + 64 * MIB

@@ -289,3 +289,5 @@ def test_rows_that_start_within_vectors_are_shifted_in_registers() -> None:
     for layout in ("offset", "sliced"):
         x = Input((64, 1003), "bf16", layout=layout)
         assert _choice("silu", x=x) == "silu__rows__cuda_sm80"
+    begins = Input((1003,), "bf16", layout="offset")
+    assert _choice("add", x=begins, y=begins) == "add__rows__cuda_sm80" and _choice("add", x=odd, y=odd) == "add__triton"

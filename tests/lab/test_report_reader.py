@@ -63,6 +63,10 @@ def test_the_reference_has_every_public_name() -> None:
         assert about and entries, space
         assert all(e.signature.startswith(e.name) for e in entries if e.kind != "value")
     assert all(e.doc for e in spaces[0][2])
+    written = {f"{space}.{e.name}": e.signature for space, _, entries in spaces for e in entries}
+    assert written["rooftop.cumsum"] == "cumsum(x: Tensor, dim: int = -1, *, reverse: bool = False, implementation: str | None = None) -> Tensor"
+    assert "    wire: str = 'int8',\n" in written["rooftop.comm.all_reduce"]
+    assert not [n for n, text in written.items() if re.search(r": '|\w=\w", text)]
 
 
 def test_a_docstring_is_shown_with_its_arguments_formulas_and_escapes() -> None:
@@ -106,7 +110,7 @@ def test_an_example_runs(name: str) -> None:
 def test_the_page_of_an_op_says_how_it_is_called(tmp_path: Path) -> None:
     site.build(tmp_path, [])
     softmax = Strict((tmp_path / "op-softmax.html").read_text(encoding="utf-8")).text
-    assert "rooftop.softmax(x: Tensor, dim: int=-1" in softmax and "y = rooftop.softmax(x)" in softmax and "the dimension that sums to one" in softmax
+    assert "rooftop.softmax(x: Tensor, dim: int = -1" in softmax and "y = rooftop.softmax(x)" in softmax and "the dimension that sums to one" in softmax
     home = Strict((tmp_path / "index.html").read_text(encoding="utf-8")).text
     assert "Start here." in home
     for name in registry.ladder_names():

@@ -1,10 +1,11 @@
 """Attention of few queries to many keys (decode), with split-K over the keys (flash decoding). Contract: rooftop/ops/attention.py
 
-The limit is one read of keys and values. So the query heads that share a key head, and their queries, are the rows of one tile, and the
-keys of a sequence are divided among as many programs as fill every multiprocessor, whatever the batch: `choose` picks the split with the
-least waste in whole waves of programs. Each program keeps two or more tiles of keys and values of some 32 KiB in flight. With more than one
-split, a second launch combines the parts by their normalisers. With cache lengths the device splits the actual length. The cache is
-contiguous or paged, in 16 or 8 bits."""
+The limit is one read of keys and values. The query heads that share a key head, and their queries, are one tile. Scores are transposed, keys by
+queries: tensor cores take 16 keys and as few as 8 queries, so that up to 8 rows are half of the products and exponentials that 16 would be.
+Sums of weights stay with the threads until the last tile. Each program keeps two or more tiles of keys and values of some 32 KiB in flight.
+
+The keys of a sequence are divided into parts (`_parts`), also where they have different lengths: the device splits the actual length. With more
+than one part, a second launch combines them by their normalisers. The cache is contiguous or paged, in 16 or 8 bits."""
 
 from __future__ import annotations
 

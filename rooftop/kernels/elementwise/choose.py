@@ -31,6 +31,13 @@ def _pointwise(op: str, p: Problem, named: str, *more: tuple[str, str]) -> Chose
     return in_order(p, named, () if named else (triton, rows, *more) if _in_vectors(p) else (rows, triton, *more))
 
 
+def add(p: Problem, named: str = "") -> Chosen | str:
+    """Of one dimension: only the addresses decide."""
+    aligned = all(m.align >= VECTOR for _, m in p.tensors if m is not None)
+    triton, rows = ("add__triton", "every access is a vector"), ("add__rows__cuda_sm80", "tensors start within vectors, which are shifted in registers")
+    return in_order(p, named, (triton, rows) if aligned else (rows, triton))
+
+
 def gelu(p: Problem, named: str = "") -> Chosen | str:
     return _pointwise("gelu", p, named, ("gelu__cuda_sm80", "a pack a thread"))
 

@@ -1,5 +1,5 @@
 /* rooftop
-ops     = ["gelu", "gelu_bwd", "silu", "silu_bwd", "square", "square_bwd", "swiglu", "swiglu_bwd", "geglu", "geglu_bwd"]
+ops     = ["add", "gelu", "gelu_bwd", "silu", "silu_bwd", "square", "square_bwd", "swiglu", "swiglu_bwd", "geglu", "geglu_bwd"]
 idea    = """Rows that start at any address. A thread computes a pack of 16 bytes of the output where the output is aligned, and takes each input \
   from the two aligned packs around it, shifted in registers: every access but those at the ends of rows is one of 16 bytes. The second pack is \
   the first one of the next lane: it comes from the L1. An output that starts elsewhere is computed by itself, on packs of its own."""
@@ -19,6 +19,11 @@ threads = 256
 
 // The ops: how many tensors they read and write, and output O of the elements v.
 
+struct Add {
+    static constexpr int IN = 2, OUT = 1;
+    template <int O, bool FAST>
+    __device__ static float of(const float (&v)[IN]) { return v[0] + v[1]; }
+};
 struct Square {
     static constexpr int IN = 1, OUT = 1;
     template <int O, bool FAST>

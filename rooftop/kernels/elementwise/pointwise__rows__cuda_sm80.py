@@ -10,6 +10,7 @@ from rooftop.core.spec import DTYPES, Launch, Meta, Problem, instance
 
 # op -> the formula, what it reads, what it writes
 FORMULAS: Mapping[str, tuple[str, tuple[str, ...], tuple[str, ...]]] = {
+    "add": ("Add", ("x", "y"), ("out",)),
     "gelu": ("Gelu", ("x",), ("y",)), "gelu_bwd": ("GeluBwd", ("dy", "x"), ("dx",)),
     "silu": ("Silu", ("x",), ("y",)), "silu_bwd": ("SiluBwd", ("dy", "x"), ("dx",)),
     "square": ("Square", ("x",), ("y",)), "square_bwd": ("SquareBwd", ("dy", "x"), ("dx",)),
@@ -30,7 +31,7 @@ def _extents(p: Problem) -> tuple[int, int, int]:
     """Rows, columns, and the packs of an output that a row touches at most."""
     whole = next(name for name in ("dy", "y", "x") if p.get(name) is not None)  # never packed
     held = _place(p, whole)[1]
-    rows, columns = held.shape
+    rows, columns = (1, *held.shape)[-2:]  # add's are of one dimension
     per = 16 // held.itemsize
     return rows, columns, -(-(columns + per - 1) // per)
 

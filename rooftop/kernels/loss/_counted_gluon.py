@@ -31,9 +31,11 @@ from rooftop.kernels.loss._live_passes import copy_rows
 
 place = gluon.jit(gemm_epilogue.place.fn)
 
-BM, BK, GROUPS = 128, 64, 2
-STAGES = {256: 4, 128: 6}  # indexed by the columns of a tile
+BK, GROUPS = 64, 2
+TILES = {(128, 256): 4, (128, 128): 6, (256, 128): 3}  # rows and columns of a tile: its stages
 MOST_PARTS = 8
+FROM_L2 = 46  # bytes a clock: 128 x 128 tiles, which ask for 64, took 1.4 to 1.6 times as long as their products, 128 x 256, which ask for 48, as long
+LONG = 512  # features from which the padding of a row is little of it
 
 
 @gluon.jit
@@ -215,19 +217,25 @@ def _up(extent: int, each: int) -> int:
     return -(-extent // each)
 
 
-def _clocks(m: int, n: int, k: int, bn: int, parts: int, sms: int) -> float:
+def _tiles(wide: bool) -> list[tuple[int, int]]:
+    """A float32 result of 256 rows spills: the addresses of 128 rows are in the registers of a group."""
+    return [tile for tile in TILES if not wide or tile[0] == 128]
+
+
+def _clocks(m: int, n: int, k: int, tile: tuple[int, int], parts: int, sms: int) -> float:
     """Predicted, as by rooftop/kernels/gemm/_model.py: the slices and results of the tiles that a multiprocessor computes in turn, and what parts
     of K are written and read at."""
-    tiles, slices = -(-m // BM) * -(-n // bn) * parts, _up(_up(k, BK), parts)
-    step = max(BM * bn * BK / 2048, 2 * (BM + bn)) + 100  # products; operands at 64 bytes a clock from the L2
-    return _up(tiles, sms) * (slices * step + 800 + BM * bn / 32) + (8 * parts * m * n / 1500 if parts > 1 else 0)
+    bm, bn = tile
+    tiles, slices = _up(m, bm) * _up(n, bn) * parts, _up(_up(k, BK), parts)
+    step = max(bm * bn * BK / 2048, 2 * BK * (bm + bn) / FROM_L2) + (100 if TILES[tile] > 3 else 180)
+    return _up(tiles, sms) * (slices * step + 800 + bm * bn / 32) + (8 * parts * m * n / 1500 if parts > 1 else 0)
 
 
 def parts_of(m: int, n: int, k: int, sms: int, most: int) -> int:
     """Into how many parts of K, at most `most`, a product is cut whose tiles would leave multiprocessors idle at last."""
     slices = _up(k, BK)
     options = sorted({_up(slices, _up(slices, x)) for x in range(1, max(1, min(most, MOST_PARTS)) + 1)})  # none is empty
-    return min(options, key=lambda x: min(_clocks(m, n, k, bn, x, sms) for bn in STAGES))
+    return min(options, key=lambda x: min(_clocks(m, n, k, tile, x, sms) for tile in _tiles(x > 1)))
 
 
 def counted(
@@ -239,17 +247,17 @@ def counted(
     kinds: dict[str, Meta] = metas
     m, n, k = a.shape[0], out.shape[1], a.shape[1]
     kind, wide = kinds[a.tensor].dtype, kinds[out.tensor].dtype == "f32"
-    bn = min((256, 128), key=lambda bn: _clocks(m, n, k, bn, parts, sms))
-    a_desc, a_columns, a_at = _box(a, kind, BM // GROUPS, BK)
+    bm, bn = min(_tiles(wide), key=lambda tile: _clocks(m, n, k, tile, parts, sms))
+    a_desc, a_columns, a_at = _box(a, kind, bm // GROUPS, BK)
     b_desc, b_columns, b_at = _box(b, kind, BK, bn)
     stored = View(out.tensor, (m, min(out.strides[0], -(-n // 8) * 8)), out.strides, out.offset)
-    out_desc, _, out_at = _box(stored, kinds[out.tensor].dtype, BM // GROUPS, 64)
-    tiles = -(-m // BM) * -(-n // bn) * parts
+    out_desc, _, out_at = _box(stored, kinds[out.tensor].dtype, bm // GROUPS, 64)
+    tiles = _up(m, bm) * _up(n, bn) * parts
     args: dict[str, Any] = {
         "a_desc": a_desc, "b_desc": b_desc, "out_desc": None if wide else out_desc, "out": out.tensor if wide else None,
         "ldo": out.strides[0], "live": "live", "first": first, "M": m, "N": n, "K": k, "a_at": a_at, "b_at": b_at, "out_at": out_at,
-        "group": max(1, round((sms * BM * bn) ** 0.5 / BM)), "BM": BM,
-        "BN": bn, "BK": BK, "GROUPS": GROUPS, "STAGES": STAGES[bn], "A_COLUMNS": a_columns, "B_COLUMNS": b_columns, "DEPTH": depth,
+        "group": max(1, round((sms * bm * bn) ** 0.5 / bm)), "BM": bm,
+        "BN": bn, "BK": BK, "GROUPS": GROUPS, "STAGES": TILES[bm, bn], "A_COLUMNS": a_columns, "B_COLUMNS": b_columns, "DEPTH": depth,
         "ADD": add, **({"SPLIT": parts} if parts > 1 else {}),
     }
     return Launch(kernel=product, grid=(min(tiles, sms),), args=args, warps=4)
@@ -265,9 +273,10 @@ def unread(p: Problem) -> str | None:
 
 
 def row_stride(p: Problem) -> int:
-    """Elements from a row to the next of gathered x, and of a copied weight."""
+    """Elements from a row to the next of gathered x, and of a copied weight. Of long rows whole lines: the L2 gives TMA a row that straddles two
+    at little more than half the rate (`STRADDLING` in rooftop/kernels/gemm/_model.py)."""
     width = p["x"].shape[1]
-    return width if unread(p) is None else padded(width)
+    return padded(width) if width >= LONG or unread(p) is not None else width
 
 
 def rows_copied(to: View, source: View) -> Launch:

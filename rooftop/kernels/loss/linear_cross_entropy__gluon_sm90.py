@@ -28,6 +28,7 @@ from rooftop.kernels.loss._linear_passes import row_losses
 from rooftop.kernels.loss._linear_plan import Config
 from rooftop.kernels.loss._live_passes import live_column_sums, live_rows, live_statistics
 
+WHOLE = 4 << 30  # bytes of logits that are kept whole: each further chunk reads and writes a float32 sum of dW once more
 REGISTERS = 128  # of a thread of the pass over a row
 DEMANDS = {"has": ["HGMMA", "UTMALDG"]}
 
@@ -44,6 +45,11 @@ def supports(p: Problem) -> str | None:
     return f"TMA does not write the weight's gradient: it begins at {made.align} bytes" if made is not None and made.align % 16 else None
 
 
+def _in_one_chunk(weight: int) -> int:
+    """Bytes of the logits of all tokens and of their x up to which there is one chunk."""
+    return max(plan.in_one_chunk(weight), WHOLE)
+
+
 def choose(p: Problem) -> Config:
     rows, width, columns = plan.sizes(p)
     stride, weight = plan.padded(columns), p.get("unit_weight")
@@ -53,10 +59,10 @@ def choose(p: Problem) -> Config:
         each = rows if unread(p) is None else rows + row_stride(p)  # elements of a class: its logits and its copied weight
         most = max(plan.SPARE if p.option("memory") == "fast" else plan.SMALL, plan.SMALL + behind) // (each * 2)
         return Config(0, 0 if most >= columns else plan.in_waves(columns, most, rows, p.device.sms))
-    each = stride + width  # elements of a row: its logits and its x
+    each = stride + row_stride(p)  # elements of a row: its logits and its x
     if weight is not None and weight.dtype == p["x"].dtype:
         whole = warps_of_rows(stride * 2, p)
-        if rows * each * 2 <= plan.in_one_chunk(columns * width * 2):
+        if rows * each * 2 <= _in_one_chunk(columns * width * 2):
             return Config(0, 0, whole=whole)
         inside, aside = min(columns * width // stride, max(columns * width // 11, plan.SPARE // 2) // width), plan.SPARE // (each * 2)
         chunk = plan.evenly(rows, max(64, plan.in_tiles(max(inside, aside))))
@@ -91,7 +97,7 @@ def _parts(p: Problem, config: Config) -> int:
     if p.get("unit_x") is None or weight is None or weight.dtype != p["x"].dtype:
         return 1
     height, of_weight = config.rows or rows, columns * width * 2
-    spare = max(of_weight // 10, plan.SPARE) if height < rows else plan.in_one_chunk(of_weight)
+    spare = max(of_weight // 10, plan.SPARE) if height < rows else _in_one_chunk(of_weight)
     left = spare - 2 * height * (row_stride(p) + (0 if config.inside else plan.padded(columns)))
     return parts_of(height, width, columns, p.device.sms, left // (4 * height * width))
 
@@ -140,7 +146,7 @@ def _by_classes(p: Problem, config: Config, losses: str) -> list[Step]:
     same |= {"zs": plan.padded(each), "SMOOTH": p.option("label_smoothing") != 0, "CAP": plan.cap_of(p), "R": rows}
     same |= {"classes": plan.classes(p), "start": int(p.option("start"))}
     copying, pitch = unread(p) is not None, row_stride(p)
-    found: list[Step] = [plan.gathered(p, "taken", 0, rows, pitch if copying else 0)]
+    found: list[Step] = [plan.gathered(p, "taken", 0, rows, pitch if copying or pitch != width else 0)]
     for first in range(0, columns, each):
         width_ = min(each, columns - first)
         piece, warps = plan.row_shape(width_, 2, config.warps)
@@ -172,9 +178,9 @@ def _by_tokens(p: Problem, config: Config) -> list[Step]:
         "COLUMNS": piece, **plan.ragged(columns)
     }
     found: list[Step] = []
-    weight, pitch, first_dx, parts = plan.matrix(p, "weight"), 0, _turned_round(p, config), _parts(p, config)
+    weight, first_dx, parts = plan.matrix(p, "weight"), _turned_round(p, config), _parts(p, config)
+    pitch = row_stride(p) if unread(p) is not None or row_stride(p) != width else 0
     if unread(p) is not None:
-        pitch = row_stride(p)
         weight = View("weight_rows", (columns, width), (pitch, 1))
         found.append(rows_copied(weight, plan.matrix(p, "weight")))
     for first in range(0, rows, each):

@@ -118,10 +118,11 @@ def _by_classes(p: Problem, config: Config) -> Iterator[Step]:
     rows, width, _ = plan.sizes(p)
     made, sms = scratch(p, config), p.device.sms
     metas, own = {**{n: m for n, m in p.tensors if m is not None}, **made}, made.get("chunk")
-    copying, pitch, to = unread(p) is not None, row_stride(p), p.get("dweight")
+    copying, to = unread(p) is not None, p.get("dweight")
+    pitch = made["taken"].shape[1] if "taken" in made else width
     taken = View(_taken(p), (rows, width), (pitch, 1))
     yield plan.sorted_out(p, None, None)
-    yield plan.gathered(p, taken.tensor, 0, rows, pitch if copying else 0)
+    yield plan.gathered(p, taken.tensor, 0, rows, pitch if copying or pitch != width else 0)
     same = {
         **plan.numbers(p), **plan.entropy_of(p), "bias": plan.bias_of(p), "order": "order", "live": "live", "target": "target", "state": "state",
         "dloss": "dloss",

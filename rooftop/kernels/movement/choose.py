@@ -10,6 +10,8 @@ from rooftop.core.registry import in_order
 from rooftop.core.spec import Meta, Problem
 from rooftop.kernels.movement import _cumsum_rows
 
+PIECE, FILLED = 128, 128 * 1024  # bytes of a row in a tile of Triton's; of the tiles that a multiprocessor holds at once
+
 
 def cumsum(p: Problem, named: str = "") -> Chosen | str:
     x = p["x"]
@@ -66,19 +68,21 @@ def reduce(p: Problem, named: str = "") -> Chosen | str:
 
 
 def transpose(p: Problem, named: str = "") -> Chosen | str:
-    """Triton's tile for an exchange whose rows all begin on 16 bytes (1.01 to 1.56 times as fast); CUDA C++ where rows begin anywhere,
+    """Triton's tile for an exchange whose rows all begin on 16 bytes (1.01 to 1.56 times as fast), unless one column of its tiles fills the device, so that
+    pieces of 128 bytes of rows are read (461736 x 448 bfloat16 291 us, by the shifted tiles 227); CUDA C++ there, where rows begin anywhere,
     where the contiguous dimension stays contiguous, and for matrices narrower than a tile."""
     x, out = p["x"], p["out"]
     rows, columns = x.shape[3:]
     size = x.itemsize
     order = []
     whole = _whole_rows(x) and _whole_rows(out)
-    if whole and min(rows, columns) >= 24 and x.strides[4] == 1 and out.strides[3] == 1:
+    pieces = columns * size > PIECE and rows * PIECE >= FILLED * p.device.sms
+    if whole and not pieces and min(rows, columns) >= 24 and x.strides[4] == 1 and out.strides[3] == 1:
         order.append(("transpose__triton", "all rows begin on 16 bytes"))
     if max(rows, columns) * size >= 2048:
         order.append(("transpose__planes__cuda_sm80", "two to eight planes: packs are interleaved in registers"))
     alone = x.shape[0] * x.shape[1] * x.shape[2] == 1  # tiles of others hold several small matrices
-    if rows >= (32 if alone else 256) and columns * size >= 128:  # a quarter of a tile's height and half of its width, at least
+    if rows >= (32 if alone else 256) and columns * size >= 96:  # a quarter of a tile's height and a third of its width, at least
         order.append(("transpose__shifted__cuda_sm80", "rows begin anywhere: tiles keep their offset in shared memory"))
     if columns * size % 16 or rows * size % 16:
         order.append(("transpose__spans__cuda_sm80", "small matrices one after another: whole spans of them"))

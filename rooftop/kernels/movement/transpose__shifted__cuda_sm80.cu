@@ -4,14 +4,13 @@ idea    = """Rows that start at any address. Asynchronous copies of 16 bytes bri
   stride of the rows. Each pack of the output is gathered element by element, from addresses that differ by the constant pitch: no element \
   is shifted in registers. Eight lanes read packs of eight rows and four columns: in eight different groups of four banks if the stride is \
   odd; else the rows of each further pack lie 16 bytes further in shared memory. If a tile holds all rows (`flat`), its output is one \
-  range of memory, written in whole packs although rows end amid them; the eights of a warp read packs so far apart that their elements lie in \
-  different words, where the number of rows allows it."""
+  range of memory, written in whole packs although rows end amid them."""
 predict = { speedup = 1.2 }
-limit   = """On an H200 0.78 (11585x11585 bfloat16) and 0.81 (8191x8193 float32) of a copy: one shared-memory load for each element, and \
-  1.3 times the bytes between L2 and shared memory, because tiles overlap and rows are read in whole vectors."""
+limit   = """On an H200 0.80 (11585x11585 bfloat16) and 0.84 (8191x8193 float32) of a copy, hardly more with a third of the instructions or with tiles of twice \
+  the height: 1.3 times the bytes between L2 and shared memory, because tiles overlap and rows are read in whole vectors."""
 dtypes  = ["i8", "i16", "i32", "i64"]
 args    = [
-    "R: i32", "C: i32", "tall: i32 = tall", "tiles_r: u32 = 1 if flat else ceil((R + 32 // bytes(x) - 1) / tall)", "tiles_c: u32 = ceil(C * bytes(x) / wide)", "B2: u32",
+    "R: i32", "C: i32", "tall: i32 = tall", "GROUP: u32 = group", "tiles_r: u32 = 1 if flat else ceil((R + 32 // bytes(x) - 1) / tall)", "tiles_c: u32 = ceil(C * bytes(x) / wide)", "B2: u32",
     "B3: u32", "x: T[B1, B2, B3, R, C]", "out: T[B1, B2, B3, R, C]",
     "span: i64 = (B1 - 1) * stride(x, 0) + (B2 - 1) * stride(x, 1) + (B3 - 1) * stride(x, 2) + (R - 1) * stride(x, 3) + C",
     "x1: i64 = stride(x, 0)", "x2: i64 = stride(x, 1)", "x3: i64 = stride(x, 2)", "xr: i64 = stride(x, 3)",
@@ -30,6 +29,7 @@ wide = 256  # bytes of a row of a tile
 tall = 128  # rows that a tile writes: a multiple of eight packs
 flat = 0
 threads = 256
+group = 16  # tiles along C before the next along R
 
 # tiles of `tall` rows, which overlap by 32 bytes of a column, or of all rows
 [[launch]]
@@ -64,17 +64,16 @@ extern __shared__ __align__(128) char held[];
 /// (0, 0). GAP: so that N rows are an odd multiple of 16 bytes. With it, neighbouring lanes' columns are APART_C apart, in different words.
 template <int SIZE, int LEFT, int WIDE, bool FLAT, int THREADS>
 __global__ void __launch_bounds__(THREADS, 1280 / THREADS)
-    shifted(int R, int C, int tall, unsigned tiles_r, unsigned tiles_c, unsigned B2, unsigned B3, const void* __restrict__ x, void* __restrict__ out,
+    shifted(int R, int C, int tall, unsigned GROUP, unsigned tiles_r, unsigned tiles_c, unsigned B2, unsigned B3, const void* __restrict__ x, void* __restrict__ out,
         long long span,
             long long x1, long long x2, long long x3, long long xr, long long o1, long long o2, long long o3, long long oc) {
     constexpr int N = 16 / SIZE, SKIP = FLAT ? 0 : 32 / SIZE, TC = WIDE / SIZE, PITCH = WIDE + 16 + LEFT;
     constexpr int CHUNKS = WIDE / 16 + 1;
     constexpr int GAP = N * PITCH % 32 == 16 ? 0 : 16, APART_C = GAP && SIZE < 4 ? 4 / SIZE : 1;
-    constexpr int GROUP = 16;  // tiles along C before the next along R
     using E = raw<SIZE>;
     const unsigned matrix = blockIdx.x / (tiles_c * tiles_r), b3 = matrix % B3, b2 = matrix / B3 % B2, b1 = matrix / B3 / B2;
     unsigned t = blockIdx.x % (tiles_c * tiles_r);
-    const unsigned group = t / (GROUP * tiles_r), wide = min(static_cast<unsigned>(GROUP), tiles_c - group * GROUP);
+    const unsigned group = t / (GROUP * tiles_r), wide = min(GROUP, tiles_c - group * GROUP);
     t -= group * GROUP * tiles_r;
     const int r0 = static_cast<int>(t / wide) * tall - SKIP, c0 = static_cast<int>(group * GROUP + t % wide) * TC;
     const int held_rows = FLAT ? R : tall + SKIP, rows = min(held_rows, R - r0), columns = min(TC, C - c0);
@@ -86,18 +85,37 @@ __global__ void __launch_bounds__(THREADS, 1280 / THREADS)
     char* to = static_cast<char*>(out) + (b1 * o1 + b2 * o2 + b3 * o3 + c0 * oc) * SIZE;
 
     gdc_wait();
+    const auto start_of = [&](int j) { return lead + j * PITCH + j / N * GAP; };  // of element (j, 0) in shared memory
+    if (first + (rows - 1) * xr * SIZE + columns * SIZE + 16 <= end) {
+        // A thread copies the same pack of every STEP-th row, in which `start` has the same remainder; the packs behind them are one a row.
+        constexpr int STEP = THREADS / (WIDE / 16) / N * N;
+        int j = threadIdx.x / (WIDE / 16);
+        const int before = threadIdx.x % (WIDE / 16) * 16 - start_of(j) % 16;
+        const char* from = first + j * xr * SIZE + before;
+        char* slot = held + start_of(j) + before;
+        if (j >= STEP || before >= columns * SIZE) j = rows;
 #pragma unroll 4
-    for (int k = threadIdx.x; k < held_rows * CHUNKS; k += THREADS) {
-        const int j = k / CHUNKS, chunk = k % CHUNKS, start = lead + j * PITCH + j / N * GAP, at = chunk * 16 - start % 16;  // bytes from element (j, 0)
-        if (r0 + j < 0 || j >= rows || at >= columns * SIZE) continue;
-        const char* from = first + j * xr * SIZE + at;
-        char* slot = held + start + at;
-        if (from + 16 <= end) {
-            __pipeline_memcpy_async(slot, from, 16);
-        } else {
+        for (; j < rows; j += STEP, from += STEP * xr * SIZE, slot += STEP * PITCH + STEP / N * GAP) {
+            if (r0 + j >= 0) __pipeline_memcpy_async(slot, from, 16);
+        }
+        for (int i = threadIdx.x; i < rows; i += THREADS) {
+            const int over = start_of(i) % 16;
+            if (r0 + i >= 0 && WIDE - over < columns * SIZE) __pipeline_memcpy_async(held + start_of(i) + WIDE - over, first + i * xr * SIZE + WIDE - over, 16);
+        }
+    } else {
 #pragma unroll 1
-            for (int i = 0; i < static_cast<int>(end - from); i += SIZE) *reinterpret_cast<E*>(slot + i) =
-                *reinterpret_cast<const E*>(from + i);
+        for (int k = threadIdx.x; k < held_rows * CHUNKS; k += THREADS) {
+            const int j = k / CHUNKS, chunk = k % CHUNKS, at = chunk * 16 - start_of(j) % 16;  // bytes from element (j, 0)
+            if (r0 + j < 0 || j >= rows || at >= columns * SIZE) continue;
+            const char* from = first + j * xr * SIZE + at;
+            char* slot = held + start_of(j) + at;
+            if (from + 16 <= end) {
+                __pipeline_memcpy_async(slot, from, 16);
+            } else {
+#pragma unroll 1
+                for (int i = 0; i < static_cast<int>(end - from); i += SIZE) *reinterpret_cast<E*>(slot + i) =
+                    *reinterpret_cast<const E*>(from + i);
+            }
         }
     }
     __pipeline_commit();
@@ -105,18 +123,11 @@ __global__ void __launch_bounds__(THREADS, 1280 / THREADS)
     __syncthreads();
 
     if constexpr (FLAT) {
-        // The eights of a warp read packs `turn` apart: `across` columns further and, as N divides no R, up to half a pack of rows, each of which
-        // shifts an element by LEFT. So they lie across * SIZE * (1 - R * LEFT / SIZE) bytes apart, modulo 16, which should be an odd multiple of 4.
-        const int elements = columns * R, lane = threadIdx.x % 8, eight = threadIdx.x / 8 % 4, odd = 1 - R * (LEFT / SIZE);
-        const int near = max(1, (4 / SIZE) >> min(__ffs(odd) - 1, 4)), across = near * R < 48 * N ? 3 * near : near;  // so that few eights are not whole
-        const int turn = (across * R + N / 2) / N, eights = (turn + 7) / 8;
-        const float inverse = 1.0f / R, inverse_eights = 1.0f / eights;
+        const int elements = columns * R;
+        const float inverse = 1.0f / R;
 #pragma unroll 1
-        for (int w = threadIdx.x / 32; w < (elements + 4 * turn * N - 1) / (4 * turn * N) * eights; w += THREADS / 32) {
-            // quotients of less than 2^21 by half a unit more: exact
-            const int fourth = static_cast<int>((w + 0.5f) * inverse_eights), along = (w - fourth * eights) * 8 + lane;
-            const int k = ((fourth * 4 + eight) * turn + along) * N;
-            if (along >= turn || k >= elements) continue;
+        for (int k = threadIdx.x * N; k < elements; k += THREADS * N) {
+            // a quotient of less than 2^21 by half a unit more: exact
             const int column = static_cast<int>((k + 0.5f) * inverse), row = k - column * R;
             const int at = lead + row * PITCH + row / N * GAP + column * SIZE, next = lead + (column + 1) * SIZE - (R - row) * PITCH;
             uint4 v;
@@ -138,26 +149,27 @@ __global__ void __launch_bounds__(THREADS, 1280 / THREADS)
         }
         return;
     }
-#pragma unroll 2
-    for (int s = threadIdx.x; s < tall / N * TC; s += THREADS) {
-        const int turn = s / 8 % TC, m = s % 8 + s / (8 * TC) * 8;
+#pragma unroll 1
+    for (int turn = threadIdx.x / 8; turn < TC; turn += THREADS / 8) {
         const int column = turn % 4 * APART_C + turn / 4 % APART_C + turn / (4 * APART_C) * (4 * APART_C);
         if (column >= columns) continue;
         char* top = to + column * oc * SIZE;
-        // row of the tile; of the matrix
-        const int at = SKIP - static_cast<int>(reinterpret_cast<unsigned long long>(top) % 32) / SIZE + m * N, row = r0 + at;
-        if (row <= -N || row >= R) continue;
-        const char* source = held + lead + at * PITCH + at / N * GAP + column * SIZE;
-        uint4 v;
+        const int at = SKIP - static_cast<int>(reinterpret_cast<unsigned long long>(top) % 32) / SIZE + threadIdx.x % 8 * N;  // row of the tile
+        const char* source = held + start_of(at) + column * SIZE;
+        char* place = top + static_cast<long long>(r0 + at) * SIZE;
+#pragma unroll 2
+        for (int row = r0 + at; row < r0 + at + tall; row += 8 * N, source += 8 * N * PITCH + 8 * GAP, place += 128) {
+            if (row <= -N || row >= R) continue;
+            uint4 v;
 #pragma unroll
-        for (int i = 0; i < N; ++i) reinterpret_cast<E*>(&v)[i] = *reinterpret_cast<const E*>(source + i * PITCH + (GAP && i >= N - at % N ? GAP : 0));
-        char* place = top + static_cast<long long>(row) * SIZE;
-        if (row >= 0 && row + N <= R) {
-            *reinterpret_cast<uint4*>(place) = v;
-        } else {
+            for (int i = 0; i < N; ++i) reinterpret_cast<E*>(&v)[i] = *reinterpret_cast<const E*>(source + i * PITCH + (GAP && i >= N - at % N ? GAP : 0));
+            if (row >= 0 && row + N <= R) {
+                *reinterpret_cast<uint4*>(place) = v;
+            } else {
 #pragma unroll
-            for (int i = 0; i < N; ++i) {
-                if (row + i >= 0 && row + i < R) reinterpret_cast<E*>(place)[i] = reinterpret_cast<const E*>(&v)[i];
+                for (int i = 0; i < N; ++i) {
+                    if (row + i >= 0 && row + i < R) reinterpret_cast<E*>(place)[i] = reinterpret_cast<const E*>(&v)[i];
+                }
             }
         }
     }

@@ -8,11 +8,10 @@ limit   = "Instructions: of a warp for a row of 300 elements about 370, whose re
 dtypes  = ["f32", "f16", "bf16", "i64", "i32"]
 args    = ["x: T[R, N]"]
 demands = { has = ["LDG"], spills = 0 }
-python  = ["supports", "choose", "configs", "launches"]
+python  = ["supports", "choose", "launches"]
 
 [config]
 each = 4
-resident = 0
 */
 #include "pdl.cuh"
 #include "_sort_keys.cuh"

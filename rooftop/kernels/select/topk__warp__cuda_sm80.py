@@ -10,7 +10,6 @@ from rooftop.core.spec import DTYPES, Launch, Problem
 from rooftop.kernels.select import _top_k
 
 FIRST, WARPS, MOST = 32, 4, 1024  # elements that are selected, one a lane; warps of a block; elements of a row
-STATIC = {2: 3.5, 4: 5.5, 8: 9.5}  # KiB of shared memory of a block, by the bytes of an element
 
 
 def supports(p: Problem, head: Head | None = None) -> str | None:
@@ -21,17 +20,8 @@ def supports(p: Problem, head: Head | None = None) -> str | None:
 
 
 def choose(p: Problem, head: Head) -> Mapping[str, Any]:
-    """Elements a lane, a multiple of two: one binary for similar rows. `resident`: blocks of a multiprocessor, by shared memory that is left
-    unused; 0: as many as its registers hold."""
-    return {"each": _each(p), "resident": 0}
-
-
-def _each(p: Problem) -> int:
-    return -(-p["x"].shape[1] // 64) * 2
-
-
-def configs(p: Problem, head: Head) -> list[Mapping[str, Any]]:
-    return [{"each": _each(p), "resident": n} for n in (0, 14, 13, 12, 11, 10, 9, 8)]
+    """Elements a lane, a multiple of two: one binary for similar rows."""
+    return {"each": -(-p["x"].shape[1] // 64) * 2}
 
 
 def launches(p: Problem, config: Mapping[str, Any], head: Head) -> list[Launch]:
@@ -41,7 +31,4 @@ def launches(p: Problem, config: Mapping[str, Any], head: Head) -> list[Launch]:
         **x, "rows": (rows, "u32"), **lengths, "k": (int(p.option("k")), "u32"),
         "sense": (_top_k.sense(bool(p.option("largest")), str(p.option("nan"))), "u32"), "values": ("values", "ptr"), "indices": ("indices", "ptr"),
     }
-    resident = config["resident"]
-    unused = int(p.device.shared_per_block // resident - 1024 * (1 + STATIC[p["x"].itemsize])) // 128 * 128 if resident else 0
-    kernel = f"first_of_rows<{DTYPES[p['x'].dtype].cuda}, {config['each']}>"
-    return [_top_k.launch(p, kernel, -(-rows // WARPS), 32 * WARPS, args, shared=unused)]
+    return [_top_k.launch(p, f"first_of_rows<{DTYPES[p['x'].dtype].cuda}, {config['each']}>", -(-rows // WARPS), 32 * WARPS, args)]

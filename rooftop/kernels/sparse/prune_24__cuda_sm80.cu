@@ -1,5 +1,6 @@
 /* rooftop
-idea    = """A thread searches two neighbouring 4 x 4 tiles in registers, rows of 16 bytes; a block processes 128 x 128. Optimal: the 90 \
+idea    = """A thread searches two neighbouring 4 x 4 tiles in registers, rows of 16 bytes; a block processes 128 x 128, or \
+  64 x 128 where those are few. Optimal: the 90 \
   patterns fall into 19 kinds by how many elements the upper two rows keep in each column, so that the best upper and the best lower half \
   of each kind can be searched separately: 115 sums instead of 234. Greedy: 16 keys are sorted by a sorting network, then accepted in order \
   as long as a mask of full rows and columns allows. A table lookup by a row's four bits says which of its bytes are kept, and one PRMT \
@@ -13,15 +14,19 @@ args    = [
     "blocks_t: i32 = V",
 ]
 demands = { spills = 0 }
+python  = ["choose", "configs"]
 
 [requires]
 "M * K > 0" = "there is nothing to prune"
 "M < 2147483392 and K < 2147483392" = "takes fewer than 2^31 rows and columns"
 "V < 32767 and C < 32767" = "takes fewer than 8 million rows and columns"
 
+[config]
+rounds = 2  # of 64 rows, of a block
+
 [[launch]]
-kernel  = "prune<{T}, {algorithm == 'optimal'}>"
-grid    = ["2 * C", "2 * V"]
+kernel  = "prune<{T}, {algorithm == 'optimal'}, {rounds}>"
+grid    = ["2 * C", "4 // rounds * V"]
 block   = [256]
 pdl = true
 */
@@ -209,27 +214,28 @@ __device__ inline unsigned greedy(const unsigned (&low)[4], const unsigned (&hig
     return found | (turned ^ moved ^ moved << 6) << 16;
 }
 
-constexpr int SIDE = 128, TILES = SIDE / 4;  // of a block
+constexpr int SIDE = 128;  // columns of a block
 #if __CUDA_ARCH__ >= 900
 constexpr int BLOCKS = 4;  // of a multiprocessor, whose registers hold the search without spills; on sm_80 three
 #else
 constexpr int BLOCKS = 3;
 #endif
 
-/// kept, kept_t: values in a row; stripes, blocks: of the metadata.
-template <typename T, bool OPTIMAL>
+/// 64 ROUNDS rows. kept, kept_t: values in a row; stripes, blocks: of the metadata.
+template <typename T, bool OPTIMAL, int ROUNDS>
 __global__ void __launch_bounds__(256, OPTIMAL ? BLOCKS : 4)
 prune(int M, int K, const T* __restrict__ w, long long ws, T* __restrict__ values, int kept, int* __restrict__ meta, int stripes,
     int blocks, T* __restrict__ values_t,
       int kept_t, int* __restrict__ meta_t, int stripes_t, int blocks_t) {
-    // two values of a column of a tile; tile row t of column c at t ^ 2 (c / 8 % 16)
+    constexpr int TILES = 16 * ROUNDS, HEIGHT = 4 * TILES;
+    // two values of a column of a tile; tile row t of column c at t ^ 2 (c / 8 % (TILES / 2))
     __shared__ __align__(16) unsigned columns[SIDE][TILES];
-    __shared__ __align__(8) unsigned row_codes[TILES][TILES / 2];     // of two tiles side by side: byte r the codes of row r
-    __shared__ __align__(8) unsigned column_codes[TILES][TILES / 2];  // nibble c the code of column c
+    __shared__ __align__(8) unsigned row_codes[TILES][SIDE / 8];     // of two tiles side by side: byte r the codes of row r
+    __shared__ __align__(8) unsigned column_codes[TILES][SIDE / 8];  // nibble c the code of column c
     // by which of four are kept: the selector of PRMT and four times their code; a mask of the two values
     __shared__ __align__(8) uint2 lines[16];
     __shared__ unsigned places[16];
-    __shared__ __align__(16) uint4 ahead[4][256];  // rows of the second round, copied while the first is searched; of each thread its own
+    __shared__ __align__(16) uint4 ahead[ROUNDS == 2 ? 4 : 1][256];  // rows of the second round, copied while the first is searched; of each thread its own
     if (threadIdx.x < 16) {
         const unsigned bits = threadIdx.x, at = 15 - bits;
         unsigned chosen = bits;  // if fewer than two are kept: zeros from the first places
@@ -243,15 +249,15 @@ prune(int M, int K, const T* __restrict__ w, long long ws, T* __restrict__ value
     }
     gdc_wait();
     __syncthreads();
-    const int m0 = blockIdx.y * SIDE, k0 = blockIdx.x * SIDE, across = threadIdx.x % 16, k = k0 + across * 8;
+    const int m0 = blockIdx.y * HEIGHT, k0 = blockIdx.x * SIDE, across = threadIdx.x % 16, k = k0 + across * 8;
     const auto on = [](const void* p, int bytes) { return reinterpret_cast<unsigned long long>(p) % bytes == 0; };
     // The whole block is inside the matrix, and can be read, and written by rows and by columns, in vectors.
-    const bool inside = m0 + SIDE <= M && k0 + SIDE <= K, whole = inside && ws % 8 == 0 && on(w, 16);
+    const bool inside = m0 + HEIGHT <= M && k0 + SIDE <= K, whole = inside && ws % 8 == 0 && on(w, 16);
     const bool whole_rows = inside && kept % 4 == 0 && on(values, 8), whole_columns = inside && kept_t % 8 == 0 && on(values_t, 16);
     const bool eights = ws % 4 == 0 && on(w, 8);  // a row of a tile is 8 bytes, which one load reads
     const bool outside = m0 >= M || k0 >= K;      // nothing but metadata, which is padded to 256
 #pragma unroll 1
-    for (int round = 0; round < 2; ++round) {
+    for (int round = 0; round < ROUNDS; ++round) {
         const int down = round * 16 + threadIdx.x / 16, m = m0 + down * 4;
         if (outside) {
             row_codes[down][across] = column_codes[down][across] = 0x44444444u;  // the first two places of each line
@@ -262,13 +268,15 @@ prune(int M, int K, const T* __restrict__ w, long long ws, T* __restrict__ value
         if (whole && round == 0) {
 #pragma unroll
             for (int r = 0; r < 4; ++r) row[r] = *reinterpret_cast<const uint4*>(from + r * ws);
+            if constexpr (ROUNDS == 2) {
 #pragma unroll
-            for (int r = 0; r < 4; ++r) __pipeline_memcpy_async(&ahead[r][threadIdx.x], from + (64 + r) * ws, 16);
-            __pipeline_commit();
+                for (int r = 0; r < 4; ++r) __pipeline_memcpy_async(&ahead[r][threadIdx.x], from + (64 + r) * ws, 16);
+                __pipeline_commit();
+            }
         } else if (whole) {
             __pipeline_wait_prior(0);
 #pragma unroll
-            for (int r = 0; r < 4; ++r) row[r] = ahead[r][threadIdx.x];
+            for (int r = 0; r < 4; ++r) row[r] = ahead[ROUNDS == 2 ? r : 0][threadIdx.x];
         } else {
 #pragma unroll
             for (int r = 0; r < 4; ++r) {
@@ -314,7 +322,7 @@ prune(int M, int K, const T* __restrict__ w, long long ws, T* __restrict__ value
                 const unsigned half = c % 2 ? 0x7632 : 0x5410;
                 const unsigned upper = c < 2 ? bytes_of(low[0], low[1], half) : bytes_of(high[0], high[1], half);
                 const unsigned lower = c < 2 ? bytes_of(low[2], low[3], half) : bytes_of(high[2], high[3], half);
-                columns[across * 8 + 4 * t + c][down ^ across * 2] =
+                columns[across * 8 + 4 * t + c][down ^ across % (TILES / 2) * 2] =
                     put_together(upper, lower, 16 + 4 * c, inside || (k + 4 * t + c < K && m < M), line[c]);
             }
             codes_t[t] = (line[0] & 0x000f0000u) | (line[1] & 0x00f00000u) | (line[2] & 0x0f000000u) | (line[3] & 0xf0000000u);
@@ -338,24 +346,25 @@ prune(int M, int K, const T* __restrict__ w, long long ws, T* __restrict__ value
     }
     __syncthreads();
     if (whole_columns) {
-        const int c = threadIdx.x / 8, four = threadIdx.x % 8 * 4;
+        constexpr int FOURS = TILES / 4, STEP = 256 / FOURS;
+        const int c = threadIdx.x / FOURS, four = threadIdx.x % FOURS * 4;
         unsigned* to = reinterpret_cast<unsigned*>(values_t + static_cast<long long>(k0 + c) * kept_t) + m0 / 4 + four;
 #pragma unroll
-        for (int i = 0; i < 4; ++i) {  // 32 columns further each time: the swizzle changes by 8
-            const int turn = (c / 8 * 2 + i * 8) % 32;
-            const uint4 held = *reinterpret_cast<const uint4*>(&columns[c + i * 32][(four ^ turn) & ~3]);
-            *reinterpret_cast<uint4*>(to + i * 16ll * kept_t) = turn & 2 ? make_uint4(held.z, held.w, held.x, held.y) : held;
+        for (int i = 0; i < SIDE / STEP; ++i) {
+            const int turn = (c + i * STEP) / 8 % (TILES / 2) * 2;
+            const uint4 held = *reinterpret_cast<const uint4*>(&columns[c + i * STEP][(four ^ turn) & ~3]);
+            *reinterpret_cast<uint4*>(to + i * (STEP / 2ll) * kept_t) = turn & 2 ? make_uint4(held.z, held.w, held.x, held.y) : held;
         }
     } else if (!outside) {
 #pragma unroll 8
         for (int i = threadIdx.x; i < SIDE * TILES; i += 256) {
             const int c = i / TILES, t = i % TILES;
             if (k0 + c < K && m0 / 4 + t < kept_t / 2) reinterpret_cast<unsigned*>(values_t
-                + static_cast<long long>(k0 + c) * kept_t)[m0 / 4 + t] = columns[c][t ^ c / 8 % 16 * 2];
+                + static_cast<long long>(k0 + c) * kept_t)[m0 / 4 + t] = columns[c][t ^ c / 8 % (TILES / 2) * 2];
         }
     }
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4;
-    if (m0 / 16 + warp < stripes && k0 / 256 < blocks) {
+    if (warp < TILES / 4 && m0 / 16 + warp < stripes && k0 / 256 < blocks) {
         int word[2];
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
@@ -368,9 +377,9 @@ prune(int M, int K, const T* __restrict__ w, long long ws, T* __restrict__ value
             make_int2(word[0], word[1]);
     }
     if (k0 / 16 + warp < stripes_t && m0 / 256 < blocks_t) {
-        int word[2];
+        int word[ROUNDS];
 #pragma unroll
-        for (int i = 0; i < 2; ++i) {
+        for (int i = 0; i < ROUNDS; ++i) {
             unsigned low = 0, high = 0;
 #pragma unroll
             for (int j = 0; j < 4; ++j) {
@@ -379,7 +388,8 @@ prune(int M, int K, const T* __restrict__ w, long long ws, T* __restrict__ value
             }
             word[i] = static_cast<int>(low | high << 16);
         }
-        *reinterpret_cast<int2*>(meta_t + ((static_cast<long long>(k0 / 16 + warp) * blocks_t + m0 / 256) * 32 + lane) * 4 + m0 % 256 / 64) =
-            make_int2(word[0], word[1]);
+        int* place = meta_t + ((static_cast<long long>(k0 / 16 + warp) * blocks_t + m0 / 256) * 32 + lane) * 4 + m0 % 256 / 64;
+        if constexpr (ROUNDS == 2) *reinterpret_cast<int2*>(place) = make_int2(word[0], word[1]);
+        else *place = word[0];
     }
 }

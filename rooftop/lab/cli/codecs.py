@@ -109,7 +109,7 @@ def decompress(
 
     For a damaged file the error names the chunk, and nothing is written.
 
-    The uncompressed in.npy is usually in the same folder as in.rft: it is not replaced.
+    An existing target, such as in.npy beside in.rft, is replaced only with --force.
 
     Examples: [bold]rooftop decompress in.rft[/bold] · [bold]rooftop decompress m-compressed.safetensors m.safetensors[/bold] ·
     [bold]rooftop decompress m-compressed.safetensors head.npy --weight lm_head.weight[/bold]"""

@@ -26,8 +26,8 @@ def diary(
 
     The pages are Markdown and HTML. Nothing is sent anywhere.
 
-    check, bench, simt, place and diagnose keep a line each (ROOFTOP_DIARY; 'off' keeps none); predictions, answers and puzzles are those of
-    rooftop learn.
+    Each run of check, bench, simt, place or diagnose adds a line to the log (ROOFTOP_DIARY; 'off': no log). Predictions, answers and
+    puzzles come from rooftop learn.
 
     Examples: [bold]rooftop diary[/bold] · [bold]rooftop diary 2026-11-29 --notes notes[/bold]"""
     from rooftop.core import settings

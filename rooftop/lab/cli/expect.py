@@ -24,7 +24,7 @@ def expect(
 ) -> None:
     """Show the time to expect of each bench case on a card.
 
-    The times follow from a model fitted on an H100. What was measured stands beside them. Needs no GPU.
+    The times follow from a model fitted on an H100. Measured times are shown beside them. Needs no GPU.
 
     Example: [bold]rooftop expect rms_norm --card b200[/bold]"""
     from rooftop.core import registry, settings

@@ -34,11 +34,11 @@ def judge(
 ) -> None:
     """Judge a kernel: right or wrong, a score, its place.
 
-    Shapes and seeds are drawn at judging. Also shows what bounds the kernel and its place among the rungs of the ladder. Exit code 1 unless
+    Shapes and seeds are drawn at random. Also shows what bounds the kernel and its place among the rungs of the ladder. Exit code 1 unless
     it is right.
 
-    Without a GPU it is simulated and scored by counts. What is handed in runs in a process that is kept from files and network where the
-    system can; the verdict says how (docs/judge.md).
+    Without a GPU the kernel is simulated and scored by counts. It runs in a process without access to files and network, if the system can
+    isolate it; the verdict says how (docs/judge.md).
 
     Examples: [bold]rooftop judge my.cu --op softmax[/bold] · [bold]rooftop judge my.py:softmax --op softmax[/bold] ·
     [bold]rooftop judge new.py --reference problem.py[/bold]"""
@@ -108,13 +108,13 @@ def show_board(
     device: Annotated[str | None, typer.Option(help="Only this card, as h200; counts: the board without a GPU.")] = None,
     user: Annotated[str | None, typer.Option(help="The history of a user: all entries, right or not.")] = None,
     html: Annotated[Path | None, typer.Option(help="Write the board as a page.")] = None,
-    export: Annotated[Path | None, typer.Option(help="Write the entries judged here, signed (ed25519; needs the extra [board]).")] = None,
+    export: Annotated[Path | None, typer.Option(help="Write the entries judged here, signed (ed25519; needs the extra 'board').")] = None,
     take: Annotated[Path | None, typer.Option("--import", help="Add the signed entries of a file; all of them, or none.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Show the board of judged kernels.
 
-    Lists what was handed in here or imported, beside every rung and peer of the records.
+    Lists the kernels judged here or imported, beside every rung and peer of the records.
 
     Examples: [bold]rooftop board --op softmax[/bold] · [bold]rooftop board --user ann[/bold] ·
     [bold]rooftop board --html board.html[/bold] · [bold]rooftop board --export mine.jsonl[/bold] · [bold]rooftop board --import

@@ -62,8 +62,8 @@ def bench(
     """Check and time kernels beside their peers. Needs a GPU.
 
     Compiles on all cores first, starts with cases that have no fresh record, writes after each case, and continues an interrupted run.
-    Under torchrun: kernels of several ranks on its GPUs, together with NCCL and torch. Of a .cu without a head, each launch that its main()
-    or its functions make is timed, at the sizes that they have there; no record is written.
+    Under torchrun it times kernels of several ranks on its GPUs, together with NCCL and torch. For a .cu without a head it times each
+    launch of its main() or its functions, at the sizes used there, and writes no record.
 
     Examples: [bold]rooftop bench softmax --budget 8m[/bold] · [bold]rooftop bench sgemm_cuda --case "4096 cubed" --records out/[/bold] ·
     [bold]rooftop bench my.cu --arg rows=4096 --arg cols=1024[/bold]"""

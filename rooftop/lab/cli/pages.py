@@ -51,7 +51,7 @@ def prune(
 ) -> None:
     """Drop records that newer ones supersede.
 
-    A newer record has the same subject, case and card. What stays is packed: .jsonl.xz.
+    A newer record has the same subject, case and card. The remaining records are packed into .jsonl.xz files.
 
     The newest record that is not stale is kept, or the newest if all are stale. Pages show no others.
 

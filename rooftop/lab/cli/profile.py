@@ -34,11 +34,11 @@ def profile(
 
     For a model: the ops of a training step, and what patching gains.
 
-    A model is a config.json of Hugging Face Transformers: a step's share by op, its roof, and what each part of rooftop.patch saves,
-    predicted from the bench records of a card (without a GPU of h200) and measured on a GPU, by patching that part alone. With --card
-    nothing is measured.
+    For a model, given as a config.json of Hugging Face Transformers, it shows each op's share of a training step, its roof, and what each
+    part of rooftop.patch saves. The savings are predicted from the bench records of a card (without a GPU: h200), and on a GPU also
+    measured, by patching only that part. With --card nothing is measured.
 
-    A program is run as a whole: any program with ncu; a Python program (python train.py, python -m package, a script) with events or torch,
+    A program runs as a whole. ncu takes any program; events and torch take a Python program (python train.py, python -m package, a script),
     also without a GPU.
 
     Examples: [bold]rooftop profile softmax --case "rows 2048x131072 bf16"[/bold] ·

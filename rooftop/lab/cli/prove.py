@@ -27,7 +27,7 @@ def prove(
 
     Compares each layer, each gradient and the losses, beside the error that eager itself makes.
 
-    On the GPU where there is one. Exit code 1: not equal; the first layer that is not is named.
+    Runs on the GPU if there is one. Exit code 1 if they are not equal; the first layer that differs is named.
 
     Example: [bold]rooftop prove config.json --layers 2[/bold]"""
     kinds = {"bf16": "bfloat16", "f16": "float16", "f32": "float32"}

@@ -100,7 +100,7 @@ def ranks(
 ) -> None:
     """Check ops of several ranks, on several processes.
 
-    It is what `rooftop check` does for kernels on one device.
+    Does what rooftop check does, with several processes instead of one device.
 
     Exit code 1 if anything is wrong or there is nothing to check.
 

@@ -18,7 +18,7 @@ def sanitize(
     records: Annotated[Path | None, typer.Option(help="Folder to write sanitize records to.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Find faults on a GPU with compute-sanitizer of NVIDIA.
+    """Find faults on a GPU with NVIDIA's compute-sanitizer.
 
     Finds accesses out of bounds, races and wrong barriers. Needs a GPU and the CUDA toolkit.
 

@@ -25,12 +25,12 @@ def serve(
     log: Annotated[Path | None, typer.Option(help="The file of the log, in lines of JSON. Default: stdout.")] = None,
     waiting: Annotated[int, typer.Option(help="Most jobs that may wait.", min=1)] = 200,
     own: Annotated[int, typer.Option(help="Most jobs of one user that may wait.", min=1)] = 10,
-    hourly: Annotated[int, typer.Option(help="Most jobs that one user may hand in within an hour.", min=1)] = 60,
+    hourly: Annotated[int, typer.Option(help="Most jobs that one user may submit within an hour.", min=1)] = 60,
 ) -> None:
     """Serve the judge and the board to browsers.
 
-    For a class, a team or a contest: users hand in a kernel, follow it, and see its verdict and its place. They sign in with tokens of
-    [bold]rooftop board user add NAME[/bold]. For TLS put a proxy in front. Needs the extra serve.
+    For a class, a team or a contest: users submit a kernel, follow its progress, and see its verdict and its place. They sign in with
+    tokens of [bold]rooftop board user add NAME[/bold]. To use TLS, put a proxy in front. Needs the extra serve.
 
     Example: [bold]rooftop serve --host 0.0.0.0 --port 8000[/bold]"""
     from rooftop.core import settings

@@ -180,6 +180,7 @@ class OpScore:
     scores: tuple[DeviceScore, ...]
     entry: Entry | None = None  # of the public function
     usage: str = ""  # lines of Python that call it
+    backward_of: str = ""
 
     @property
     def file(self) -> str:
@@ -378,7 +379,8 @@ class Gatherer(Joined):
         family = next((i.path.parent.name for i in found), "")
         entry = reference.functions().get(name) if self.house is registry.HOUSE else None
         about = f"The backward of {op.forward.name}: its gradient." if op.forward else about
-        return OpScore(name, family, about, implementations, ladders, views, tuple(scores), entry, reference.usage(op) if entry else "")
+        usage = reference.usage(op) if entry else ""
+        return OpScore(name, family, about, implementations, ladders, views, tuple(scores), entry, usage, op.forward.name if op.forward else "")
 
 
 def summarise(rows: Iterable[ScoreRow]) -> Summary:

@@ -26,7 +26,7 @@ from rooftop.lab import public_calls
 from rooftop.lab.report import document
 
 TRIED = 12  # cases of an op whose call is looked at
-WIDE = 100  # columns of a signature on one line
+WIDE = 110  # columns of a signature on one line
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,18 @@ def _split(arguments: str) -> list[str]:
     return [part.strip() for part in parts if part.strip()]
 
 
+def _argument(text: str) -> str:
+    """As it is written in a file, `x: int = 1`, of `x: int=1` (`ast`) and `x: 'int' = 1` (`inspect`)."""
+    name, colon, rest = text.partition(": ")
+    if not colon:
+        return text
+    end = rest.find("'", 1) + 1 if rest.startswith("'") else (rest + "=").index("=")
+    annotation, default = rest[:end].strip(" '"), rest[end:].lstrip(" =")
+    return f"{name}: {annotation} = {default}" if default else f"{name}: {annotation}"
+
+
 def _laid_out(name: str, arguments: list[str], result: str) -> str:
+    arguments = [_argument(a) for a in arguments]
     line = f"{name}({', '.join(arguments)}){result}"
     return line if len(line) <= WIDE else "\n".join([f"{name}(", *(f"    {a}," for a in arguments), f"){result}"])
 
@@ -125,7 +136,7 @@ def _of_module(module: Any, name: str) -> Entry:
     inside, _, result = said.rpartition(")")
     if kind == "class" and issubclass(value, Exception):
         inside, result = "(", ""
-    shown = _laid_out(name, [a.replace("'", "") if ":" in a and "=" not in a else a for a in _split(inside[1:])], result.replace("'", ""))
+    shown = _laid_out(name, _split(inside[1:]), result.replace("'", ""))
     doc = inspect.getdoc(value) or ""
     # a dataclass without a docstring repeats its signature
     return Entry(name, module.__name__, kind, shown, "" if doc.startswith(f"{name}(") else doc)
