@@ -27,8 +27,8 @@ rows      = 1
 registers = 32
 early     = false
 */
-// Forward of rms_norm and layer_norm for rows that fit in registers: norm_warp takes several rows a warp, norm_block one row a block. CENTRE
-// is true for layer_norm: the mean is subtracted; rms_norm has no mean.
+// Forward of rms_norm and layer_norm for rows that fit in registers: norm_warp takes several rows a warp, norm_block one row a block.
+// CENTRE is true for layer_norm: the mean is subtracted; rms_norm has no mean.
 //
 //     y = (v - mean) / sqrt(mean of (v - mean)^2 + eps) * weight + bias     v = x, or v = s = x + residual, where s is an output too
 //
@@ -45,8 +45,8 @@ early     = false
 //      LeVeque 1979, the formula for two sets of which Welford's update is the case of one new element).
 //   4. write_normalised: the row, still in registers, is scaled, multiplied by the weight, the bias is added, and it is stored as
 //      evict-first.
-// norm_warp needs no step 3. Aligned 16-bit rows of layer_norm, which instructions would limit, take one pass about a pivot that all threads
-// of a row know (`one_pass`): steps 2 and 3 only add, and step 4 starts from the distances to the pivot.
+// norm_warp needs no step 3. Aligned 16-bit rows of layer_norm, which instructions would limit, take one pass about a pivot that all
+// threads of a row know (`one_pass`): steps 2 and 3 only add, and step 4 starts from the distances to the pivot.
 #include <cuda_pipeline.h>
 
 #include "pdl.cuh"
