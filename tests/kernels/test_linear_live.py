@@ -223,3 +223,19 @@ def test_the_recorded_times_are_of_the_sizes_that_a_seed_draws() -> None:
     sizes = script.drawn(record["seed"], 8)
     assert [(r["tokens"], r["hidden"], r["classes"]) for r in record["rows"]] == sizes[: len(record["rows"])]
     assert all(r["wrong"] == [] and max(r["off"].values()) < script.FAR_OFF for r in record["rows"])
+
+
+def test_where_the_time_of_a_call_goes() -> None:
+    """What docs/linear_cross_entropy.md says of the kernels of a call in one chunk, beside the faster of the products by cuBLAS that were timed."""
+    found: dict[str, list[float]] = {"logits": [], "others": [], "rows": []}
+    for row in json.loads((settings.PACKAGE.parent / "results" / "h200" / "linear_loss_kernels.json").read_text())["rows"]:
+        call = row["us"].get("one chunk", row["us"]["fast"])
+        logits, *others = (us for name, us in call["kernels"] if name.startswith("product"))
+        beside = [[p["torch"] for p in row["products_us"].values()]]
+        if row["hidden"] % 8 == 0:
+            beside.append([us for name, us in row["us"]["one chunk, products by cuBLAS"]["kernels"] if name.startswith("nvjet")])
+        found["logits"].append(logits / min(b[0] for b in beside))
+        found["others"] += [sum(others) / min(b[1] + b[2] for b in beside)]
+        found["rows"].append(sum(us for name, us in call["kernels"] if name.startswith("live_rows")) / call["sum"])
+    assert len(found["rows"]) == 4 and max(found["logits"]) < 1.065 and 1.1 < min(found["others"]) < max(found["others"]) < 1.7
+    assert 0.045 < min(found["rows"]) < max(found["rows"]) < 0.105

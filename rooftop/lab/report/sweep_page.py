@@ -1,5 +1,5 @@
 """Of an op's sweep on a card what its page shows: share of the roof against size, peers as thin lines, the points that fall behind by
-name. And the table of docs/gpu.md, of the row ops together."""
+name. And the tables of docs/gpu.md, of the row ops together, and of docs/matmul.md, of the products."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
     "softmax, norms, cross_entropy": ROWS, "their backwards": tuple(f"{op}_bwd" for op in ROWS),
     "elementwise and gated, both ways": (*ELEMENTS, *(f"{op}_bwd" for op in ELEMENTS)), "transpose": ("transpose",)
 }
+PRODUCTS = ("matmul", "scaled_matmul")
 PARTS = (0.5, 0.95, 0.98, 0.99)  # of the points
 HOURS = timedelta(hours=2)
 
@@ -77,6 +78,33 @@ def together(records: Sequence[Record], _site: object = None) -> str:
     said = table(" | ".join(heads), rows, "llrrrrrl") if rows else ["Nothing has been measured yet."]
     if chosen:
         said += ["", *table("ops | on | points | time over the best, mean | most", chosen, "llrrr")]
+    return "\n".join(said)
+
+
+def products(records: Sequence[Record], _site: object = None) -> str:
+    """The newest sweeps of the matrix products beside their peers, and the newest regret of each, as tables."""
+    sweeps, rows, chosen = campaign(records), list[tuple[object, ...]](), list[tuple[object, ...]]()
+    for op in PRODUCTS:
+        for card in sorted({r.card for r in sweeps.get(op, ())}):
+            found = [p for r in sweeps[op] if r.card == card for p in swept.points(r)]
+            for dtype, even in sorted({(p.dtype, p.aligned) for p in found}, key=lambda kind: (kind[0], not kind[1])):
+                some = [p for p in found if (p.dtype, p.aligned) == (dtype, even)]
+                for peer in dict.fromkeys(name for p in some for name in p.peers):
+                    beside = [(p.peers[peer] / p.seconds, p) for p in some if peer in p.peers]
+                    least, at = min(beside, key=lambda b: b[0])
+                    rows.append((
+                        f"{op}, {dtype}", "start on 16 bytes" if even else "odd", card, peer, len(beside), f"{regret.mean([x for x, _ in beside]):.2f}",
+                        f"{least:.2f} at {' × '.join(str(at.sizes[n]) for n in ('M', 'N', 'K'))}",
+                    ))
+    for (op, card), r in {(r["op"], r.card): r for r in of_kind(records, "sweep") if r["us"] and "best" in r}.items():
+        if op in PRODUCTS:
+            lost = regret.ratios(r)
+            chosen.append((f"{op}, {', '.join(r['dtypes'])}", card, len(lost), f"{regret.mean(lost):.3f}", f"{max(lost):.2f}"))
+    if not rows:
+        return "Nothing has been measured yet."
+    said = table("operands | rows | on | beside | points | times its speed, mean | least, M × N × K", rows, "llllrrl")
+    if chosen:
+        said += ["", *table("operands | on | points | time over the best, mean | most", chosen, "llrrr")]
     return "\n".join(said)
 
 

@@ -3,12 +3,13 @@ model expects."""
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from statistics import median
+from statistics import geometric_mean, median
 from typing import Any
 
-from rooftop.core import registry
+from rooftop.core import registry, settings
 from rooftop.core.call import select
 from rooftop.core.contract import Contract
 from rooftop.core.devices import lookup
@@ -22,6 +23,7 @@ from rooftop.ops._linear_cases import SHAPES
 
 NOTHING = "Nothing has been measured yet."
 STANDS = "Nothing has been measured yet with the kernels as they stand."
+DRAWN = ("fast", "small", "torch.compile", "liger")  # the last two are peers
 Found = Mapping[tuple[str, str, str, str], Measured]  # (device, op, subject, case) -> the newest record
 
 
@@ -75,6 +77,28 @@ def linear(found: list[Record], _site: SiteData) -> str:
         ways_of = ((way, *(cell or " | " for cell in cells)) for way, cells in rows.items() if any(cells))
         lines += [f"{device}, bf16.", "", *table(f"way | {shapes}", ways_of, "l" + "rr" * len(SHAPES)), ""]
     return "\n".join(lines).rstrip() or STANDS
+
+
+def linear_drawn(found: list[Record], _site: SiteData) -> str:
+    """What scripts/linear_loss.py measured, results/*/linear_loss.json: ms and MiB of a forward and its gradients at each size, and the means."""
+    said = []
+    for path in sorted(settings.load().results.glob("*/linear_loss.json")) if found else ():
+        kept = json.loads(path.read_text(encoding="utf-8"))
+        rows = [(
+            f"{r['tokens']} × {r['hidden']} × {r['classes']}",
+            *(f"{r['us'][w] / 1e3:.2f}, {r['bytes'][w] >> 20}" if w in r["us"] else "" for w in DRAWN), f"{r['us']['products'] / 1e3:.2f}"
+        ) for r in kept["rows"]]
+        beside = [(min(r["us"][p] for p in DRAWN[2:] if p in r["us"]) / r["us"]["fast"], r["us"]["fast"] / r["us"]["products"]) for r in kept["rows"]]
+        small = [r["us"]["liger"] / r["us"]["small"] for r in kept["rows"] if "liger" in r["us"]]
+        faster, over = ([x[i] for x in beside] for i in (0, 1))
+        lines = table("tokens × hidden × classes | `fast`: ms, MiB | `small` | torch.compile | Liger | the products", rows, "lrrrrr")
+        said.append("\n".join([
+            f"{kept['device']}, bf16, seed {kept['seed']}.", "", *lines, "",
+            f"`fast` is {geometric_mean(faster):.2f} times as fast as the faster of torch.compile and Liger in the geometric mean, least "
+            f"{min(faster):.2f}, and takes {geometric_mean(over):.2f} times the products, most {max(over):.2f}. `small` is "
+            f"{geometric_mean(small):.2f} times as fast as Liger, least {min(small):.2f}.",
+        ]))
+    return "\n\n".join(said) or STANDS
 
 
 def _ways(measured: Found, device: str) -> dict[str, tuple[str, str]]:
