@@ -65,7 +65,14 @@ def test_every_kernel_with_pdl_waits_first_and_no_other_waits(name: str) -> None
     else:
         made = [implementation.machine_code(p, launch, implementation.scratch(p, implementation.resolve(p)[0])) for p, launch in launches]
         found = [binary.facts(one.cubin, one.symbol) for one in made]
-    assert [line for (_, launch), f in zip(launches, found, strict=True) for line in faults(f.kernel, f.before_wait, launch.pdl)] == []
+    last = implementation.demands.get("waits_last", ())
+    assert [line for (_, launch), f in zip(launches, found, strict=True) for line in faults(f.kernel, f.before_wait, launch.pdl, f.kernel in last)] == []
+
+
+def test_who_waits_last_waits() -> None:
+    assert faults("k", None, True, last=True) != []
+    assert faults("k", ("EXIT",), True, last=True) == []
+    assert faults("k", ("EXIT",), True) != []
 
 
 def test_who_could_not_wait_has_no_pdl() -> None:

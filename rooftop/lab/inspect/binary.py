@@ -163,11 +163,11 @@ def unmet(found: Facts, demands: Mapping[str, Any]) -> list[str]:
     """The demands that the binary does not meet, as sentences; none when it meets all.
 
     `has` and `lacks` list opcodes with modifiers (see `matches`); `spills` is the most bytes of local memory a thread
-    may use, 0 when absent. Raises ValueError for any other key.
+    may use, 0 when absent. `waits_last` is for `dependent_launch.faults`. Raises ValueError for any other key.
     """
-    unknown = sorted(set(demands) - {"has", "lacks", "spills"})
+    unknown = sorted(set(demands) - {"has", "lacks", "spills", "waits_last"})
     if unknown:
-        raise ValueError(f"demands: unknown {', '.join(unknown)}; accepted are has, lacks, spills")
+        raise ValueError(f"demands: unknown {', '.join(unknown)}; accepted are has, lacks, spills, waits_last")
     out = []
     for wanted in demands.get("has", ()):
         if not count(found.opcodes, wanted):

@@ -49,13 +49,16 @@ def before_wait(code: Sequence[Instruction], labels: Mapping[str, int], targets:
     return tuple(sorted(found))
 
 
-def faults(kernel: str, before: Sequence[str] | None, pdl: bool) -> list[str]:
+def faults(kernel: str, before: Sequence[str] | None, pdl: bool, last: bool = False) -> list[str]:
     """Why a kernel does not fit programmatic dependent launch (`pdl`), or an ordinary one, as sentences; none where it does. `before`:
-    what `before_wait` found in it. Without a wait, or before it, it races with the preceding kernel, and nothing would tell."""
+    what `before_wait` found in it. Without a wait, or before it, it races with the preceding kernel, and nothing would tell. `last`: it says
+    that it shares nothing with the preceding kernel (`DEMANDS`, "waits_last"), so that it waits only in order not to end first."""
     if not pdl:
         return [] if before is None else [
             f"{kernel} waits for the preceding kernel and is not launched with pdl (programmatic dependent launch): the wait is useless"
         ]
     if before is None:
         return [f"{kernel} is launched with pdl and never waits for the preceding kernel (griddepcontrol.wait)"]
-    return [f"{kernel} is launched with pdl and waits for the preceding kernel only after {', '.join(before)}"] if before else []
+    if before and not last:
+        return [f"{kernel} is launched with pdl and waits for the preceding kernel only after {', '.join(before)}"]
+    return []

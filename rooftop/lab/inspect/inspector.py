@@ -135,7 +135,8 @@ def kernel_facts(implementation: Implementation, problem: Problem, launch: Launc
         "occupancy": {"percent": limit.percent, "limiter": limit.limiter, "blocks": limit.blocks, "refused": limit.refused},
         "counts": found.counts, "instructions": found.instructions, "loop": found.loop.counts if found.loop else {},
         "opcodes": dict(found.opcodes), "unmet": [
-            *binary.unmet(found, demands), *dependent_launch.faults(found.kernel, found.before_wait, launch.pdl),
+            *binary.unmet(found, demands),
+            *dependent_launch.faults(found.kernel, found.before_wait, launch.pdl, found.kernel in demands.get("waits_last", ())),
             *([limit.refused] if limit.refused else []), *_check_cooperative(implementation, launch, made.blocks, limit, device),
         ],
     }
