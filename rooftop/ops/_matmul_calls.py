@@ -39,7 +39,7 @@ ONEDNN = {"none": ("none", None), "relu": ("relu", None), "gelu": ("gelu", "none
 
 
 @cache
-def _onednn_takes_bfloat16() -> bool:
+def onednn_takes_bfloat16() -> bool:
     """Not on every CPU: without AVX-512 or AMX oneDNN raises."""
     import torch
 
@@ -51,7 +51,7 @@ def fused(a: Tensor, b: Tensor, bias: Tensor | None, activation: str) -> Any:
     (rooftop/ops/gelu.py), or not finite, is left to the reference."""
     import torch
 
-    made = getattr(torch.ops.mkldnn, "_linear_pointwise", None) if a.dim() == b.dim() == 2 and _onednn_takes_bfloat16() else None
+    made = getattr(torch.ops.mkldnn, "_linear_pointwise", None) if a.dim() == b.dim() == 2 and onednn_takes_bfloat16() else None
     followed = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in (a, b, bias))
     if made is None or followed or not a.numel() or not b.numel() or (bias is not None and bias.dtype != a.dtype):
         return NotImplemented

@@ -23,6 +23,7 @@ from rooftop.ops._linear_call import canonical, canonical_bwd, check_divisor, ch
 from rooftop.ops._linear_cases import SWEPT, cases
 from rooftop.ops._linear_loss import beside, changed, entropy_gradients, forward, gradients, logits, options_of, same_state
 from rooftop.ops._linear_peers import compiled_backward, liger, three_products, torch_step
+from rooftop.ops._matmul_calls import onednn_takes_bfloat16
 
 if TYPE_CHECKING:
     import torch
@@ -167,7 +168,7 @@ def cpu(
         bias_grad and bias is not None and bias.requires_grad
     )
     rest = (ignore_index, reduction, label_smoothing, lse_square_scale, softcap, start, classes)
-    tiles = x.dtype == torch.bfloat16 and x.numel() > 0 and x.shape[1] % 32 == 0
+    tiles = x.dtype == torch.bfloat16 and x.numel() > 0 and x.shape[1] % 32 == 0 and onednn_takes_bfloat16()
     if (
         wanted and not torch.is_grad_enabled() and tiles and not (x.shape[0] % 32 or weight.shape[0] % 32) and weight_to == "bf16"
         and made_inforward(reduction, memory) and not (label_smoothing or lse_square_scale or softcap or classes or with_entropy)

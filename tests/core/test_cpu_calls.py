@@ -119,18 +119,17 @@ def test_a_sparse_product_warns_of_nothing() -> None:
     assert done.returncode == 0, done.stderr[-800:]
 
 
-@pytest.mark.parametrize("far", [1.0, 100.0])
+@pytest.mark.parametrize("far", [2**-4, 2**4])
 def test_gradients_of_a_loss_by_products_of_bfloat16(far: float) -> None:
     """Whole tiles, an ignored token, NaN and infinity in a token of their own; a target out of range raises with gradients too."""
-    x, w, b = torch.randn(64, 32), torch.randn(96, 32) * far, torch.randn(96)
+    x, w, b = torch.randint(-2, 3, (64, 32)).float(), torch.randint(-2, 3, (96, 32)) * far, torch.randn(96)  # products fit bfloat16
     target = torch.randint(96, (64,))
     target[5] = -100
     leaves = [t.bfloat16().requires_grad_() for t in (x, w)] + [b.requires_grad_()]
     wide = [t.detach().double().requires_grad_() for t in leaves]
     loss = rooftop.linear_cross_entropy(*leaves[:2], target, bias=leaves[2])
-    z = (wide[0] @ wide[1].T).detach().bfloat16().double() + (wide[0] @ wide[1].T - (wide[0] @ wide[1].T).detach()) + wide[2]
-    exact = torch.nn.functional.cross_entropy(z, target)
-    torch.testing.assert_close(loss.double(), exact, rtol=1e-2, atol=0.0)
+    exact = torch.nn.functional.cross_entropy(wide[0] @ wide[1].T + wide[2], target)
+    torch.testing.assert_close(loss.double(), exact, rtol=1e-5, atol=0.0)
     for got, want in zip(torch.autograd.grad(loss, leaves), torch.autograd.grad(exact, wide), strict=True):
         assert (got.double() - want).abs().max() <= 0.02 * want.abs().max()
     for value in (float("nan"), float("inf")):

@@ -184,8 +184,8 @@ def test_a_compressed_array_is_loaded_from_its_file(tmp_path: Path) -> None:
 def test_a_product_of_bfloat16_runs_on_a_cpu_whose_onednn_has_none(supported: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     from rooftop.ops import _matmul_calls
 
-    supported = supported and _matmul_calls._onednn_takes_bfloat16()
-    monkeypatch.setattr(_matmul_calls, "_onednn_takes_bfloat16", lambda: supported)
+    supported = supported and _matmul_calls.onednn_takes_bfloat16()
+    monkeypatch.setattr(_matmul_calls, "onednn_takes_bfloat16", lambda: supported)
     a, b, bias = torch.randn(8, 64).bfloat16(), torch.randn(64, 16).bfloat16(), torch.randn(16).bfloat16()
     expected = torch.nn.functional.gelu(a.double() @ b.double() + bias.double())
     assert (rooftop.matmul(a, b, bias=bias, activation="gelu").double() - expected).abs().max() < 0.02 * expected.abs().max()

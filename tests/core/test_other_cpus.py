@@ -16,6 +16,15 @@ assert torch.equal(rooftop.int_matmul(a, b).double(), a.double() @ b.double()), 
 x, y = torch.randn(8, 64).bfloat16(), torch.randn(64, 16).bfloat16()
 want = torch.nn.functional.gelu(x.double() @ y.double())
 assert (rooftop.matmul(x, y, activation="gelu").double() - want).abs().max() < 0.01 * want.abs().max(), "bfloat16"
+w, t = torch.randn(96, 64), torch.arange(32)
+loss = rooftop.linear_cross_entropy(*(v.bfloat16().requires_grad_() for v in (torch.cat((x,) * 4), w)), t)
+want = torch.nn.functional.cross_entropy(torch.cat((x,) * 4).double() @ w.bfloat16().double().T, t)
+assert (loss.double() - want).abs() < 0.01 * want and loss.grad_fn, "a loss of bfloat16"
+for dtype in (torch.bfloat16, torch.float16):
+    every = torch.arange(-(2**15), 2**15).to(torch.int16).view(dtype)
+    every = every[every.isfinite()]
+    want = torch.nn.functional.gelu(every.double()).to(dtype)
+    assert torch.allclose(rooftop.gelu(every), want, rtol=0.02, atol=1e-6), "gelu"
 z, target = torch.randn(2, 200_000), torch.tensor([5, 7])
 want = torch.nn.functional.cross_entropy(z.double(), target, reduction="none")
 assert (rooftop.cross_entropy(z, target, reduction="none") - want).abs().max() < 2e-6, "a long row"

@@ -110,7 +110,7 @@ MORE = {
     # chunks of a file, what they are made of, and the coder
     "compress_planes__bytes__cuda_sm80": (9, 1000), "compress_ratio__cuda_sm80": (9, 1080), "decompress_ratio__cuda_sm80": (9, 1230),
     # rows of any alignment among clusters, as the norms' persistent kernels
-    "softmax__ring__cuda_sm90": (9, 1380),
+    "softmax__ring__cuda_sm90": (9, 1310),
     # three launches of attention's backward, whose tiles of packed sequences, dropout and scores are those of the forward, and the gradient
     # of a bias, a launch of the portable one
     "attention_bwd__gluon_sm90": (12, 2400),

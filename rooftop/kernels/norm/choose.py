@@ -7,8 +7,8 @@
     longer rows                *__long            all blocks of the card, which exchange sums through global memory
 
 A regime is taken by the bytes of a row, how rows start, the bytes of the tensor, and, where kernels overlap, by their estimates: bytes in
-flight, waves, registers and instructions. The first line that fits, and whose kernel takes the problem, decides. Figures are shares of a
-copy, or times relative to another kernel, measured on an H200 unless another card is named."""
+flight, waves, registers and instructions. The first line that fits, and whose kernel takes the problem, decides. Figures were measured on
+an H200; what each kernel is worth at random points of its regimes: results/h200/norm_regimes.json"""
 
 from __future__ import annotations
 
@@ -176,15 +176,15 @@ FORWARD, BACKWARD = (RMS, LAYER), (RMS_BWD, LAYER_BWD)
 SOFTMAXES, SOFTMAXES_BWD = (SOFT, LOG), (SOFT_BWD, LOG_BWD)
 TABLE = (
     # softmax and log_softmax
-    Regime(STAGED, (SOFT,), -1, ANY, "a block copies a range of odd rows in whole vectors: 0.93 to 0.96 of a copy, where threads that load a "
-           "row themselves reach 0.5 to 0.65", starts="odd", resident=96 * KIB),
+    Regime(STAGED, (SOFT,), -1, ANY, "a block copies a range of odd rows in whole vectors: 0.93 to 0.96 of a copy, where threads that load "
+           "a row themselves reach 0.5 to 0.65", starts="odd", resident=96 * KIB),
     Regime(STAGED, (SOFT,), -1, KIB, "short rows would leave lanes of a warp idle (0.70 to 0.89 of a copy); a block that copies a range of "
            "them has no such lanes", _no_power_of_bytes, resident=96 * KIB),
-    Regime(TILE, SOFTMAXES, -1, KIB, "short rows of a power of two: a tile has no idle lane, and no row ends within a vector", _y_in_vectors,
-           power=True),
+    Regime(TILE, SOFTMAXES, -1, KIB, "short rows of a power of two: a tile has no idle lane, and no row ends within a vector",
+           _y_in_vectors, power=True),
     Regime(ROWS, SOFTMAXES, -1, REGISTERS, "the row fits the registers of a block: it is read once and written once, 0.93 to 0.99 of a copy"),
-    Regime(TILE, SOFTMAXES_BWD, -1, 32 * KIB, "a tile of a power of two has no idle lane: in tensors larger than the L2 up to 1.06 times as "
-           "fast as rows in the registers of a block", _exceeds_l2_in_vectors, power=True),
+    Regime(TILE, SOFTMAXES_BWD, -1, 32 * KIB, "a tile of a power of two has no idle lane: in tensors larger than the L2 up to 1.06 times "
+           "as fast as rows in the registers of a block", _exceeds_l2_in_vectors, power=True),
     Regime(CLUSTERS, SOFTMAXES_BWD, 32 * KIB, REGISTERS, "two rows of 64 KiB leave a block few registers; a cluster holds them in shared "
            "memory, 1.03 times as fast in tensors larger than the L2", _exceeds_l2_in_vectors, arch=HOPPER, power=True),
     Regime(ROWS, SOFTMAXES_BWD, -1, REGISTERS, "both rows fit the registers of a block: they are read once, and the result is written once"),
@@ -204,7 +204,8 @@ TABLE = (
            arch=BEFORE_HOPPER),
     Regime(RING, (SOFT,), 128 * KIB - 1, ANY, "clusters that loop over rows keep the memory busy while a row's sums are exchanged",
            softmax_ring.keeps_busy, arch=HOPPER),
-    Regime(CLUSTERS, (*SOFTMAXES, *SOFTMAXES_BWD), REGISTERS, ANY, "a cluster holds the row in shared memory: it is read once", arch=HOPPER),
+    Regime(CLUSTERS, (*SOFTMAXES, *SOFTMAXES_BWD), REGISTERS, ANY, "a cluster holds the row in shared memory: it is read once",
+           arch=HOPPER),
     # the forward of norms: rows of up to 64 KiB
     Regime(STAGED, (RMS,), -1, 2 * KIB, "a block copies a range of short odd rows in whole vectors", starts="odd", alone=True,
            resident=staged.RESIDENT),
@@ -212,17 +213,17 @@ TABLE = (
            starts="odd", alone=True, resident=staged.RESIDENT),
     Regime(STAGED, (LAYER,), -1, 1280, "short rows of 16 bits would leave lanes of a warp idle; a block copies a range of them", itemsize=2,
            power=False, alone=True, resident=staged.RESIDENT),
-    Regime(CLUSTERS, (LAYER,), -1, REGISTERS, "odd rows: blocks that loop over rows shift weight and bias once, others for each row (0.70 to "
-           "0.75 of a copy)", _ring_shifts_once, arch=HOPPER, starts="odd", alone=True),
-    Regime(TILE, (RMS,), 2 * KIB - 1, 32 * KIB, "up to 8192 columns, a power of two: a tile has no idle lane and one reduction; up to 1.08 times "
-           "as fast as a row in the registers of a block", _tile_is_faster, power=True, starts="whole"),
+    Regime(CLUSTERS, (LAYER,), -1, REGISTERS, "odd rows: blocks that loop over rows shift weight and bias once, others for each row (0.70 "
+           "to 0.75 of a copy)", _ring_shifts_once, arch=HOPPER, starts="odd", alone=True),
+    Regime(TILE, (RMS,), 2 * KIB - 1, 32 * KIB, "up to 8192 columns, a power of two: a tile has no idle lane and one reduction; up to 1.08 "
+           "times as fast as a row in the registers of a block", _tile_is_faster, power=True, starts="whole"),
     Regime(TILE, FORWARD, -1, REGISTERS, "a residual: weight and row have registers enough in a tile", _with_residual, starts="whole"),
     Regime(ROWS, FORWARD, -1, REGISTERS, "the row fits the registers of a block: it is read once and written once"),
     # longer rows
-    Regime(CLUSTERS, FORWARD, REGISTERS, ANY, "clusters that loop over rows read weight and bias once, and keep the memory busy while a row's "
-           "sums are exchanged", _ring, arch=HOPPER, alone=True),
-    Regime(SPLIT, FORWARD, REGISTERS, ANY, "few rows: tiles of them are one wave of the whole card, and the second pass reads them from the "
-           "L2; clusters would leave multiprocessors idle", _few_in_one_wave, arch=HOPPER),
+    Regime(CLUSTERS, FORWARD, REGISTERS, ANY, "clusters that loop over rows read weight and bias once, and keep the memory busy while a "
+           "row's sums are exchanged", _ring, arch=HOPPER, alone=True),
+    Regime(SPLIT, FORWARD, REGISTERS, ANY, "few rows: tiles of them are one wave of the whole card, and the second pass reads them from "
+           "the L2; clusters would leave multiprocessors idle", _few_in_one_wave, arch=HOPPER),
     Regime(SPLIT, FORWARD, KIB * KIB, ANY, "the second pass reads the row from the L2, and no block waits for another (42 rows of 187593 "
            "float32: 33 us, by groups of blocks 39)", _rests_in_l2, arch=HOPPER),
     Regime(LONG, FORWARD, long_rows.STREAMED, ANY, "clusters that end with their row take 1.4 to 1.9 times the time of a copy; a group of "
@@ -233,8 +234,8 @@ TABLE = (
     Regime(LONG, FORWARD, REGISTERS, ANY, "no block holds the row: a group of blocks shares it, and reads it once", arch=BEFORE_HOPPER),
     Regime(SPLIT, FORWARD, REGISTERS, ANY, "no block, cluster or group of blocks holds the row: two passes over tiles of it"),
     # the backward of norms
-    Regime(STAGED, BACKWARD, -1, 4 * KIB, "a block copies a range of odd rows in whole vectors: 1.2 to 2.2 times as fast as threads that load "
-           "a row themselves", starts="odd", alone=True, tensor=bwd_staged.MANY - 1),
+    Regime(STAGED, BACKWARD, -1, 4 * KIB, "a block copies a range of odd rows in whole vectors: 1.2 to 2.2 times as fast as threads that "
+           "load a row themselves", starts="odd", alone=True, tensor=bwd_staged.MANY - 1),
     Regime(STAGED, BACKWARD, -1, ANY, "rows with both sums that leave most of a second warp idle: a block takes 3900 cycles for seven or "
            "eight of them, however short they are (0.60 of a copy at 528 columns, 0.73 at 560)", _padded, starts="whole", itemsize=4,
            alone=True, tensor=bwd_staged.MANY - 1),
@@ -255,7 +256,8 @@ TABLE = (
 OF_OP = {op: tuple(r for r in TABLE if op in r.ops) for op in (RMS, LAYER, RMS_BWD, LAYER_BWD, SOFT, LOG, SOFT_BWD, LOG_BWD)}
 OTHERS = {
     SOFT: (TILE, ROWS, CLUSTERS, LONG, STAGED, SPLIT), SOFT_BWD: (TILE, ROWS, CLUSTERS, LONG, SPLIT),
-    **dict.fromkeys((LOG, LOG_BWD), (TILE, ROWS, CLUSTERS, SPLIT)), **dict.fromkeys((*FORWARD, *BACKWARD), (TILE, ROWS, CLUSTERS, LONG, SPLIT, STAGED)),
+    **dict.fromkeys((LOG, LOG_BWD), (TILE, ROWS, CLUSTERS, SPLIT)),
+    **dict.fromkeys((*FORWARD, *BACKWARD), (TILE, ROWS, CLUSTERS, LONG, SPLIT, STAGED)),
 }
 ADDEND = ("rms_norm__triton", "the only one that adds to the result")
 

@@ -27,24 +27,26 @@ rows      = 1
 registers = 32
 early     = false
 */
-// packs.cuh has Row, a row in registers. How many threads and vectors a row gets: rooftop/kernels/norm/_register_rows.py (called from the
-// .py of this file's name), which works out an example: 16384 rows of 8192 columns of bf16. `valid` in the head: the vectors hold the row,
-// and a row that is not whole vectors has a thread for each single element at its ends. Forward of rms_norm and layer_norm for rows that
-// fit in registers. norm_warp: several rows a warp; norm_block: one row a block. CENTRE is true for layer_norm: the mean is subtracted;
-// rms_norm has no mean.
+// Forward of rms_norm and layer_norm for rows that fit in registers: norm_warp takes several rows a warp, norm_block one row a block.
+// CENTRE is true for layer_norm: the mean is subtracted; rms_norm has no mean.
 //
 //     y = (v - mean) / sqrt(mean of (v - mean)^2 + eps) * weight + bias     v = x, or v = s = x + residual, where s is an output too
 //
+// packs.cuh has Row, a row in registers. How many threads and vectors a row gets: _register_rows.py, which works out an example, 16384 rows
+// of 8192 columns of bf16. `valid` in the head: the vectors hold the row, and a row that is not whole vectors has a thread for each single
+// element at its ends.
+//
 // Steps of norm_block, in the order of this file:
 //   1. Row::load (packs.cuh): every thread loads its vectors of 16 bytes into registers. All loads are issued before the first is used.
+//      EARLY: then it starts copying its columns of weight and bias to shared memory (copy_early), which hides the latency of the L2 where
+//      there are too few waves of blocks to hide it.
 //   2. moments_of_lanes: each warp computes mean and sum of squares about it of its part of the row, in two passes over the registers.
 //   3. moments_of_block: the warps write their parts to shared memory; after one barrier every warp combines all of them (Chan, Golub &
-// LeVeque 1979,
-//      the formula for two sets of which Welford's update is the case of one new element).
+//      LeVeque 1979, the formula for two sets of which Welford's update is the case of one new element).
 //   4. write_normalised: the row, still in registers, is scaled, multiplied by the weight, the bias is added, and it is stored as
-// evict-first. norm_warp needs no step 3. Aligned 16-bit rows of layer_norm, which instructions would limit, take one pass about a pivot
-// that all threads of a row know
-// (`one_pass`): steps 2 and 3 only add, and step 4 starts from the distances to the pivot.
+//      evict-first.
+// norm_warp needs no step 3. Aligned 16-bit rows of layer_norm, which instructions would limit, take one pass about a pivot that all
+// threads of a row know (`one_pass`): steps 2 and 3 only add, and step 4 starts from the distances to the pivot.
 #include <cuda_pipeline.h>
 
 #include "pdl.cuh"

@@ -48,7 +48,7 @@ ROWS = (
         "cuda": "softmax__cuda_sm80", "triton": "softmax__triton", "cutile": "softmax__cutile_sm90", "cute": "softmax__cute_sm90",
     }),
     Row("rms_norm", "rows 16384x8192 bf16", {
-        "cuda": "rms_norm__cuda_sm90", "triton": "rms_norm__triton", "cutile": "rms_norm__cutile_sm90", "cute": "rms_norm__cute_sm90",
+        "cuda": "rms_norm__cuda_sm80", "triton": "rms_norm__triton", "cutile": "rms_norm__cutile_sm90", "cute": "rms_norm__cute_sm90",
     }),
     Row("rms_norm_bwd", "rows 16384x8192 bf16", {
         "cuda": "rms_norm_bwd__cuda_sm80", "triton": "rms_norm_bwd__triton", "cutile": "rms_norm_bwd__cutile_sm90",
