@@ -397,9 +397,10 @@ def test_no_committed_record_needs_a_compiler(monkeypatch: pytest.MonkeyPatch) -
     from _support import answers, committed
 
     asked: list[str] = []
+    known = answers()
     monkeypatch.setattr(identity, "machine", lambda s, cases, *_: asked.append(f"{s.name} {cases[0].id}"))
     texts = Known()
-    dict.update(texts, {key: answer for key, answer in answers().items() if not key.startswith("('machine'")})
+    dict.update(texts, {key: answer for key, answer in known.items() if not key.startswith("('machine'")})
     joined = Joined(found := committed(), digests=texts)
     for r in found:
         if r["kind"] in ("check", "bench", "sanitize", "language"):
