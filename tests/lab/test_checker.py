@@ -46,10 +46,10 @@ def test_a_case_that_could_not_be_judged_is_not_called_wrong(
         raise raised
 
     monkeypatch.setattr(checker, "_check", fails)
-    assert command(monkeypatch, "check", "add", "--case", "odd f32", "--json") == 1  # nothing was judged
+    assert command(monkeypatch, "check", "add__triton", "--case", "odd f32", "--json") == 1  # nothing was judged
     said = json.loads(capsys.readouterr().out)["results"]
     assert {r["status"] for r in said} == {status}
-    assert command(monkeypatch, "check", "add", "--case", "odd f32") == 1
+    assert command(monkeypatch, "check", "add__triton", "--case", "odd f32") == 1
     header, row = (line.split() for line in capsys.readouterr().out.splitlines() if line.split()[1:2] in (["ok"], ["0"]))
     counts = dict(zip(header[1:5], map(int, row[1:5]), strict=True))
     assert counts == {"ok": 0, "wrong": 0, "errors": 0, "skipped": 0, column: len(said)}

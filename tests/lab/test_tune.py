@@ -156,12 +156,12 @@ def test_each_implementation_is_tuned_once_on_its_bench_cases() -> None:
     assert len({j.title for j in todo}) == len(todo)
     assert {j.implementation.name for j in todo} == {i.name for i in registry.implementations("matmul")}
     assert all("bench" in j.case.tags for j in todo)
-    assert [j.case.id for j in tuner.jobs(candidates.find(["add"]), case="odd f32")] == ["odd f32"]
+    assert [j.case.id for j in tuner.jobs(candidates.find(["add__triton"]), case="odd f32")] == ["odd f32"]
 
 
 def test_the_plan_leaves_out_what_cannot_be_tuned_and_says_why() -> None:
     summary = tuner.Summary()
-    found = candidates.find(["softmax__cuda_sm90", "sgemm_cuda/01", "add"])
+    found = candidates.find(["softmax__cuda_sm90", "sgemm_cuda/01", "add__triton"])
     again = tuner.Job(found[-1], dataclasses.replace(found[-1].op.case("1 Mi elements f32"), name="the same again"))
     planned = tuner.plan([*tuner.jobs(found, dtype="f32"), again], TARGETS[80], [], summary)
     assert {j.implementation.name for j in planned} == {"add__triton"}
@@ -195,7 +195,7 @@ def test_what_was_never_tuned_comes_first_then_the_longest_ago() -> None:
 
 
 def test_a_pinned_subject_takes_its_config_whatever_the_problem_and_leaves_the_kernel_alone() -> None:
-    (subject,) = candidates.find(["add"])
+    (subject,) = candidates.find(["add__triton"])
     kernel = subject.implementation
     assert kernel is not None
     problem = subject.op.problem(subject.op.case("odd f32"), H100)
