@@ -154,8 +154,9 @@ def test_staged_backward_has_enough_bytes_in_flight_and_takes_many_odd_rows(name
         resident = norms_bwd__staged__cuda_sm80.resident(problem, config["pieces"])
         assert resident * (launch.shared + 1024) <= 228 * 1024
         assert resident * (config["stages"] - 1) * 2 * config["rows"] * size >= 50 * 1024, (columns, dtype, config)
-        assert (_taken(name, problem) == staged.name) == (problem["s"].nbytes >= 32 << 20)
-    for rows, columns in ((1 << 20, 80), (4096, 77)):
+        clusters = name == "rms_norm_bwd" and columns == 1783  # eight elements a thread, no mean to exchange
+        assert _taken(name, problem) == (f"{name}__cuda_sm90" if clusters else staged.name), (columns, dtype)
+    for rows, columns in ((1 << 20, 80), (1024, 77)):
         problem = op.problem(rows_of(name.removesuffix("_bwd"), rows, columns, "bf16"), TARGETS["h200"])
         assert _taken(name, problem) != staged.name
 
