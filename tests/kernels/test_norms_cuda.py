@@ -53,11 +53,11 @@ BACKWARD: list[tuple[dict[str, Any], int, int, str]] = [
     ({"pieces": 1, "cluster": 4, "blocks": 2, "stages": 3, "sums": "registers"}, 40, 2049, "f32"),
     ({"pieces": 2, "cluster": 16, "blocks": 1, "stages": 3, "sums": "registers"}, 7, 16 * 1024, "bf16"),
     ({"pieces": 2, "cluster": 16, "blocks": 1, "stages": 3, "sums": "shared"}, 19, 16 * 512 - 3, "bf16"),
-    ({"pieces": 4, "cluster": 8, "blocks": 3, "stages": 3, "sums": "registers", "joint": True}, 21, 8 * 1024 - 8, "bf16"),
-    ({"pieces": 2, "cluster": 2, "blocks": 1, "stages": 3, "sums": "registers", "joint": True}, 61, 1027, "bf16"),  # several runs of rows a cluster
+    ({"pieces": 4, "cluster": 8, "blocks": 3, "stages": 3, "sums": "registers"}, 21, 8 * 1024 - 8, "bf16"),
+    ({"pieces": 2, "cluster": 2, "blocks": 1, "stages": 3, "sums": "registers"}, 61, 1027, "bf16"),  # several runs of rows a cluster
     ({"pieces": 1, "cluster": 4, "blocks": 1, "stages": 4, "sums": "split"}, 53, 1535, "f32"),
     ({"pieces": 2, "cluster": 8, "blocks": 1, "stages": 3, "sums": "shared"}, 29, 4102, "f32"),
-    ({"pieces": 4, "cluster": 2, "blocks": 3, "stages": 3, "sums": "registers", "joint": True}, 70, 2051, "bf16"),
+    ({"pieces": 4, "cluster": 2, "blocks": 3, "stages": 3, "sums": "registers"}, 70, 2051, "bf16"),
     ({"pieces": 3, "cluster": 8, "blocks": 1, "stages": 3, "sums": "registers"}, 21, 8 * 512, "f32"),
     ({"pieces": 1, "cluster": 1, "blocks": 1, "stages": 3, "sums": "split"}, 90, 1001, "bf16"),
     ({"pieces": 2, "cluster": 2, "blocks": 1, "stages": 3, "sums": "split"}, 40, 1024, "f32"),

@@ -51,19 +51,29 @@ def test_staged_rows_of_any_length_are_right(name: str) -> None:
         right(f"{name}__staged__cuda_sm80", rows_of(name, *size), seed=0)
 
 
+@pytest.mark.sampled("kernels", "{name}__staged__cuda_sm80")
+@pytest.mark.parametrize("name", ["rms_norm", "layer_norm"])
+def test_blocks_of_a_staged_norm_take_several_stretches(name: str) -> None:
+    """Two blocks: stretches that alternate between both places in shared memory, one of which is fetched while the other is processed."""
+    with mock.patch.object(norms__staged__cuda_sm80, "grid", lambda p, c: min(2, -(-p["x"].shape[0] // c["rows"]))):
+        for size in ((700, 66, "bf16"), (90, 383, "f32"), (67, 1385, "f16"), (99, 600, "bf16"), (700, 80, "bf16"), (40, 1021, "f32")):
+            right(f"{name}__staged__cuda_sm80", rows_of(name, *size), seed=1)
+
+
 @pytest.mark.parametrize("name", ["rms_norm", "layer_norm"])
 def test_staged_norms_leave_lanes_little_to_do_and_fill_whole_vectors(name: str) -> None:
     implementation, op = registry.implementation(f"{name}__staged__cuda_sm80"), registry.op(name)
     for columns in (1, 16, 64, 66, 100, 128, 250, 384, 700, 1001, 2039):
         for dtype in ("bf16", "f32"):
-            problem = op.problem(rows_of(name, 1 << 20, columns, dtype), TARGETS["h200"])
+            problem = op.problem(rows_of(name, 1 << 20, columns if dtype == "bf16" else (columns + 1) // 2, dtype), TARGETS["h200"])
+            columns = problem["x"].shape[1]
             assert implementation.supports(problem) is None
             config, size = implementation.choose(problem), columns * problem["x"].itemsize
             assert config["lanes"] * (config["pieces"] - 1) < contiguous_rows.vectors(size) <= config["lanes"] * config["pieces"]
-            assert config["pieces"] <= norms__staged__cuda_sm80.PIECES[problem["x"].itemsize]
+            assert config["pieces"] <= norms__staged__cuda_sm80.PIECES
             assert config["rows"] * size % 16 == 0
             assert implementation.launches(problem, config)[0].shared <= 112 * 1024  # two blocks on a multiprocessor
-    assert implementation.supports(op.problem(rows_of(name, 4, 2041, "bf16"))) == "takes rows of up to 2040 elements; given 2041"
+    assert implementation.supports(op.problem(rows_of(name, 4, 2042, "bf16"))) == "takes rows of up to 2041 elements; given 2042"
 
 
 @pytest.mark.sampled("kernels", "{name}__staged__cuda_sm80")
@@ -72,7 +82,7 @@ def test_staged_norms_leave_lanes_little_to_do_and_fill_whole_vectors(name: str)
 @pytest.mark.parametrize("name", ["rms_norm", "layer_norm"])
 def test_neighbouring_rows_of_a_staged_norm_stay_apart(name: str, fill: str, dtype: str) -> None:
     """Rows that share vectors, one of which may have NaN or infinity where the other's elements are masked."""
-    for rows, columns in ((131, 1), (77, 9), (67, 90), (33, 138), (35, 179), (9, 511), (9, 1537)):
+    for rows, columns in ((131, 1), (77, 9), (67, 90), (33, 138), (35, 179), (9, 511), (9, 1537 if dtype != "f32" else 769)):
         w = Input((columns,), dtype)
         c = case(f"{rows}x{columns}", x=Input((rows, columns), dtype, fill), residual=None, weight=w, bias=w, dims=1, eps=1e-5)
         right(f"{name}__staged__cuda_sm80", c, seed=columns)
@@ -85,7 +95,7 @@ def test_one_pass_about_a_pivot_keeps_equal_rows_large_means_and_outliers_exact(
     sizes = [(9, 257), (9, 264), (5, 1001), (5, 2040)] + ([(3, 4104), (2, 20000)] if "staged" not in name else [])
     for dtype in ("f32", "f16", "bf16"):
         for rows, columns in sizes:
-            if columns * (4 if dtype == "f32" else 2) > 65536:
+            if columns * (4 if dtype == "f32" else 2) > (4096 if "staged" in name else 65536):
                 continue
             x, w = Input((rows, columns), dtype, fill), Input((columns,), dtype)
             right(name, case(f"{rows}x{columns}", x=x, residual=None, weight=w, bias=w, dims=1, eps=1e-5))
@@ -144,8 +154,9 @@ def test_staged_backward_has_enough_bytes_in_flight_and_takes_many_odd_rows(name
         resident = norms_bwd__staged__cuda_sm80.resident(problem, config["pieces"])
         assert resident * (launch.shared + 1024) <= 228 * 1024
         assert resident * (config["stages"] - 1) * 2 * config["rows"] * size >= 50 * 1024, (columns, dtype, config)
-        assert (_taken(name, problem) == staged.name) == (problem["s"].nbytes >= 32 << 20)
-    for rows, columns in ((1 << 20, 80), (4096, 77)):
+        clusters = name == "rms_norm_bwd" and columns == 1783  # eight elements a thread, no mean to exchange
+        assert _taken(name, problem) == (f"{name}__cuda_sm90" if clusters else staged.name), (columns, dtype)
+    for rows, columns in ((1 << 20, 80), (1024, 77)):
         problem = op.problem(rows_of(name.removesuffix("_bwd"), rows, columns, "bf16"), TARGETS["h200"])
         assert _taken(name, problem) != staged.name
 

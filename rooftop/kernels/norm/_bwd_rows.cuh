@@ -12,6 +12,7 @@
 #pragma once
 #include "pdl.cuh"
 #include "packs.cuh"
+#include "_moments.cuh"
 #include "_ring.cuh"
 
 // float32 sums are flushed to a second accumulator every SPAN rows: one sum of hundreds of rows has several times the rounding error
@@ -22,22 +23,6 @@ constexpr int SPAN = 16;
 struct Part {
     float mean, squares, level, products;
 };
-
-/// Four sums over LANES neighbouring lanes, in all of them. After the first step half the lanes continue with two of the sums, then a
-/// quarter with one: 10 shuffles for 32 lanes instead of 20.
-template <int LANES>
-__device__ void four_sums(float (&v)[4]) {
-    if (LANES < 4) return lanes_sums<LANES>(v);
-    const int lane = threadIdx.x % LANES;
-    const bool half = lane & LANES / 2, quarter = lane & LANES / 4;
-    const float a = (half ? v[2] : v[0]) + __shfl_xor_sync(~0u, half ? v[0] : v[2], LANES / 2);
-    const float b = (half ? v[3] : v[1]) + __shfl_xor_sync(~0u, half ? v[1] : v[3], LANES / 2);
-    float sum = (quarter ? b : a) + __shfl_xor_sync(~0u, quarter ? a : b, LANES / 4);
-#pragma unroll
-    for (int step = LANES / 8; step > 0; step /= 2) sum += __shfl_xor_sync(~0u, sum, step);
-#pragma unroll
-    for (int i = 0; i < 4; ++i) v[i] = __shfl_sync(~0u, sum, i / 2 * (LANES / 2) + i % 2 * (LANES / 4), LANES);
-}
 
 /// Combines the parts of LANES neighbouring lanes, n elements each, in all lanes (Chan, Golub & LeVeque 1979); `total`: their elements.
 /// Means are summed as distances from the first part's: exact if all elements are equal. EXACT: the mean first, then the squares about it.

@@ -170,7 +170,7 @@ def of_table(table: Sequence[Choice], r: Rows) -> Choice:
 
 
 BYTES = 18.2  # a cycle: a multiprocessor's share of an H200's 4.2 TB/s at 1.75 GHz
-MOST = 1.32  # how many times its share of the bandwidth one multiprocessor can move: 100 of the 132 saturate the memory
+MOST = 1.6  # how many times its share of the bandwidth one multiprocessor can move: 64 of the 132 moved 3.4 TB/s
 FLYING = 40 * KIB  # bytes in flight to a multiprocessor that saturate the memory
 OVERLAP = 0.15  # the fraction of the shorter time that is not hidden behind the longer one
 

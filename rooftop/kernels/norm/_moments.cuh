@@ -12,6 +12,22 @@ __device__ inline float finite_or_zero(float v) { return fabsf(v) < 1e36f ? v : 
 /// 0; infinite squares stay infinite.
 __device__ inline float squares_less(float squares, float more) { return fmaxf(squares - fminf(more, 3.4e38f), 0); }
 
+/// Four sums over LANES neighbouring lanes, in all of them. After the first step half the lanes continue with two of the sums, then a
+/// quarter with one: 10 shuffles for 32 lanes instead of 20.
+template <int LANES>
+__device__ void four_sums(float (&v)[4]) {
+    if (LANES < 4) return lanes_sums<LANES>(v);
+    const int lane = threadIdx.x % LANES;
+    const bool half = lane & LANES / 2, quarter = lane & LANES / 4;
+    const float a = (half ? v[2] : v[0]) + __shfl_xor_sync(~0u, half ? v[0] : v[2], LANES / 2);
+    const float b = (half ? v[3] : v[1]) + __shfl_xor_sync(~0u, half ? v[1] : v[3], LANES / 2);
+    float sum = (quarter ? b : a) + __shfl_xor_sync(~0u, quarter ? a : b, LANES / 4);
+#pragma unroll
+    for (int step = LANES / 8; step > 0; step /= 2) sum += __shfl_xor_sync(~0u, sum, step);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) v[i] = __shfl_sync(~0u, sum, i / 2 * (LANES / 2) + i % 2 * (LANES / 4), LANES);
+}
+
 /// A part of a row (its number of elements is known elsewhere): the mean, and the sum of squares about it. Without CENTRE all means are 0.
 struct alignas(8) Moments {
     float mean, squares;

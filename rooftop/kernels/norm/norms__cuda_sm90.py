@@ -31,7 +31,7 @@ from typing import Any
 from rooftop.core.head import Head
 from rooftop.core.spec import DTYPES, Launch, Problem, instance
 from rooftop.kernels.norm import _cluster_slices
-from rooftop.kernels.norm._cluster_slices import ANY, KIB, Choice
+from rooftop.kernels.norm._cluster_slices import ANY, BYTES, KIB, Choice
 
 SHORTEST = 4 * KIB  # bytes of a row in a ring: shorter ones leave most threads of a block without a pack
 
@@ -49,12 +49,15 @@ class Rows(_cluster_slices.Rows):
         about 20 us of each call."""
         if not self.same_alignment or self.second or self.bytes <= SHORTEST:
             return None
-        r = self.as_ring_rows
-        for time, size, pieces, blocks, stages, threads, _ in _rings(replace(r, count=1 << 30)):
-            clusters = r.slices.clusters(r.count, r.card.resident(size) * blocks)
-            if r.count >= ROUNDS * clusters * (1 if r.slices.aligned else r.slices.runs(clusters)):
-                return _complete(r, {**persistent(size, pieces, blocks, stages), "threads": threads}) if time <= SLOWEST[r.centre] else None
-        return None
+        r, table = self.as_ring_rows, _cluster_slices.of_table(TABLE, self).config
+        if table["cluster"] > 1 and not r.centre and r.count <= r.card.resident(table["cluster"]) * table["blocks"]:
+            return None  # all rows at once
+        step = 1 << max(r.count.bit_length() - 3, 0)  # rounded, so that a new number of rows seldom compiles a new kernel
+        found = _rings(replace(r, count=r.count // step * step))
+        if not found or found[0][0] > SLOWEST[r.slices.aligned][r.centre] + STREAMED * BYTES * r.sms / (2 * r.count * r.bytes):
+            return None
+        _, size, pieces, blocks, stages, threads = found[0]
+        return _complete(r, {**persistent(size, pieces, blocks, stages), "threads": threads})
 
     @property
     def as_ring_rows(self) -> Rows:
@@ -142,14 +145,21 @@ def _complete(r: Rows, config: Mapping[str, Any]) -> dict[str, Any]:
 
 EXCHANGE = 900  # cycles of the reduction of a row's sums over a warp, a block and a cluster, in sequence; without a mean 600
 PACK = 110  # instructions of a warp for 32 packs of 16 bits, both passes; fewer without a mean, and for float32
+ODD = 55  # more of them for 32 packs of odd rows, with the edge
 # clusters of one or two blocks use all multiprocessors; those of GPCs with 18 instead of 16 get less bandwidth each and end later
 UNEQUAL = 1.08
 ROUNDS = 4  # with fewer rows of a cluster, or of a run of its rows, filling and draining the ring costs more than it gains
-# several runs of rows a cluster must save more than this; what their ends cost is not in the estimate, since it depends on the number of
-# rows
-RUNS = 1.12
-# limits of the estimate, without and with a mean: streaming clusters take so long, in which layer_norm also reads a bias
-SLOWEST = 1.15, 1.6
+END = 0.7  # rounds that a cluster loses between two runs of rows
+# what streaming clusters take, in which layer_norm also reads a bias: so many times the memory traffic's time, of odd and of aligned rows,
+# each without and with a mean; and the cycles by which they start and end later than a ring
+SLOWEST = (1.33, 2.0), (1.15, 1.6)
+STREAMED = 4700
+
+
+def _own(r: Rows, warps: int, pieces: int) -> float:
+    """Cycles of the reductions and instructions of a round, of so many warps of a multiprocessor."""
+    mean, width, odd = 1 if r.centre else 0.65, 1 if r.slices.itemsize == 2 else 0.55, 0 if r.slices.aligned else ODD
+    return EXCHANGE * (1 if r.centre else 0.67) + warps * pieces * (PACK * mean * width + odd) / 4
 
 
 def _clusters(r: Rows, c: Mapping[str, Any], rows: int) -> int:
@@ -157,24 +167,24 @@ def _clusters(r: Rows, c: Mapping[str, Any], rows: int) -> int:
 
 
 @lru_cache(maxsize=64)
-def _rings(r: Rows) -> list[tuple[float, int, int, int, int, int, int]]:
-    """The rings that fit if there are rows enough, fastest first: (time, blocks of a cluster, pieces, blocks of a multiprocessor, stages,
-    threads, clusters). The time is that of a row in norm_persistent as a multiple of its memory traffic's, fitted to timings on an H200. A
-    round, in which each cluster processes a row, takes as long as the memory traffic, or as a row's own reductions and instructions if
-    these take longer. It does not depend on the number of rows (`count` is 2^30), so a new number of rows compiles nothing new."""
-    found: list[tuple[float, int, int, int, int, int, int]] = []
+def _rings(r: Rows) -> list[tuple[float, int, int, int, int, int]]:
+    """The rings that fit and have rows enough, fastest first: (time, blocks of a cluster, pieces, blocks of a multiprocessor, stages,
+    threads). The time is that of norm_persistent as a multiple of its memory traffic's, fitted to timings on an H200: within 9 %, where rows
+    are odd or few too. A round, in which each cluster processes a row, takes as long as the memory traffic, or as a row's own reductions and
+    instructions if these take longer."""
+    found: list[tuple[float, int, int, int, int, int]] = []
     ways: list[tuple[int, int, int, int, float]] = []
     aligned, edge = r.slices.aligned, 0 if r.slices.aligned else _cluster_slices.EDGE
     limits = _threads(r)
-    mean, width = 1 if r.centre else 0.65, 1 if r.slices.itemsize == 2 else 0.55
     for size in (1, 2, 4, 8, 16):
-        known: dict[int, tuple[int, bool]] = {}  # by the blocks of a multiprocessor: clusters, and whether they have several runs of rows
-        room, packs = 0, r.slices.packs(size)
+        known: dict[int, tuple[int, int]] = {}  # by the blocks of a multiprocessor: clusters, and their runs of rows
+        room, packs, held = 0, r.slices.packs(size), False
         for pieces in (2, 4, 8) if size == 1 or r.bytes > 4096 * size else ():
             threads = 32 * -(-packs // (32 * pieces))
             slot = 16 * (pieces * threads + edge)
             fixed = slot * r.parameters + _cluster_slices.SYSTEM  # bytes of shared memory
-            if threads > 1024 or 3 * slot + fixed > _cluster_slices.SHARED:
+            # eight packs where four take too many threads: fewer warps hide less
+            if threads > 1024 or 3 * slot + fixed > _cluster_slices.SHARED or (pieces == 8 and held):
                 continue
             fixed += _static(1, threads, size)
             most, with_runs = limits[pieces > 2]
@@ -182,17 +192,19 @@ def _rings(r: Rows) -> list[tuple[float, int, int, int, int, int, int]]:
                 if blocks not in known:
                     room = room or r.card.resident(size)
                     clusters = room * blocks if aligned else r.slices.clusters(r.count, room * blocks)
-                    known[blocks] = clusters, not aligned and r.slices.runs(clusters) > 1
+                    known[blocks] = clusters, 1 if aligned else r.slices.runs(clusters)
                 clusters, several = known[blocks]
-                if several and blocks * threads > with_runs:
+                launched = r.slices.clusters(r.count, room * blocks) if aligned else clusters
+                if r.count < ROUNDS * launched * several or (several > 1 and blocks * threads > with_runs):
                     continue
+                held = held or pieces == 4
                 # three rows in the ring; a fourth if there is room, and three keep too few bytes in flight
                 few = blocks * 2 * r.bytes < _cluster_slices.FLYING * size and blocks * (4 * slot + fixed) <= _cluster_slices.SHARED
-                own = EXCHANGE * (1 if r.centre else 0.67) + blocks * threads / 32 * pieces * PACK * mean * width / 4
-                slower = (UNEQUAL if size <= 2 else 1) * (RUNS if several else 1)
+                own = _own(r, blocks * threads // 32, pieces)
+                unequal = UNEQUAL if size <= 2 and own * BYTES * r.sms < 2 * r.bytes * clusters else 1
                 for n in (3, 4) if few else (3,):
                     ways.append((size, blocks, n, clusters, own))
-                    found.append((slower, size, pieces, blocks, n, threads, clusters))
+                    found.append((unequal * (1 + END * (several - 1) * clusters / r.count), size, pieces, blocks, n, threads))
     times = _cluster_slices.rounds_of(r, ways, 1, 2)
     return sorted([(round(round_ / least * f[0], 2), *f[1:]) for (least, round_), f in zip(times, found, strict=True)])
 

@@ -33,7 +33,6 @@ group   = 1
 blocks  = 1
 stages  = 3
 sums    = "registers"
-joint   = false
 */
 // Backward of rms_norm and layer_norm (CENTRE) on sm_90. Two kernels, in this order: norm_backward, persistent clusters that loop over the
 // rows and each write a partial row of the sums for dweight and dbias; and norm_column_sums, which adds the partial rows in a fixed order.
@@ -42,6 +41,7 @@ joint   = false
 
 #include "pdl.cuh"
 #include "packs.cuh"
+#include "_moments.cuh"
 #include "_same_alignment.cuh"
 #include "cluster_slices.cuh"
 
@@ -51,21 +51,28 @@ struct alignas(16) Part {
     float mean, squares, g, products;
 };
 
+/// Statistics about the mean, of the sums of off, off², g and g · off, where off = s - pivot.
+__device__ inline Part about_mean(float pivot, const float (&sums)[4], const Divisor& n) {
+    const float d = over(sums[0], n), squares = sums[1] - sums[0] * d;
+    // infinite, not NaN, where squares overflow
+    return {pivot + d, squares < 0 ? 0 : squares == squares ? squares : sums[1], sums[2], sums[3] - sums[2] * d};
+}
+
 /// Combines the parts of LANES lanes, n elements each, in all lanes (Chan, Golub & LeVeque 1979). `total`: the number of all elements.
 /// Means are summed as distances from lane 0's: exact if all are equal. n is the first factor of n · off · off: 0 even if off² overflows.
-/// EXACT: the mean first, then the sums about it. Otherwise all sums at once about the mean of lane 0, then moved to the mean; the relative
-/// error is a few parts in a million, since LANES is small.
+/// EXACT (float32): the mean first, then the sums about it. Otherwise all sums at once about the mean of lane 0, then moved to the mean;
+/// the relative error is a few parts in a million, since LANES is small.
 template <bool CENTRE, bool EXACT, int LANES = 32>
 __device__ Part fold(Part p, float n, const Divisor& total) {
     if (!CENTRE) return {0, lanes_sum<LANES>(p.squares), 0, lanes_sum<LANES>(p.products)};
-    const float base = __shfl_sync(~0u, p.mean, 0), from_base = p.mean - base, sum = lanes_sum<LANES>(n * from_base), d = over(sum, total);
-    const float off = EXACT ? p.mean - (base + d) : from_base;
-    Part all = {base + d, lanes_sum<LANES>(p.squares + n * off * off), lanes_sum<LANES>(p.g), lanes_sum<LANES>(p.products + p.g * off)};
-    if (EXACT) return all;
-    const float moved = all.squares - sum * d;
-    all.squares = moved < 0 ? 0 : moved == moved ? moved : all.squares;  // infinite, not NaN, where squares overflow
-    all.products -= all.g * d;
-    return all;
+    const float base = __shfl_sync(~0u, p.mean, 0), from_base = p.mean - base;
+    if (!EXACT) {
+        float sums[4] = {n * from_base, p.squares + n * from_base * from_base, p.g, p.products + p.g * from_base};
+        four_sums<LANES>(sums);
+        return about_mean(base, sums, total);
+    }
+    const float d = over(lanes_sum<LANES>(n * from_base), total), off = p.mean - (base + d);
+    return {base + d, lanes_sum<LANES>(p.squares + n * off * off), lanes_sum<LANES>(p.g), lanes_sum<LANES>(p.products + p.g * off)};
 }
 
 // Aligned to 128 bytes: with a less aligned destination, asynchronous copies request each line two or three times from the L2.
@@ -119,12 +126,12 @@ struct EdgeSum {
 /// dx, and this cluster's part of dweight and dbias, written to pw and pb [cluster / GROUP, C]. A cluster takes rows that are `clusters`
 /// apart; each thread owns PIECES packs. Rows are prefetched to shared memory, STAGES (at least 3) in the ring buffer: while the parts of a
 /// row travel between the blocks, the row before is finished. FIT: the alignment of the rows of all four tensors. REGISTERS, which sums are
-/// in registers: 1 both, 2 dweight's, 0 none. JOINT: the parts of a row are folded with all sums at once (not EXACT). GROUP blocks, each
+/// in registers: 1 both, 2 dweight's, 0 none. GROUP blocks, each
 /// its own cluster for rows, add up their sums together: the hardware's clusters are of GROUP blocks. RUNS: a cluster has several runs of
 /// rows, which start at different places within 32 bytes (_same_alignment.cuh); at the end of each its threads' columns change, so the sums
 /// are added to the partial row.
 template <typename T, int PIECES, int THREADS, int CLUSTER, int GROUP, int BLOCKS, int STAGES, int REGISTERS, int FIT, bool RUNS,
-    bool JOINT, bool CENTRE, bool WEIGHT, bool BIAS, bool SECOND>
+    bool CENTRE, bool WEIGHT, bool BIAS, bool SECOND>
 __global__ void __launch_bounds__(THREADS, BLOCKS)
     norm_backward(int R, int C, int clusters, int period, const T* __restrict__ dy, long long dys, const T* __restrict__ ds, long long dss,
                   const T* __restrict__ s, long long ss, const T* __restrict__ w, T* __restrict__ dx, long long dxs, float* __restrict__ pw,
@@ -137,7 +144,7 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
     using Packs = Slice<T, PIECES, THREADS, CLUSTER, FIT>;
     constexpr bool EDGE = Packs::EDGE;
     constexpr int SLOTS = Packs::SLOTS, STAGE = 2 * SLOTS;
-    constexpr bool EXACT = sizeof(T) == 4 || !JOINT;
+    constexpr bool EXACT = sizeof(T) == 4;  // how statistics are computed
     constexpr int OF_THREAD = PIECES * QUADS, SUMS = (WEIGHT + BIAS) * OF_THREAD * THREADS, OWN = SUMS / GROUP;  // quads
     static_assert(GROUP == 1 || CLUSTER == 1 && !EDGE && SUMS <= STAGES * STAGE && SUMS % GROUP == 0,
         "blocks of a group have whole rows, in packs");
@@ -209,10 +216,10 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
                 if (slice.has_edge()) second_edge = static_cast<float>(ds[before * dss + slice.at_edge()]);
             }
             if (k < run.count) {
-                float pivot = 0, total = 0, squares = 0, products = 0, level = 0;  // about the pivot, the thread's first element
+                float pivot = 0, total = 0, squares = 0, products = 0, level = 0;  // about the pivot, the first element of the thread or warp
                 __pipeline_wait_prior(STAGES - 2);
                 const auto at_s = slots(current), at_dy = slots(current + SLOTS);
-                if (CENTRE) P::widen(*at_s(0), v), pivot = v[0];
+                if (CENTRE) P::widen(*at_s(0), v), pivot = EXACT ? v[0] : __shfl_sync(~0u, v[0], 0);
 #pragma unroll
                 for (int i = 0; i < PIECES; ++i) {
                     P::widen(*at_s(i), v), P::widen(*at_dy(i), h);
@@ -234,12 +241,19 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
                     products += gw * off;
                     if (CENTRE) total += off, level += gw;
                 }
-                const float d = total * inverse;  // the mean of the thread's elements less the pivot
-                if (CENTRE) squares = fmaxf(squares - d * (2 * total - of_thread * d), 0), products -= level * d;
-                const float mean = pivot + d;
                 // Recomputed in every row, except where the edge leaves registers to spare: kept in registers, it makes other kernels
                 // spill.
-                const Part part = fold<CENTRE, EXACT>({mean, squares, level, products}, of_thread, EDGE ? of_warp : Divisor(of_warp.n));
+                const Divisor in_warp = EDGE ? of_warp : Divisor(of_warp.n);
+                Part part;
+                if (CENTRE && !EXACT) {
+                    float sums[4] = {total, squares, level, products};
+                    four_sums<32>(sums);
+                    part = about_mean(pivot, sums, in_warp);
+                } else {
+                    const float d = total * inverse;  // the mean of the thread's elements less the pivot
+                    if (CENTRE) squares = fmaxf(squares - d * (2 * total - of_thread * d), 0), products -= level * d;
+                    part = fold<CENTRE, EXACT>({pivot + d, squares, level, products}, of_thread, in_warp);
+                }
                 parts.post(run.done + k, part, [&](const Part& p) { return fold<CENTRE, EXACT>(p, of_lane,
                     EDGE ? of_block : Divisor(of_block.n)); });
             }

@@ -11,7 +11,6 @@ second launch adds the partial rows in order. A config holds
     sums      where the sums of dweight and dbias are kept: in "registers", in "shared" memory, or "split": dweight's in registers, dbias's
               in shared memory
     group     blocks that add up their sums before they write them
-    joint     whether all sums of a row are combined at once: two exchanges fewer, and an error of a few parts in a million (16 bits)
 
 The table was timed on an H100. If an estimate, fitted to timings on an H200 (`_shares`), finds a config that is 4 % faster, that config is
 used instead. In larger tensors the sm_80 kernels (norms_bwd__cuda_sm80.py) are faster for most rows of layer_norm of up to 24 KiB
@@ -55,13 +54,13 @@ def of(p: Problem) -> Rows:
 
 
 def share(
-    cluster: int, pieces: int, blocks: int, stages: int, sums: str = "registers", group: int = 1, joint: bool = False
+    cluster: int, pieces: int, blocks: int, stages: int, sums: str = "registers", group: int = 1
 ) -> dict[str, Any]:
-    return {"cluster": cluster, "pieces": pieces, "blocks": blocks, "stages": stages, "sums": sums, "group": group, "joint": joint}
+    return {"cluster": cluster, "pieces": pieces, "blocks": blocks, "stages": stages, "sums": sums, "group": group}
 
 
 TABLE = (  # the first entry that fits the input is used
-    Choice(4 * KIB, 8 * KIB, share(1, 1, 1, 3, group=8, joint=True), "few rows: eight blocks add their sums up", "aligned", LAYER,
+    Choice(4 * KIB, 8 * KIB, share(1, 1, 1, 3, group=8), "few rows: eight blocks add their sums up", "aligned", LAYER,
            summed=True, max_rows=2),
     Choice(4 * KIB, 8 * KIB, share(1, 2, 1, 3), "few rows: one block a multiprocessor", "", LAYER, max_rows=2),
     Choice(8 * KIB, 10256, share(2, 2, 3, 3), "odd rows: two blocks share one, three pairs a multiprocessor", "odd", LAYER),
@@ -74,7 +73,7 @@ TABLE = (  # the first entry that fits the input is used
     Choice(24592, 65472, share(2, 2, 1, 3), "odd rows: two blocks share one", "odd", RMS),
     Choice(65472, 130000, share(16, 2, 3, 3), "odd rows: sixteen blocks with 8 KiB each", "odd"),
     Choice(130000, 128 * KIB, share(8, 4, 1, 3), "odd rows: eight blocks, four packs a thread", "odd"),
-    Choice(-1, 2 * KIB, share(1, 1, 3, 3, joint=True), "few short rows: the parts of a row folded at once", "", LAYER, max_rows=16),
+    Choice(-1, 2 * KIB, share(1, 1, 3, 3), "few short rows: the parts of a row folded at once", "", LAYER, max_rows=16),
     Choice(1 * KIB, 2 * KIB, share(1, 1, 6, 3), "six blocks of up to 128 threads: 1024 to 2048 bytes fill them", "", LAYER),
     Choice(-1, 2 * KIB, share(1, 1, 3, 3), "three blocks: fewer partial rows", "", LAYER),
     Choice(-1, 2 * KIB, share(1, 1, 4, 3), "four blocks: fewer partial rows than eight", "", RMS, max_rows=16),
@@ -82,14 +81,14 @@ TABLE = (  # the first entry that fits the input is used
     Choice(2 * KIB, 4 * KIB, share(1, 1, 4, 3), "four blocks of up to 256 threads: a pack a thread"),
     Choice(4 * KIB, 5 * KIB, share(1, 1, 3, 3), "three blocks of up to 320 threads", "", LAYER),
     Choice(4 * KIB, 5 * KIB, share(1, 1, 2, 3), "two blocks: fewer partial rows", "", RMS),
-    Choice(5 * KIB, 8 * KIB, share(1, 2, 2, 3, "shared", 2, True), "few rows: two blocks add their sums up", "aligned", LAYER,
+    Choice(5 * KIB, 8 * KIB, share(1, 2, 2, 3, "shared", 2), "few rows: two blocks add their sums up", "aligned", LAYER,
            summed=True, max_rows=16),
     Choice(5 * KIB, 8 * KIB, share(1, 2, 2, 3), "two packs a thread, two blocks", "", LAYER),
     Choice(5 * KIB, 6 * KIB, share(1, 1, 1, 4), "one block of up to 384 threads and a fourth row in the ring", "", RMS),
     Choice(6 * KIB, 8 * KIB, share(1, 1, 1, 3), "few rows: one block of up to 512 threads", "", RMS, max_rows=2),
     Choice(6 * KIB, 8 * KIB, share(1, 2, 1, 4, "shared"), "few rows: two packs a thread, sums in shared memory", "", RMS, max_rows=16),
     Choice(6 * KIB, 8 * KIB, share(1, 2, 2, 3, "shared"), "two packs a thread, two blocks, sums in shared memory", "", RMS),
-    Choice(8 * KIB, 10 * KIB, share(1, 2, 1, 4, group=8, joint=True), "the most partial rows: eight blocks add theirs up", "aligned",
+    Choice(8 * KIB, 10 * KIB, share(1, 2, 1, 4, group=8), "the most partial rows: eight blocks add theirs up", "aligned",
            LAYER, summed=True),
     Choice(8 * KIB, 10 * KIB, share(1, 2, 1, 4), "one block and a fourth row in the ring", "", LAYER),
     Choice(10 * KIB, 12 * KIB, share(2, 2, 2, 3), "two blocks share a row of 10 to 12 KiB: no padding", "", LAYER),
@@ -138,8 +137,14 @@ def _complete(r: Rows, config: Mapping[str, Any]) -> dict[str, Any]:
     return {**config, "threads": r.slices.threads(config["cluster"], config["pieces"])}
 
 
-EXCHANGE = 850  # cycles of the reduction of a row's sums over a warp, a block and a cluster; with a mean 1250, with all sums at once 900
+# cycles of the reduction of a row's sums over a warp, a block and a cluster; with a mean 1250, and 900 in 16 bits, where all sums are
+# combined at once
+EXCHANGE = 850
 PACK = 140  # instructions of a warp for 32 packs of 16 bits; with a mean 210; for float32, half the elements, 0.63 of that
+# cycles, without and with a mean, that the warps of a block wait for the first one, which has the edge of odd rows; a third of them in a
+# cluster, whose blocks exchange meanwhile
+EDGE = 760, 1120
+LAUNCHES = 12800  # cycles: both launches, the first rows and the last
 # of a thread, by its packs, with the sums in registers; odd rows need 16 more, two packs of layer_norm in 16 bits 128
 REGISTERS = 0, 72, 88, 104, 128
 ROUNDS = 8  # with fewer rows a cluster, filling and draining the ring costs more than it gains
@@ -167,22 +172,23 @@ def _registers_of(r: Rows, cluster: int, packs: int) -> list[Sequence[int]]:
 @lru_cache(maxsize=8)
 def costs(centre: bool, itemsize: int) -> tuple[float, float]:
     """Cycles of the reduction of a row's sums, and instructions of a warp for a pack a lane."""
-    return EXCHANGE * (1.47 if centre else 1), PACK * (1.5 if centre else 1) * (1 if itemsize == 2 else 0.63)
+    return EXCHANGE * (1 if not centre else 1.06 if itemsize == 2 else 1.47), PACK * (1.5 if centre else 1) * (1 if itemsize == 2 else 0.63)
 
 
 def _shares(r: Rows, found: Sequence[tuple[Mapping[str, Any], tuple[int, int]]], rows: int) -> list[float]:
     """The estimated speeds for this number of rows, as fractions of the memory's, fitted to timings on an H200: the rounds, in which each
     cluster processes a row, and then the partial rows. `found`: configs, each with its clusters and their runs of rows."""
-    ways, aligned, (exchange, pack) = [], r.slices.aligned, costs(r.centre, r.slices.itemsize)
+    ways, (exchange, pack) = [], costs(r.centre, r.slices.itemsize)
+    edge = 0 if r.slices.aligned else EDGE[r.centre]
     for c, (clusters, _) in found:
         size, blocks = c["cluster"], c["blocks"]
-        own = exchange * ((0.72 if c["joint"] else 1) * (0.75 if size == 1 else 1)) + blocks * c["threads"] // 32 * c["pieces"] * pack / 4
+        own = exchange * (0.75 if size == 1 else 1) + edge / (1 if size == 1 else 3) + blocks * c["threads"] // 32 * c["pieces"] * pack / 4
         ways.append((size, blocks, c["stages"], clusters, own))
-    odd, shares = not aligned and r.slices.itemsize == 2, []
+    shares = []
     for (_, (clusters, runs)), (least, round_) in zip(found, rounds_of(r, ways, 2, 4 if r.second else 3), strict=True):
         partial = 6 * clusters * r.slices.columns * r.parameters / (BYTES * r.sms)  # written once; half of them are read from the L2
         rounds = rows / clusters + _cluster_slices.EMPTY * (runs - 1)
-        shares.append(least * rows / clusters / (rounds * (round_ * (1.1 if odd else 1)) + partial))
+        shares.append(least * rows / clusters / (rounds * round_ + partial))
     return shares
 
 
@@ -191,7 +197,7 @@ def _candidates(r: Rows) -> list[dict[str, Any]]:
     """Of rows of which `count` is 0: what fits does not depend on it. In the order of their blocks and pieces. A fourth row in the ring
     only where three keep too few bytes in flight."""
     edge = 0 if r.slices.aligned else _cluster_slices.EDGE
-    one = share(1, 1, 1, 3, joint=r.centre and r.slices.itemsize == 2)
+    one = share(1, 1, 1, 3)
     found = []
     for size in (1, 2, 4, 8, 16):
         if r.bytes <= (4096 * size if size > 1 else 0) or 6 * r.bytes > size * _cluster_slices.SHARED:  # three rows of s and dy do not fit
@@ -250,6 +256,13 @@ def share_of(p: Problem) -> float:
     return _shares(r, [(c, launched)], r.count)[0]
 
 
+def cycles(p: Problem) -> float:
+    """The estimated cycles of a call, of odd rows of more than 2 KiB without ds: within 10 % of what they took on an H200."""
+    r = of(p)
+    count = clusters(p, r, c := r.choice)
+    return LAUNCHES + 3 * r.count * r.bytes / (BYTES * r.sms) / _shares(r, [(c, (count, r.slices.runs(count)))], r.count)[0]
+
+
 def choose(p: Problem, head: Head | None = None) -> dict[str, Any]:
     return dict(of(p).choice)
 
@@ -283,9 +296,8 @@ def runs(r: Rows, c: Mapping[str, Any]) -> bool:
 def configs(p: Problem, head: Head) -> list[dict[str, Any]]:
     """The configs for tuning."""
     r = of(p)
-    joint = (False, True) if r.centre else (False,)
     tried = product(
-        (1, 2, 4, 8, 16), (1, 2, 3, 4), (1, 2, 3, 4, 6, 8), (3, 4), SUMS if r.centre else ("shared", "registers"), (1, 2, 4, 8), joint
+        (1, 2, 4, 8, 16), (1, 2, 3, 4), (1, 2, 3, 4, 6, 8), (3, 4), SUMS if r.centre else ("shared", "registers"), (1, 2, 4, 8)
     )
     return [c for c in (_complete(r, share(*one)) for one in tried) if runs(r, c)]
 
@@ -307,7 +319,7 @@ def launches(p: Problem, c: Mapping[str, Any], head: Head) -> list[Launch]:
     count, threads = clusters(p, r, c), c["threads"]
     fit, element = r.slices.fit(c["cluster"], c["pieces"], c["threads"]), DTYPES[p["s"].dtype].cuda
     config = [c["pieces"], threads, c["cluster"], c["group"], c["blocks"], c["stages"], SUMS[c["sums"]], fit]
-    flags = [r.slices.runs(count) > 1, c["joint"], r.centre, r.weight, r.bias, r.second]
+    flags = [r.slices.runs(count) > 1, r.centre, r.weight, r.bias, r.second]
     (rows, columns, *tensors, eps) = args.items()
     args = dict((rows, columns, ("clusters", count), ("period", r.slices.period_of(count)), *tensors, ("pw", "pw"), ("pb", "pb"), eps))
     first = Launch(

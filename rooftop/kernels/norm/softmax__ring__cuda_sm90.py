@@ -15,6 +15,7 @@ from rooftop.kernels.norm._cluster_slices import KIB, Rows
 THREADS = {4: 1024, 8: 768}  # of a multiprocessor, by packs a thread: 64 registers each, or 80
 MOST_BLOCKS = 4  # of a multiprocessor
 ROUNDS = 4  # with fewer rows of a cluster, filling and draining the ring costs more than it gains
+SLICE = 32 * KIB  # of a block: two of them take as long as the exchange
 STATIC = 1280  # bytes of shared memory of a block besides its ring: the parts of warps and blocks, at most
 
 
@@ -61,11 +62,11 @@ def _clusters(r: Rows, c: Mapping[str, Any]) -> int:
 
 
 def keeps_busy(p: Problem) -> bool:
-    """Whether the memory is busy all the time: of aligned rows, if each cluster has enough of them, and a row's slice takes as long as the
-    exchange of its sums or a second block works meanwhile."""
+    """Whether the memory is busy all the time: of rows of whole vectors, if each cluster has enough of them, and a row's slice takes as long
+    as the exchange of its sums or a second block works meanwhile."""
     r = _rows(p)
-    c = _config(r) if r.slices.aligned and supports(p) is None else None
-    return c is not None and (c["blocks"] > 1 or r.bytes >= 256 * KIB) and r.count >= ROUNDS * _clusters(r, c)
+    c = _config(r) if r.bytes % 16 == 0 and supports(p) is None else None
+    return c is not None and (c["blocks"] > 1 or r.bytes >= SLICE * c["cluster"]) and r.count >= ROUNDS * _clusters(r, c)
 
 
 def choose(p: Problem, head: Head | None = None) -> dict[str, Any]:
