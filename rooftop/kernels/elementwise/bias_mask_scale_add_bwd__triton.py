@@ -53,8 +53,8 @@ def _some_rows(dout, mask, dx, first, count, column, C, limit, ds, ms, xs, scale
 def _slab(dout, mask, dx, to, R, C, rest, blocks, height, ds, ms, xs, scale, seed,
           THRESHOLD: tl.constexpr, SHORT: tl.constexpr, REST: tl.constexpr, BLOCK: tl.constexpr, LANES: tl.constexpr, STAGES: tl.constexpr,
           PDL: tl.constexpr, FIRST: tl.constexpr):  # type: ignore[no-untyped-def]
-    """BLOCK columns of a slab of `height` rows, LANES at a time; the sums of its columns are written to to[slab, C] if given. REST: after R
-    rows comes one of `rest` columns, a slab of its own. FIRST: the first of two launches."""
+    """BLOCK columns of a slab of `height` rows, LANES at a time; the sums of its columns are written to to[slab, C] if given. REST: the last slab
+    has one row more, of `rest` columns. FIRST: the first of two launches."""
     if PDL:
         gdc_wait()
         if FIRST:
@@ -62,15 +62,13 @@ def _slab(dout, mask, dx, to, R, C, rest, blocks, height, ds, ms, xs, scale, see
     slab = (tl.program_id(0) // blocks).to(tl.int64)
     at = (tl.program_id(0) % blocks) * BLOCK + tl.arange(0, BLOCK)
     column = at[None, :]
-    count = tl.minimum(height, R - slab * height).to(tl.int32)
+    left = R - slab * height
+    count = tl.minimum(height, left).to(tl.int32)
+    total = _some_rows(dout, mask, dx, slab * height, count, column, C, C, ds, ms, xs, scale, seed, THRESHOLD, SHORT, BLOCK, LANES, STAGES)
     if REST:
-        if count <= 0:
+        if left <= height and tl.program_id(0) % blocks * BLOCK < rest:
             row = R + tl.zeros((1, 1), tl.int64)
-            total = _some_rows(dout, mask, dx, row, 1, column, C, rest, ds, ms, xs, scale, seed, THRESHOLD, SHORT, BLOCK, LANES, 1)
-        else:
-            total = _some_rows(dout, mask, dx, slab * height, count, column, C, C, ds, ms, xs, scale, seed, THRESHOLD, SHORT, BLOCK, LANES, STAGES)
-    else:
-        total = _some_rows(dout, mask, dx, slab * height, count, column, C, C, ds, ms, xs, scale, seed, THRESHOLD, SHORT, BLOCK, LANES, STAGES)
+            total += _some_rows(dout, mask, dx, row, 1, column, C, rest, ds, ms, xs, scale, seed, THRESHOLD, SHORT, BLOCK, LANES, 1)
     if to is not None:
         tl.store(to + slab * C + at, tl.sum(total, 0).to(to.dtype.element_ty), at < C)
 
@@ -118,8 +116,8 @@ def _extents(p: Problem) -> tuple[int, int, int]:
 
 def _grid(p: Problem, config: Config) -> tuple[int, int, int]:
     """Programs, blocks of columns, slabs."""
-    rows, columns, rest = _extents(p)
-    blocks, slabs = -(-columns // config.block), -(-rows // config.height) + (rest > 0)
+    rows, columns, _ = _extents(p)
+    blocks, slabs = -(-columns // config.block), -(-rows // config.height)
     return blocks * slabs, blocks, slabs
 
 
