@@ -29,12 +29,11 @@ wide = 256  # bytes of a row of a tile
 tall = 128  # rows that a tile writes: a multiple of eight packs
 flat = 0
 threads = 256
-resident = 6  # blocks of a multiprocessor that the registers allow: 6, or 8
 group = 16  # tiles along C before the next along R
 
 # tiles of `tall` rows, which overlap by 32 bytes of a column, or of all rows
 [[launch]]
-kernel  = "shifted<{bytes(x)}, {stride(x, 3) * bytes(x) % 16}, {wide}, {flat}, {threads}, {resident}>"
+kernel  = "shifted<{bytes(x)}, {stride(x, 3) * bytes(x) % 16}, {wide}, {flat}, {threads}>"
 grid    = ["B1 * B2 * B3 * (1 if flat else ceil((R + 32 // bytes(x) - 1) / tall)) * ceil(C * bytes(x) / wide)"]
 block   = ["threads"]
 shared  = "(R if flat else tall + 32 // bytes(x)) * (wide + 16 + stride(x, 3) * bytes(x) % 16 + (0 if stride(x, 3) % 2 == 1 else bytes(x))) + 16"
@@ -63,8 +62,8 @@ extern __shared__ __align__(128) char held[];
 /// other in `out`. LEFT: the stride of the rows in bytes, modulo 16. Element (j, c) of the tile lies `lead`
 /// + j · PITCH + j / N · GAP + c · SIZE bytes after the start of shared memory, where `lead` is the remainder of the address of element
 /// (0, 0). GAP: so that N rows are an odd multiple of 16 bytes. With it, neighbouring lanes' columns are APART_C apart, in different words.
-template <int SIZE, int LEFT, int WIDE, bool FLAT, int THREADS, int RESIDENT>
-__global__ void __launch_bounds__(THREADS, RESIDENT)
+template <int SIZE, int LEFT, int WIDE, bool FLAT, int THREADS>
+__global__ void __launch_bounds__(THREADS, 1536 / THREADS)
     shifted(int R, int C, int tall, unsigned GROUP, unsigned tiles_r, unsigned tiles_c, unsigned B2, unsigned B3, const void* __restrict__ x, void* __restrict__ out,
         long long span,
             long long x1, long long x2, long long x3, long long xr, long long o1, long long o2, long long o3, long long oc) {

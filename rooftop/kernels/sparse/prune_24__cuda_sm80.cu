@@ -22,12 +22,11 @@ python  = ["choose", "configs"]
 "V < 32767 and C < 32767" = "takes fewer than 8 million rows and columns"
 
 [config]
-rounds = 1  # of 64 rows, of a tile
-blocks = 16  # of the same columns
+rounds = 2  # of 64 rows, of a block
 
 [[launch]]
 kernel  = "prune<{T}, {algorithm == 'optimal'}, {rounds}>"
-grid    = ["2 * C", "blocks"]
+grid    = ["2 * C", "4 // rounds * V"]
 block   = [256]
 pdl = true
 */
@@ -105,37 +104,21 @@ __device__ inline void each(const F& f) {
     if constexpr (I < COUNT) f(Index<I>()), each<COUNT, I + 1>(f);
 }
 
-/// 1 as two kinds of numbers, hidden from the compiler, so that what is multiplied by them stays a multiplication.
-struct Ones {
-    float real;
-    unsigned whole;
-};
-
-/// If a + b > most: most = a + b, kept = x + y. Predicated multiplications: selects need the unit that compares, which has half their rate.
-__device__ inline void take_larger(float a, float b, unsigned x, unsigned y, Ones one, float& most, unsigned& kept) {
-    asm("{ .reg .pred larger; .reg .f32 sum;\n"
-        "add.rn.f32 sum, %2, %3;\n"
-        "setp.gt.f32 larger, sum, %0;\n"
-        "@larger fma.rn.f32 %0, %2, %6, %3;\n"
-        "@larger mad.lo.u32 %1, %4, %7, %5; }"
-        : "+f"(most), "+r"(kept) : "f"(a), "f"(b), "r"(x), "r"(y), "f"(one.real), "r"(one.whole));
-}
-
 /// Two rows, from 2 SIDE on, that keep columns as kind K does: the largest sum of magnitudes, and what is kept. pair[r][p]: the sum of pair
 /// p of row r.
 template <int K, int SIDE>
-__device__ inline void best_half(const float (&pair)[4][6], Ones one, float& most, unsigned& kept) {
+__device__ inline void best_half(const float (&pair)[4][6], float& most, unsigned& kept) {
     each<HALVES.count[K]>([&](auto i) {
         constexpr int A = HALVES.first[K][decltype(i)::VALUE], B = HALVES.second[K][decltype(i)::VALUE];
         constexpr unsigned HERE = kept_by(2 * SIDE, A, B);
-        if constexpr (decltype(i)::VALUE == 0) most = pair[2 * SIDE][A] + pair[2 * SIDE + 1][B], kept = HERE * one.whole;
-        else take_larger(pair[2 * SIDE][A], pair[2 * SIDE + 1][B], HERE, 0, one, most, kept);
+        const float total = pair[2 * SIDE][A] + pair[2 * SIDE + 1][B];
+        if (decltype(i)::VALUE == 0 || total > most) most = total, kept = HERE;
     });
 }
 
 /// The pattern with the largest sum of magnitudes. Low half: bit 4 r + c, whether element (r, c) is kept; high half: bit 4 c + r.
 template <typename T>
-__device__ inline unsigned optimal(const unsigned (&low)[4], const unsigned (&high)[4], Ones one) {
+__device__ inline unsigned optimal(const unsigned (&low)[4], const unsigned (&high)[4]) {
     float size[4][4], pair[4][6];
     const auto add_up = [&] {
 #pragma unroll
@@ -164,9 +147,9 @@ __device__ inline unsigned optimal(const unsigned (&low)[4], const unsigned (&hi
     each<19>([&](auto kind) {
         float upper = 0, lower = 0;
         unsigned over = 0, under = 0;
-        best_half<decltype(kind)::VALUE, 0>(pair, one, upper, over);
-        best_half<HALVES.rest[decltype(kind)::VALUE], 1>(pair, one, lower, under);
-        take_larger(upper, lower, over, under, one, most, best);
+        best_half<decltype(kind)::VALUE, 0>(pair, upper, over);
+        best_half<HALVES.rest[decltype(kind)::VALUE], 1>(pair, lower, under);
+        if (upper + lower > most) most = upper + lower, best = over | under;
     });
     return best;
 }
@@ -231,13 +214,6 @@ __device__ inline unsigned greedy(const unsigned (&low)[4], const unsigned (&hig
     return found | (turned ^ moved ^ moved << 6) << 16;
 }
 
-/// threadIdx.x, read again: what is computed from it is not kept in registers from one use to the next.
-__device__ inline unsigned this_thread() {
-    unsigned found;
-    asm volatile("mov.u32 %0, %%tid.x;" : "=r"(found));
-    return found;
-}
-
 constexpr int SIDE = 128;  // columns of a block
 #if __CUDA_ARCH__ >= 900
 constexpr int BLOCKS = 4;  // of a multiprocessor, whose registers hold the search without spills; on sm_80 three
@@ -245,9 +221,9 @@ constexpr int BLOCKS = 4;  // of a multiprocessor, whose registers hold the sear
 constexpr int BLOCKS = 3;
 #endif
 
-/// A block takes tiles of 64 ROUNDS rows, gridDim.y apart. kept, kept_t: values in a row; stripes, blocks: of the metadata.
+/// 64 ROUNDS rows. kept, kept_t: values in a row; stripes, blocks: of the metadata.
 template <typename T, bool OPTIMAL, int ROUNDS>
-__global__ void __launch_bounds__(256, BLOCKS)
+__global__ void __launch_bounds__(256, OPTIMAL ? BLOCKS : 4)
 prune(int M, int K, const T* __restrict__ w, long long ws, T* __restrict__ values, int kept, int* __restrict__ meta, int stripes,
     int blocks, T* __restrict__ values_t,
       int kept_t, int* __restrict__ meta_t, int stripes_t, int blocks_t) {
@@ -259,7 +235,7 @@ prune(int M, int K, const T* __restrict__ w, long long ws, T* __restrict__ value
     // by which of four are kept: the selector of PRMT and four times their code; a mask of the two values
     __shared__ __align__(8) uint2 lines[16];
     __shared__ unsigned places[16];
-    __shared__ __align__(16) uint4 ahead[4][256];  // a thread's rows of this round, then of the next
+    __shared__ __align__(16) uint4 ahead[ROUNDS == 2 ? 4 : 1][256];  // rows of the second round, copied while the first is searched; of each thread its own
     if (threadIdx.x < 16) {
         const unsigned bits = threadIdx.x, at = 15 - bits;
         unsigned chosen = bits;  // if fewer than two are kept: zeros from the first places
@@ -272,158 +248,148 @@ prune(int M, int K, const T* __restrict__ w, long long ws, T* __restrict__ value
         places[bits] = 1u << at / 4 | 16u << at % 4 | 256u << at;
     }
     gdc_wait();
-    const auto on = [](const void* p, int bytes) { return reinterpret_cast<unsigned long long>(p) % bytes == 0; };
-    const int k0 = blockIdx.x * SIDE, apart = gridDim.y * HEIGHT;
-    const bool eights = ws % 4 == 0 && on(w, 8), sixteens = ws % 8 == 0 && on(w, 16) && k0 + SIDE <= K;  // one load reads a row of a tile; of two
-    const auto bring = [&](int top) {  // the thread's rows of the round of 64 rows from `top` on
-        if (!sixteens || top + 64 > M) return;
-        const unsigned thread = this_thread();
-        const T* from = w + (top + thread / 16 * 4) * ws + k0 + thread % 16 * 8;
-#pragma unroll
-        for (int r = 0; r < 4; ++r) __pipeline_memcpy_async(&ahead[r][thread], from + r * ws, 16);
-        __pipeline_commit();
-    };
-    bring(blockIdx.y * HEIGHT);
     __syncthreads();
+    const int m0 = blockIdx.y * HEIGHT, k0 = blockIdx.x * SIDE, across = threadIdx.x % 16, k = k0 + across * 8;
+    const auto on = [](const void* p, int bytes) { return reinterpret_cast<unsigned long long>(p) % bytes == 0; };
+    // The whole block is inside the matrix, and can be read, and written by rows and by columns, in vectors.
+    const bool inside = m0 + HEIGHT <= M && k0 + SIDE <= K, whole = inside && ws % 8 == 0 && on(w, 16);
+    const bool whole_rows = inside && kept % 4 == 0 && on(values, 8), whole_columns = inside && kept_t % 8 == 0 && on(values_t, 16);
+    const bool eights = ws % 4 == 0 && on(w, 8);  // a row of a tile is 8 bytes, which one load reads
+    const bool outside = m0 >= M || k0 >= K;      // nothing but metadata, which is padded to 256
 #pragma unroll 1
-    for (int m0 = blockIdx.y * HEIGHT; m0 < blocks_t * 256; m0 += apart) {
-        // The whole tile is inside the matrix, and can be written by rows and by columns, in vectors.
-        const bool inside = m0 + HEIGHT <= M && k0 + SIDE <= K;
-        const bool whole_rows = inside && kept % 4 == 0 && on(values, 8), whole_columns = inside && kept_t % 8 == 0 && on(values_t, 16);
-        const bool outside = m0 >= M || k0 >= K;      // nothing but metadata, which is padded to 256
-#pragma unroll 1
-        for (int round = 0; round < ROUNDS; ++round) {
-            const unsigned thread = this_thread();
-            const int down = round * 16 + thread / 16, m = m0 + down * 4, across = thread % 16, k = k0 + across * 8;
-            if (outside) {
-                row_codes[down][across] = column_codes[down][across] = 0x44444444u;  // the first two places of each line
-                continue;
+    for (int round = 0; round < ROUNDS; ++round) {
+        const int down = round * 16 + threadIdx.x / 16, m = m0 + down * 4;
+        if (outside) {
+            row_codes[down][across] = column_codes[down][across] = 0x44444444u;  // the first two places of each line
+            continue;
+        }
+        uint4 row[4];
+        const T* from = w + m * ws + k;
+        if (whole && round == 0) {
+#pragma unroll
+            for (int r = 0; r < 4; ++r) row[r] = *reinterpret_cast<const uint4*>(from + r * ws);
+            if constexpr (ROUNDS == 2) {
+#pragma unroll
+                for (int r = 0; r < 4; ++r) __pipeline_memcpy_async(&ahead[r][threadIdx.x], from + (64 + r) * ws, 16);
+                __pipeline_commit();
             }
-            if (sixteens && m0 + round * 64 + 64 <= M) {
-                __pipeline_wait_prior(0);
-            } else {
-                const T* from = w + m * ws + k;
-#pragma unroll 1
-                for (int r = 0; r < 4; ++r) {
-                    unsigned two[4] = {0, 0, 0, 0};
+        } else if (whole) {
+            __pipeline_wait_prior(0);
 #pragma unroll
-                    for (int t = 0; t < 2; ++t) {
-                        const T* tile = from + r * ws + 4 * t;
-                        if (eights && m + r < M && k + 4 * t + 4 <= K) {
-                            const uint2 four = *reinterpret_cast<const uint2*>(tile);
-                            two[2 * t] = four.x, two[2 * t + 1] = four.y;
-                            continue;
-                        }
+            for (int r = 0; r < 4; ++r) row[r] = ahead[ROUNDS == 2 ? r : 0][threadIdx.x];
+        } else {
 #pragma unroll
-                        for (int c = 0; c < 4; ++c) {
-                            if (m + r < M && k + 4 * t + c < K) two[2 * t + c / 2] |=
-                                static_cast<unsigned>(*reinterpret_cast<const unsigned short*>(tile + c)) << 16 * (c % 2);
-                        }
-                    }
-                    ahead[r][thread] = make_uint4(two[0], two[1], two[2], two[3]);
-                }
-            }
-            const unsigned hidden = static_cast<unsigned>(reinterpret_cast<unsigned long long>(w + k) >> 62);  // 0: addresses have fewer bits
-            const Ones one{__uint_as_float(0x3f800000u | (M & 1u << 31)), 1u | hidden};
-            unsigned of_rows[2][4], codes[2], codes_t[2];
-#pragma unroll
-            for (int t = 0; t < 2; ++t) {
-                unsigned low[4], high[4], line[4];
-#pragma unroll
-                for (int r = 0; r < 4; ++r) {
-                    const uint2 row = reinterpret_cast<const uint2*>(&ahead[r][thread])[t];
-                    low[r] = row.x, high[r] = row.y;
-                }
-                if (t == 1) bring(round + 1 < ROUNDS ? m0 + (round + 1) * 64 : m0 + apart);
-                unsigned found = 0;  // outside of the matrix
-                if (m < M && k + 4 * t < K) found = OPTIMAL ? optimal<T>(low, high, one) : greedy<T>(low, high, places);
-                // Line i of the rows (bits 4 i of found), or of the columns (bits 16 + 4 i).
-                const auto put_together = [&](unsigned x, unsigned y, int shift, bool there, unsigned& how) {
-                    const uint2 l = *reinterpret_cast<const uint2*>(reinterpret_cast<const char*>(lines)
-                        + (shift > 3 ? found >> (shift - 3) : found << (3 - shift)) % 128 / 8 * 8);
-                    how = there ? l.x : 0x44440000u;
-                    return OPTIMAL ? bytes_of(x, y, l.x) : bytes_of(x, y, l.x) & l.y;
-                };
-#pragma unroll
-                for (int r = 0; r < 4; ++r) of_rows[t][r] =
-                    put_together(low[r], high[r], 4 * r, inside || (m + r < M && k + 4 * t < K), line[r]);
-                codes[t] = bytes_of(bytes_of(line[0], line[1], 0x0062), bytes_of(line[2], line[3], 0x0062), 0x5410);
-#pragma unroll
-                for (int c = 0; c < 4; ++c) {
-                    const unsigned half = c % 2 ? 0x7632 : 0x5410;
-                    const unsigned upper = c < 2 ? bytes_of(low[0], low[1], half) : bytes_of(high[0], high[1], half);
-                    const unsigned lower = c < 2 ? bytes_of(low[2], low[3], half) : bytes_of(high[2], high[3], half);
-                    columns[across * 8 + 4 * t + c][down ^ across % (TILES / 2) * 2] =
-                        put_together(upper, lower, 16 + 4 * c, inside || (k + 4 * t + c < K && m < M), line[c]);
-                }
-                codes_t[t] = (line[0] & 0x000f0000u) | (line[1] & 0x00f00000u) | (line[2] & 0x0f000000u) | (line[3] & 0xf0000000u);
-            }
-            const unsigned mine = this_thread(), line = round * 16 + mine / 16, pair = mine % 16;
-            row_codes[line][pair] = (codes[0] & 0x0f0f0f0fu) | (codes[1] & 0xf0f0f0f0u);
-            column_codes[line][pair] = bytes_of(codes_t[0], codes_t[1], 0x7632);
-            const int top = m0 + line * 4, left = (k0 + pair * 8) / 4;
-            unsigned* to = reinterpret_cast<unsigned*>(values + static_cast<long long>(top) * kept) + left;
-#pragma unroll
-            for (int r = 0; r < 4; ++r, to += kept / 2) {
-                if (whole_rows) {
-                    *reinterpret_cast<uint2*>(to) = make_uint2(of_rows[0][r], of_rows[1][r]);
-                    continue;
-                }
+            for (int r = 0; r < 4; ++r) {
+                unsigned two[4] = {0, 0, 0, 0};
 #pragma unroll
                 for (int t = 0; t < 2; ++t) {
-                    if (top + r < M && left + t < kept / 2) to[t] = of_rows[t][r];
+                    const T* tile = from + r * ws + 4 * t;
+                    if (eights && m + r < M && k + 4 * t + 4 <= K) {
+                        const uint2 four = *reinterpret_cast<const uint2*>(tile);
+                        two[2 * t] = four.x, two[2 * t + 1] = four.y;
+                        continue;
+                    }
+#pragma unroll
+                    for (int c = 0; c < 4; ++c) {
+                        if (m + r < M && k + 4 * t + c < K) two[2 * t + c / 2] |=
+                            static_cast<unsigned>(*reinterpret_cast<const unsigned short*>(tile + c)) << 16 * (c % 2);
+                    }
+                }
+                row[r] = make_uint4(two[0], two[1], two[2], two[3]);
+            }
+        }
+        unsigned of_rows[2][4], codes[2], codes_t[2];
+#pragma unroll
+        for (int t = 0; t < 2; ++t) {
+            unsigned low[4], high[4], line[4];
+#pragma unroll
+            for (int r = 0; r < 4; ++r) low[r] = t ? row[r].z : row[r].x, high[r] = t ? row[r].w : row[r].y;
+            unsigned found = 0;  // outside of the matrix
+            if (m < M && k + 4 * t < K) found = OPTIMAL ? optimal<T>(low, high) : greedy<T>(low, high, places);
+            // Line i of the rows (bits 4 i of found), or of the columns (bits 16 + 4 i).
+            const auto put_together = [&](unsigned x, unsigned y, int shift, bool there, unsigned& how) {
+                const uint2 l = *reinterpret_cast<const uint2*>(reinterpret_cast<const char*>(lines)
+                    + (shift > 3 ? found >> (shift - 3) : found << (3 - shift)) % 128 / 8 * 8);
+                how = there ? l.x : 0x44440000u;
+                return OPTIMAL ? bytes_of(x, y, l.x) : bytes_of(x, y, l.x) & l.y;
+            };
+#pragma unroll
+            for (int r = 0; r < 4; ++r) of_rows[t][r] =
+                put_together(low[r], high[r], 4 * r, inside || (m + r < M && k + 4 * t < K), line[r]);
+            codes[t] = bytes_of(bytes_of(line[0], line[1], 0x0062), bytes_of(line[2], line[3], 0x0062), 0x5410);
+#pragma unroll
+            for (int c = 0; c < 4; ++c) {
+                const unsigned half = c % 2 ? 0x7632 : 0x5410;
+                const unsigned upper = c < 2 ? bytes_of(low[0], low[1], half) : bytes_of(high[0], high[1], half);
+                const unsigned lower = c < 2 ? bytes_of(low[2], low[3], half) : bytes_of(high[2], high[3], half);
+                columns[across * 8 + 4 * t + c][down ^ across % (TILES / 2) * 2] =
+                    put_together(upper, lower, 16 + 4 * c, inside || (k + 4 * t + c < K && m < M), line[c]);
+            }
+            codes_t[t] = (line[0] & 0x000f0000u) | (line[1] & 0x00f00000u) | (line[2] & 0x0f000000u) | (line[3] & 0xf0000000u);
+        }
+        row_codes[down][across] = (codes[0] & 0x0f0f0f0fu) | (codes[1] & 0xf0f0f0f0u);
+        column_codes[down][across] = bytes_of(codes_t[0], codes_t[1], 0x7632);
+        unsigned* to = reinterpret_cast<unsigned*>(values + static_cast<long long>(m) * kept) + k / 4;
+        if (whole_rows) {
+#pragma unroll
+            for (int r = 0; r < 4; ++r) *reinterpret_cast<uint2*>(to + r * static_cast<long long>(kept / 2)) =
+                make_uint2(of_rows[0][r], of_rows[1][r]);
+        } else {
+#pragma unroll
+            for (int r = 0; r < 4; ++r) {
+#pragma unroll
+                for (int t = 0; t < 2; ++t) {
+                    if (m + r < M && k / 4 + t < kept / 2) to[r * static_cast<long long>(kept / 2) + t] = of_rows[t][r];
                 }
             }
         }
-        __syncthreads();
-        const unsigned thread = this_thread();
-        if (whole_columns) {
-            constexpr int FOURS = TILES / 4, STEP = 256 / FOURS;
-            const int c = thread / FOURS, four = thread % FOURS * 4;
-            unsigned* to = reinterpret_cast<unsigned*>(values_t + static_cast<long long>(k0 + c) * kept_t) + m0 / 4 + four;
+    }
+    __syncthreads();
+    if (whole_columns) {
+        constexpr int FOURS = TILES / 4, STEP = 256 / FOURS;
+        const int c = threadIdx.x / FOURS, four = threadIdx.x % FOURS * 4;
+        unsigned* to = reinterpret_cast<unsigned*>(values_t + static_cast<long long>(k0 + c) * kept_t) + m0 / 4 + four;
 #pragma unroll
-            for (int i = 0; i < SIDE / STEP; ++i) {
-                const int turn = (c + i * STEP) / 8 % (TILES / 2) * 2;
-                const uint4 held = *reinterpret_cast<const uint4*>(&columns[c + i * STEP][(four ^ turn) & ~3]);
-                *reinterpret_cast<uint4*>(to + i * (STEP / 2ll) * kept_t) = turn & 2 ? make_uint4(held.z, held.w, held.x, held.y) : held;
-            }
-        } else if (!outside) {
+        for (int i = 0; i < SIDE / STEP; ++i) {
+            const int turn = (c + i * STEP) / 8 % (TILES / 2) * 2;
+            const uint4 held = *reinterpret_cast<const uint4*>(&columns[c + i * STEP][(four ^ turn) & ~3]);
+            *reinterpret_cast<uint4*>(to + i * (STEP / 2ll) * kept_t) = turn & 2 ? make_uint4(held.z, held.w, held.x, held.y) : held;
+        }
+    } else if (!outside) {
 #pragma unroll 8
-            for (int i = thread; i < SIDE * TILES; i += 256) {
-                const int c = i / TILES, t = i % TILES;
-                if (k0 + c < K && m0 / 4 + t < kept_t / 2) reinterpret_cast<unsigned*>(values_t
-                    + static_cast<long long>(k0 + c) * kept_t)[m0 / 4 + t] = columns[c][t ^ c / 8 % (TILES / 2) * 2];
-            }
+        for (int i = threadIdx.x; i < SIDE * TILES; i += 256) {
+            const int c = i / TILES, t = i % TILES;
+            if (k0 + c < K && m0 / 4 + t < kept_t / 2) reinterpret_cast<unsigned*>(values_t
+                + static_cast<long long>(k0 + c) * kept_t)[m0 / 4 + t] = columns[c][t ^ c / 8 % (TILES / 2) * 2];
         }
-        const int lane = thread % 32, warp = thread / 32, g = lane / 4, t = lane % 4;
-        if (warp < TILES / 4 && m0 / 16 + warp < stripes && k0 / 256 < blocks) {
-            int word[2];
+    }
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4;
+    if (warp < TILES / 4 && m0 / 16 + warp < stripes && k0 / 256 < blocks) {
+        int word[2];
 #pragma unroll
-            for (int i = 0; i < 2; ++i) {
-                const uint2 x = *reinterpret_cast<const uint2*>(&row_codes[warp * 4 + g / 4][i * 8 + t * 2]);
-                const uint2 y = *reinterpret_cast<const uint2*>(&row_codes[warp * 4 + g / 4 + 2][i * 8 + t * 2]);
-                const unsigned select = g % 4 * 0x11 + 0x40;
-                word[i] = static_cast<int>(bytes_of(bytes_of(x.x, x.y, select), bytes_of(y.x, y.y, select), 0x5410));
-            }
-            int* place = meta + ((static_cast<long long>(m0 / 16 + warp) * blocks + k0 / 256) * 32 + lane) * 4 + k0 % 256 / 64;
-            *reinterpret_cast<int2*>(place) = make_int2(word[0], word[1]);
+        for (int i = 0; i < 2; ++i) {
+            const uint2 x = *reinterpret_cast<const uint2*>(&row_codes[warp * 4 + g / 4][i * 8 + t * 2]);
+            const uint2 y = *reinterpret_cast<const uint2*>(&row_codes[warp * 4 + g / 4 + 2][i * 8 + t * 2]);
+            const unsigned select = g % 4 * 0x11 + 0x40;
+            word[i] = static_cast<int>(bytes_of(bytes_of(x.x, x.y, select), bytes_of(y.x, y.y, select), 0x5410));
         }
-        if (k0 / 16 + warp < stripes_t && m0 / 256 < blocks_t) {
-            int word[ROUNDS];
+        *reinterpret_cast<int2*>(meta + ((static_cast<long long>(m0 / 16 + warp) * blocks + k0 / 256) * 32 + lane) * 4 + k0 % 256 / 64) =
+            make_int2(word[0], word[1]);
+    }
+    if (k0 / 16 + warp < stripes_t && m0 / 256 < blocks_t) {
+        int word[ROUNDS];
 #pragma unroll
-            for (int i = 0; i < ROUNDS; ++i) {
-                unsigned low = 0, high = 0;
+        for (int i = 0; i < ROUNDS; ++i) {
+            unsigned low = 0, high = 0;
 #pragma unroll
-                for (int j = 0; j < 4; ++j) {
-                    const uint2 x = *reinterpret_cast<const uint2*>(&column_codes[i * 16 + t * 4 + j][warp * 2]);
-                    low |= (x.x >> 4 * g & 15) << 4 * j, high |= (x.y >> 4 * g & 15) << 4 * j;
-                }
-                word[i] = static_cast<int>(low | high << 16);
+            for (int j = 0; j < 4; ++j) {
+                const uint2 x = *reinterpret_cast<const uint2*>(&column_codes[i * 16 + t * 4 + j][warp * 2]);
+                low |= (x.x >> 4 * g & 15) << 4 * j, high |= (x.y >> 4 * g & 15) << 4 * j;
             }
-            int* place = meta_t + ((static_cast<long long>(k0 / 16 + warp) * blocks_t + m0 / 256) * 32 + lane) * 4 + m0 % 256 / 64;
-            if constexpr (ROUNDS == 2) *reinterpret_cast<int2*>(place) = make_int2(word[0], word[1]);
-            else *place = word[0];
+            word[i] = static_cast<int>(low | high << 16);
         }
-        __syncthreads();
+        int* place = meta_t + ((static_cast<long long>(k0 / 16 + warp) * blocks_t + m0 / 256) * 32 + lane) * 4 + m0 % 256 / 64;
+        if constexpr (ROUNDS == 2) *reinterpret_cast<int2*>(place) = make_int2(word[0], word[1]);
+        else *place = word[0];
     }
 }
