@@ -72,10 +72,9 @@ def _slab(dout, mask, dx, to, R, C, rest, blocks, height, ds, ms, xs, scale, see
     left = R - slab * height
     count = tl.minimum(height, left).to(tl.int32)
     total = _some_rows(dout, mask, dx, slab * height, count, column, C, C, ds, ms, xs, scale, seed, THRESHOLD, SHORT, BLOCK, LANES, STAGES)
-    if REST:
-        if left <= 0:  # after the loop, which Triton pipelines at the top level only
-            row = R + tl.zeros((1, 1), tl.int64)
-            total += _some_rows(dout, mask, dx, row, 1, column, C, rest, ds, ms, xs, scale, seed, THRESHOLD, SHORT, BLOCK, LANES, 1)
+    if REST and left <= 0:  # after the loop, which Triton pipelines at the top level only
+        row = R + tl.zeros((1, 1), tl.int64)
+        total += _some_rows(dout, mask, dx, row, 1, column, C, rest, ds, ms, xs, scale, seed, THRESHOLD, SHORT, BLOCK, LANES, 1)
     if to is not None:
         tl.store(to + slab * C + at, tl.sum(total, 0).to(to.dtype.element_ty), at < C)
 
