@@ -267,7 +267,8 @@ def test_the_gradients_of_rows_that_are_seen_as_one(shape: tuple[int, int], monk
         assert problem is not None
         (slab, sums), unit = implementation.launches(problem, implementation.choose(problem)), 8 if shape[1] >= 2048 else 16
         fold = unit // gcd(unit, shape[1])
-        assert slab.args["C"] * slab.args["EACH"] == fold * shape[1] and slab.args["EACH"] == 8 and sums.args["C"] == shape[1] and slab.args["REST"] == (shape[0] % fold > 0)
+        assert slab.args["C"] * slab.args["EACH"] == fold * shape[1] and slab.args["EACH"] == 8
+        assert sums.args["C"] == shape[1] and slab.args["REST"] == (shape[0] % fold > 0)
         right(implementation, c, seed=0)
 
 
