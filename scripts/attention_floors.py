@@ -200,7 +200,8 @@ class Worker:
         import torch
 
         from rooftop.lab.timing.bench_group import STREAM, Bench, BenchGroup, Summary
-        from rooftop.lab.timing.sweep import differs, first_line, held
+        from rooftop.lab.timing.sweep import differs, first_line
+        from rooftop.lab.timing.sweep_points import held
         from rooftop.lab.timing.timer import Candidate, sets_needed
 
         op = registry.op(name)

@@ -35,7 +35,7 @@ def cases(families: Sequence[str], ops: Sequence[str], points: int, seed: int) -
     """What is timed, of all families or of some: the contracts' bench cases, and `points` random sizes a family."""
     from rooftop.core import registry
     from rooftop.core.spec import TARGETS
-    from rooftop.lab.timing import sweep
+    from rooftop.lab.timing import sweep_points
 
     found: list[Case] = []
     by_family: dict[str, list[str]] = {}
@@ -52,7 +52,7 @@ def cases(families: Sequence[str], ops: Sequence[str], points: int, seed: int) -
             listed = [c.id for c in op.cases if "bench" in c.tags and "huge" not in c.tags]
             if points and op.swept is not None:
                 share = points // len(swept) + (swept.index(name) < points % len(swept))
-                drawn = sweep.draw(op, op.swept, TARGETS["h200"], MOST // 4, seed=seed, count=share, of_models=False) if share else []
+                drawn = sweep_points.draw(op, op.swept, TARGETS["h200"], MOST // 4, seed=seed, count=share, of_models=False) if share else []
                 listed += ["sweep " + json.dumps([p.dtype, dict(p.sizes)]) for p in drawn]
             found += [(name, case, way) for case in listed for way in ways]
     return found

@@ -26,7 +26,7 @@ from rooftop.core.spec import Case, Input
 from rooftop.core.sweeps import Sizes
 from rooftop.formats.number_formats import FORMATS
 from rooftop.lab.report import low_bits
-from rooftop.lab.timing import sweep
+from rooftop.lab.timing import sweep, sweep_points
 
 LAYERS = (  # N, K of linear layers of Llama, Mistral, Qwen, Gemma and Phi
     (8192, 8192), (28672, 4096), (4096, 14336), (6144, 4096), (28672, 8192), (8192, 28672), (5120, 5120), (27648, 5120), (5120, 13824), (18944, 3584),
@@ -57,7 +57,7 @@ class Timed:
         self, op: str, inputs: Callable[..., Mapping[str, Any]], points: Iterable[Mapping[str, int]], dtype: str, peers: tuple[str | None, ...]
     ) -> sweep.Sweep:
         """A sweep of these points, with these peers alone."""
-        made = [sweep.Point(dtype, tuple(p.items()), False) for p in points]
+        made = [sweep_points.Point(dtype, tuple(p.items()), False) for p in points]
         run = sweep.Sweep(registry.op(op), Sizes(inputs, {n: (1, 1 << 40) for n, _ in made[0].sizes}, dtypes=(dtype,)), made, self.device, compiled=0)
         run.peers = [s for s in run.peers if s.peer in peers]
         if self.base is None:
@@ -220,7 +220,7 @@ def beside(t: Timed, run: sweep.Sweep, case: Case, dense: Callable[[int], list[C
     call = select(run.op, problem).call
     assert call is not None
     one = Bench(BenchGroup(run.op, case, []), run.device, run.timer, 0.2, ("kernel",), Summary(), run.streams, run.ceilings)
-    size = sweep.held(problem)
+    size = sweep_points.held(problem)
     count = max(2, sets_needed(size, run.device.l2_bytes))
     sets = [make(run.op, case, "cuda", i)[0] for i in range(count)]
     mine = one.kernel(Subject(call.implementation.name, run.op, call.implementation), sets)

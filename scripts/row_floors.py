@@ -28,7 +28,7 @@ from rooftop.core import registry, settings
 from rooftop.core.spec import TARGETS, Device
 from rooftop.lab.candidates import Subject
 from rooftop.lab.report.sweep_page import GROUPS, reached
-from rooftop.lab.timing import sweep
+from rooftop.lab.timing import sweep, sweep_points
 
 COUNTS = dict(zip(GROUPS, (50, 50, 15, 100), strict=True))  # points of each op of a group
 FLOORS = dict(zip(GROUPS, ({0.95: 0.88, 0.99: 0.75}, {0.95: 0.80, 0.99: 0.65}, {0.98: 0.92, 0.99: 0.80}, {0.95: 0.80}), strict=True))
@@ -47,15 +47,15 @@ def group_of(op: str) -> str:
     return next(g for g, names in GROUPS.items() if op in names)
 
 
-def drawn(op: Any, of: Any, device: Device, seed: int) -> list[sweep.Point]:
+def drawn(op: Any, of: Any, device: Device, seed: int) -> list[sweep_points.Point]:
     chance = random.Random(f"{seed} {op.name}")
-    drawing = sweep._Drawing(op, of, device, 0, BYTES, chance)
-    found: list[sweep.Point] = []
+    drawing = sweep_points.Drawing(op, of, device, 0, BYTES, chance)
+    found: list[sweep_points.Point] = []
     while len(found) < COUNTS[group_of(op.name)]:
-        dtype, columns = chance.choice(DTYPES), drawing._size(*COLUMNS, False)
+        dtype, columns = chance.choice(DTYPES), drawing.size(*COLUMNS, False)
         columns = (columns | 1, columns // 16 * 16, columns)[len(found) % 3]
-        point = sweep.Point(dtype, (("rows", drawing._rows(dtype, {"columns": columns})), ("columns", columns)), False)
-        if BYTES[0] <= op.work(drawing._problem(point)).bytes <= BYTES[1]:
+        point = sweep_points.Point(dtype, (("rows", drawing.rows(dtype, {"columns": columns})), ("columns", columns)), False)
+        if BYTES[0] <= op.work(drawing.problem(point)).bytes <= BYTES[1]:
             found.append(point)
     return found
 
@@ -78,7 +78,7 @@ def runs(seed: int, device: Device, on_gpu: bool, names: list[str], kept: Path |
     timer, copies, reserved = sweep._on_this_gpu() if on_gpu else (object(), None, 1 << 40)
     for name in names:
         op = registry.op(name)
-        of = dataclasses.replace(sweep.swept(op), dtypes=DTYPES)
+        of = dataclasses.replace(sweep_points.swept(op), dtypes=DTYPES)
         run = Run(op, of, known.get(name) or drawn(op, of, device, seed), device, timer=timer, compiled=0, ceilings=ceilings)  # type: ignore[arg-type]
         run.streams, run.kept = copies, reserved
         run.liger = [s for s in run.peers if s.peer == "liger"]

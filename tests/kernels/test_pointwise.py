@@ -254,7 +254,7 @@ def test_odd_columns_without_gaps_are_read_and_written_in_vectors(how: str) -> N
     assert counts.get("STG.64") or counts.get("STG.128"), counts
 
 
-@pytest.mark.parametrize("shape", [(37, 40), (50, 7), (33, 1)])
+@pytest.mark.parametrize("shape", [(37, 40), (50, 7), (33, 1), (19, 2051)])
 def test_the_gradients_of_rows_that_are_seen_as_one(shape: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
     """Whole vectors of several odd rows, the rows left over, and the sums of their columns."""
     op, implementation = registry.op("bias_mask_scale_add_bwd"), registry.implementation("bias_mask_scale_add_bwd__triton")
@@ -265,8 +265,10 @@ def test_the_gradients_of_rows_that_are_seen_as_one(shape: tuple[int, int], monk
         c = case("folded", **given, scale=1.25, p=p, seed=3)
         problem = op.kernel_problem(op.problem(c, TARGETS[90]))
         assert problem is not None
-        (slab, sums), fold = implementation.launches(problem, implementation.choose(problem)), 16 // gcd(16, shape[1])
-        assert slab.args["C"] == fold * shape[1] and sums.args["C"] == shape[1] and slab.args["REST"] == (shape[0] % fold > 0)
+        (slab, sums), unit = implementation.launches(problem, implementation.choose(problem)), 8 if shape[1] >= 2048 else 16
+        fold = unit // gcd(unit, shape[1])
+        assert slab.args["C"] * slab.args["EACH"] == fold * shape[1] and slab.args["EACH"] == 8
+        assert sums.args["C"] == shape[1] and slab.args["REST"] == (shape[0] % fold > 0)
         right(implementation, c, seed=0)
 
 

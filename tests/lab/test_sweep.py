@@ -22,7 +22,7 @@ from rooftop.lab.records.record import Record
 from rooftop.lab.report import sweep_page
 from rooftop.lab.report.data import gather
 from rooftop.lab.report.site import environment
-from rooftop.lab.timing import models, sweep, swept
+from rooftop.lab.timing import models, sweep, sweep_points, swept
 from rooftop.lab.timing.bench_group import Bench
 from rooftop.lab.timing.timer import Candidate, Timer
 from rooftop.lab.tune import regret, worst
@@ -39,17 +39,17 @@ SWEPT = [n for n in registry.op_names() if getattr(registry.op(n), "swept", None
 def test_points_of_an_op_fit_its_contract_and_the_memory(name: str) -> None:
     op = registry.op(name)
     for one in (op, op.bwd) if op.bwd else (op,):
-        of = sweep.swept(one)
-        found = sweep.draw(one, of, H200, 30 * GIB, seed=3, count=16)
-        assert found == sweep.draw(one, of, H200, 30 * GIB, seed=3, count=16) and found != sweep.draw(one, of, H200, 30 * GIB, seed=4, count=16)
+        of = sweep_points.swept(one)
+        found = sweep_points.draw(one, of, H200, 30 * GIB, seed=3, count=16)
+        assert found == sweep_points.draw(one, of, H200, 30 * GIB, seed=3, count=16) and found != sweep_points.draw(one, of, H200, 30 * GIB, seed=4, count=16)
         assert any(p.few for p in found) == bool(of.rows) and {p.dtype for p in found} <= set(of.dtypes)
         for p in found:
             problem = one.problem(p.case(of), H200)
-            size = sweep.held(problem)
+            size = sweep_points.held(problem)
             assert all(low <= v <= high for (n, v) in p.sizes for low, high in [of.ranges[n]])
-            assert size >= sweep.LEAST and size * sweep.sets_needed(size, H200.l2_bytes) <= 30 * GIB
+            assert size >= sweep_points.LEAST and size * sweep_points.sets_needed(size, H200.l2_bytes) <= 30 * GIB
             if of.rows and not p.few and dict(p.sizes)[of.rows] < of.ranges[of.rows][1]:
-                assert 0.4 * sweep.MANY[0] <= one.work(problem).bytes <= 1.5 * sweep.MANY[1], p
+                assert 0.4 * sweep_points.MANY[0] <= one.work(problem).bytes <= 1.5 * sweep_points.MANY[1], p
         assert of.models == {} or set(of.models.values()) <= set(models.WIDTHS)
 
 
@@ -57,14 +57,14 @@ def test_all_ops_of_one_gpu_have_sizes() -> None:
     without = {n for n in registry.op_names() if getattr(registry.op(n), "swept", None) is None}
     assert without == {n for n in registry.op_names() if registry.op(n).ranks is not None} and without
     with pytest.raises(ValueError, match="of several GPUs"):
-        sweep.swept(registry.op(min(without)))
+        sweep_points.swept(registry.op(min(without)))
     assert registry.op("rope_").swept is registry.op("rope").swept
 
 
 @pytest.mark.parametrize("name", SWEPT)
 def test_the_inputs_of_a_small_point_are_valid(name: str) -> None:
     op = registry.op(name)
-    of = sweep.swept(op)
+    of = sweep_points.swept(op)
     sizes = {n: low if n in of.powers else min(max(low, 3), high) for n, (low, high) in of.ranges.items()}
     case = of.case(of.dtypes[-1], sizes)
     tensors, options = make(op, case, "cpu", 1)
@@ -78,16 +78,16 @@ def test_the_inputs_of_a_small_point_are_valid(name: str) -> None:
 
 def test_sizes_that_are_powers_of_two() -> None:
     op = registry.op("spmm_bsr")
-    found = sweep.draw(op, sweep.swept(op), H200, 30 * GIB, count=30, of_models=False)
+    found = sweep_points.draw(op, sweep_points.swept(op), H200, 30 * GIB, count=30, of_models=False)
     assert {dict(p.sizes)["side"] for p in found} == {8, 16, 32, 64, 128}
     with pytest.raises(ValueError, match="side is 8 to 24; it is a power of two"):
-        sweep.narrowed(sweep.swept(op), {"side": (8, 24)})
+        sweep_points.narrowed(sweep_points.swept(op), {"side": (8, 24)})
 
 
 def test_large_heads_of_models_are_drawn() -> None:
     """At a model's widths a point may move more than one that is drawn; what fits at no number of tokens is not tried again and again."""
     op = registry.op("linear_cross_entropy")
-    found = [dict(p.sizes) for p in sweep.draw(op, sweep.swept(op), H200, 30 * GIB, count=4)]
+    found = [dict(p.sizes) for p in sweep_points.draw(op, sweep_points.swept(op), H200, 30 * GIB, count=4)]
     assert {(4096, 128256), (768, 50257)} <= {(s["hidden"], s["classes"]) for s in found}
     assert (14336, 250880) not in {(s["hidden"], s["classes"]) for s in found}, "7 GiB of weights, and as many of their gradient"
 
@@ -95,7 +95,7 @@ def test_large_heads_of_models_are_drawn() -> None:
 def test_the_models_are_forty_and_their_widths_come_first() -> None:
     assert len({m.name for m in models.MODELS}) == len(models.MODELS) >= 40
     op = registry.op("rms_norm")
-    found = sweep.draw(op, sweep.swept(op), H200, 30 * GIB, count=5)
+    found = sweep_points.draw(op, sweep_points.swept(op), H200, 30 * GIB, count=5)
     columns = [dict(p.sizes)["columns"] for p in found]
     assert 768 in columns and columns[:-5] == [w for (w,) in models.widths(("hidden",))]
     with pytest.raises(ValueError, match="depth is no width of a model"):
@@ -104,7 +104,7 @@ def test_the_models_are_forty_and_their_widths_come_first() -> None:
 
 def test_half_of_what_is_drawn_is_a_multiple_of_16() -> None:
     op = registry.op("rms_norm")
-    found = sweep.draw(op, sweep.swept(op), H200, 30 * GIB, count=60, of_models=False)
+    found = sweep_points.draw(op, sweep_points.swept(op), H200, 30 * GIB, count=60, of_models=False)
     many = [dict(p.sizes)["columns"] % 16 == 0 for p in found if not p.few]
     assert 0.4 < sum(many) / len(many) < 0.8
 
@@ -114,29 +114,29 @@ def test_half_of_what_is_drawn_is_a_multiple_of_16() -> None:
 
 def test_where_a_few_rows_are_too_little_many_are_drawn() -> None:
     op = registry.op("rms_norm")
-    short = sweep.narrowed(sweep.swept(op), {"columns": (64, 384)})
-    found = sweep.draw(op, short, H200, 30 * GIB, count=8, of_models=False)
+    short = sweep_points.narrowed(sweep_points.swept(op), {"columns": (64, 384)})
+    found = sweep_points.draw(op, short, H200, 30 * GIB, count=8, of_models=False)
     assert len(found) == 8
     assert not any(p.few for p in found)
 
 
 def test_ranges_that_do_not_fit_are_refused() -> None:
     op = registry.op("rms_norm")
-    of = sweep.swept(op)
+    of = sweep_points.swept(op)
     for message, ranges in (("width", {"width": (1, 2)}), ("its range is", {"columns": (1, 64)}), ("its range is", {"columns": (128, 64)})):
         with pytest.raises(ValueError, match=message):
-            sweep.narrowed(of, ranges)
+            sweep_points.narrowed(of, ranges)
     with pytest.raises(ValueError, match="dtype 'f64'"):
-        sweep.narrowed(of, {}, "f64")
-    large = sweep.narrowed(of, {"rows": (1 << 20, 1 << 20), "columns": (1 << 20, 1 << 20)})
+        sweep_points.narrowed(of, {}, "f64")
+    large = sweep_points.narrowed(of, {"rows": (1 << 20, 1 << 20), "columns": (1 << 20, 1 << 20)})
     with pytest.raises(ValueError, match=r"needs 4.1e[+]03 GiB, and 30 GiB of the device may be taken"):
-        sweep.draw(op, large, H200, 30 * GIB)
+        sweep_points.draw(op, large, H200, 30 * GIB)
     with pytest.raises(ValueError, match="200 GiB do not fit 30 GiB"):
-        sweep.draw(op, of, H200, 30 * GIB, moved=(200 * GIB, 300 * GIB))
+        sweep_points.draw(op, of, H200, 30 * GIB, moved=(200 * GIB, 300 * GIB))
     with pytest.raises(ValueError, match=r"400 sizes drawn from rows .* none fits"):
-        sweep.draw(op, sweep.narrowed(of, {"rows": (1, 2), "columns": (64, 100)}), H200, 30 * GIB, of_models=False)
+        sweep_points.draw(op, sweep_points.narrowed(of, {"rows": (1, 2), "columns": (64, 100)}), H200, 30 * GIB, of_models=False)
     with pytest.raises(ValueError, match=r"bytes are 5\.\.2"):
-        sweep.draw(op, of, H200, 30 * GIB, moved=(5, 2))
+        sweep_points.draw(op, of, H200, 30 * GIB, moved=(5, 2))
     with pytest.raises(ValueError, match="'depth' is no size; there are rows"):
         Sizes(lambda dtype, rows: {}, {"rows": (1, 2)}, models={"depth": "hidden"})
     with pytest.raises(ValueError, match="the range of rows is 0 to 2"):
@@ -214,7 +214,7 @@ def swept_add(monkeypatch: pytest.MonkeyPatch, wrong: bool = False) -> tuple[swe
     monkeypatch.setattr(sweep, "Bench", Plain)
     monkeypatch.setattr(Plain, "wrong", wrong)
     monkeypatch.setattr(sweep.Sweep, "compile", lambda self, which: 0)
-    points = sweep.draw(op, of, H200, 30 * GIB, count=3)
+    points = sweep_points.draw(op, of, H200, 30 * GIB, count=3)
     run = sweep.Sweep(op, of, points, H200, timer=Timer(Simulated(l2_bytes=1 << 20)), compiled=0)
     run.device = TARGETS["h200"].__class__(**{**vars(H200), "l2_bytes": 1 << 20})
     run.on = "cpu"

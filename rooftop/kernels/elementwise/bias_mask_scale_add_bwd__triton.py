@@ -21,7 +21,10 @@ from rooftop.kernels._device.random import kept
 
 LARGE = 1 << 24  # elements, from which the memory limits, not the launches
 SECOND = 12 << 20  # bytes that an H200's memory moves while a second launch starts and adds the partial rows
-TILE = 8 << 10  # bytes of dout of a program's rows at a time: with five of them in flight (2304627 x 75 float16: 262 us with half as much, 244)
+TILE = 8 << 10  # bytes of dout of a program's rows at a time (2304627 x 75 float16, five in flight: 262 us with half as much, 244)
+STAGED = 5 * TILE  # bytes of dout in flight on a multiprocessor (608 x 40589 bf16: 39.0 us with three programs of as much, 35.0 with as much of all three)
+UNIT = 8  # elements that an access takes together: 16 bytes of 16-bit elements, 8 of a mask
+SHORT_ROW = 2048  # elements
 FLYING = 45 << 10  # bytes of programs without stages on a multiprocessor, read and written, that keep its memory busy
 
 
@@ -52,25 +55,26 @@ def _some_rows(dout, mask, dx, first, count, column, C, limit, ds, ms, xs, scale
 @triton.jit(do_not_specialize=["R", "height", "rest"])  # these follow the row kernels of a call
 def _slab(dout, mask, dx, to, R, C, rest, blocks, height, ds, ms, xs, scale, seed,
           THRESHOLD: tl.constexpr, SHORT: tl.constexpr, REST: tl.constexpr, BLOCK: tl.constexpr, LANES: tl.constexpr, STAGES: tl.constexpr,
-          PDL: tl.constexpr, FIRST: tl.constexpr):  # type: ignore[no-untyped-def]
-    """BLOCK columns of a slab of `height` rows, LANES at a time; the sums of its columns are written to to[slab, C] if given. REST: after R
-    rows comes one of `rest` columns, a slab of its own. FIRST: the first of two launches."""
+          PDL: tl.constexpr, FIRST: tl.constexpr, EACH: tl.constexpr):  # type: ignore[no-untyped-def]
+    """BLOCK columns of a slab of `height` rows, LANES at a time; the sums of its columns are written to to[slab, C] if given. REST: after R rows
+    comes one of `rest` columns, a slab of its own. C and the strides are in vectors of EACH elements. FIRST: the first of two launches."""
     if PDL:
         gdc_wait()
         if FIRST:
             gdc_launch_dependents()
+    C *= EACH
+    ds *= EACH
+    ms *= EACH
+    xs *= EACH
     slab = (tl.program_id(0) // blocks).to(tl.int64)
     at = (tl.program_id(0) % blocks) * BLOCK + tl.arange(0, BLOCK)
     column = at[None, :]
-    count = tl.minimum(height, R - slab * height).to(tl.int32)
-    if REST:
-        if count <= 0:
-            row = R + tl.zeros((1, 1), tl.int64)
-            total = _some_rows(dout, mask, dx, row, 1, column, C, rest, ds, ms, xs, scale, seed, THRESHOLD, SHORT, BLOCK, LANES, 1)
-        else:
-            total = _some_rows(dout, mask, dx, slab * height, count, column, C, C, ds, ms, xs, scale, seed, THRESHOLD, SHORT, BLOCK, LANES, STAGES)
-    else:
-        total = _some_rows(dout, mask, dx, slab * height, count, column, C, C, ds, ms, xs, scale, seed, THRESHOLD, SHORT, BLOCK, LANES, STAGES)
+    left = R - slab * height
+    count = tl.minimum(height, left).to(tl.int32)
+    total = _some_rows(dout, mask, dx, slab * height, count, column, C, C, ds, ms, xs, scale, seed, THRESHOLD, SHORT, BLOCK, LANES, STAGES)
+    if REST and left <= 0:  # after the loop, which Triton pipelines at the top level only
+        row = R + tl.zeros((1, 1), tl.int64)
+        total += _some_rows(dout, mask, dx, row, 1, column, C, rest, ds, ms, xs, scale, seed, THRESHOLD, SHORT, BLOCK, LANES, 1)
     if to is not None:
         tl.store(to + slab * C + at, tl.sum(total, 0).to(to.dtype.element_ty), at < C)
 
@@ -101,11 +105,13 @@ def _down_all_rows(p: Problem, c: Config) -> bool:
 
 
 def _fold(p: Problem) -> int:
-    """How many rows are seen as one: so many that each starts on a vector of 16 elements, where there are no gaps between rows, and enough
-    bytes to make up for a second launch: accesses of single elements take three to four times as long (130x61628 bf16: 58 us, folded 16)."""
+    """How many rows are seen as one: so many that each starts on a vector, where there are no gaps between rows, and enough bytes to make up for
+    a second launch: accesses of single elements take three to four times as long (130x61628 bf16: 58 us, folded 16). Each has its partial row,
+    a small part of the traffic if rows are short: twice as many then, for longer pieces of them in a block."""
     rows, columns = p["dx"].shape
     dense = all(m.strides[0] == columns for _, m in p.tensors if m is not None and len(m.shape) == 2)
-    fold = 16 // gcd(16, columns)
+    unit = UNIT if columns >= SHORT_ROW else 2 * UNIT
+    fold = unit // gcd(unit, columns)
     return fold if dense and rows >= fold and _moved(p) >= SECOND else 1
 
 
@@ -117,10 +123,10 @@ def _extents(p: Problem) -> tuple[int, int, int]:
 
 
 def _grid(p: Problem, config: Config) -> tuple[int, int, int]:
-    """Programs, blocks of columns, slabs."""
+    """Programs, blocks of columns, slabs of whole rows."""
     rows, columns, rest = _extents(p)
-    blocks, slabs = -(-columns // config.block), -(-rows // config.height) + (rest > 0)
-    return blocks * slabs, blocks, slabs
+    blocks, slabs = -(-columns // config.block), -(-rows // config.height)
+    return blocks * slabs + -(-rest // config.block), blocks, slabs
 
 
 def supports(p: Problem) -> str | None:
@@ -139,9 +145,9 @@ def _block(columns: int, most: int) -> int:
 
 
 def choose(p: Problem) -> Config:
-    """Measured on an H100. If there is a bias to sum: few columns down all rows, which needs no second launch, if that makes enough
-    programs and rows are few; else slabs, one program a multiprocessor with five rows in flight, or eight if a mask from a seed keeps the
-    arithmetic units busy."""
+    """Measured on an H100 and an H200. If there is a bias to sum: few columns down all rows, which needs no second launch, if that makes enough
+    programs and rows are few; else slabs, one program a multiprocessor, or eight if a mask from a seed keeps the arithmetic units busy. STAGED
+    bytes are in flight on a multiprocessor, three steps of a program at least; five programs or more need no stages."""
     rows, columns, _ = _extents(p)
     wide, tall = (1 << (n - 1).bit_length() for n in (columns, rows))
     if p.get("dbias") is None:
@@ -154,13 +160,18 @@ def choose(p: Problem) -> Config:
         found = Config(block, lanes, -(-rows // lanes) * lanes, max(1, min(8, block * lanes // 256)))
         if _down_all_rows(p, found):
             return found
-    made = p.get("mask") is None and float(p.option("p")) > 0
-    tile, programs, stages = (1024, 8, 1) if made else (TILE // p["dx"].itemsize, 1, 6)
+    made, size = p.get("mask") is None and float(p.option("p")) > 0, p["dx"].itemsize
+    tile, programs = (1024, 8) if made else (TILE // size, 1)
     block = wide if wide < 128 else _block(columns, min(tile, 2048, wide))
-    lanes = max(1, 32 // block, min(tile // block, tall))  # not fewer elements than threads
-    slabs = _slabs(-(-columns // block), -(-rows // lanes), programs, p.device.sms)
-    height = -(-rows // (slabs * lanes)) * lanes
-    return Config(block, lanes, height, max(1, min(8, block * lanes // 256)), stages if height >= 2 * stages * lanes else 1)
+    least = max(1, 32 // block)  # not fewer elements than threads
+    lanes, blocks = max(least, min(tile // block, tall)), -(-columns // block)
+    slabs = _slabs(blocks, -(-rows // lanes), programs, p.device.sms)
+    own = STAGED // -(-blocks * slabs // p.device.sms)  # bytes in flight of a program
+    few = max(least, min(lanes, 1 << (own // (3 * block * size)).bit_length() >> 1))
+    stages = 1 + (2 * own // (few * block * size) + 1) // 2
+    if made or own < TILE or -(-rows // slabs) < 2 * stages * few:
+        few, stages = lanes, 1
+    return Config(block, few, -(-rows // (slabs * few)) * few, max(1, min(8, block * few // 256)), stages)
 
 
 def _slabs(blocks: int, most: int, programs: int, sms: int) -> int:
@@ -192,13 +203,14 @@ def configs(p: Problem) -> list[Config]:
 
 
 def _parts(p: Problem, config: Config) -> int:
-    """Partial rows of dbias."""
-    return _grid(p, config)[2] * _fold(p)
+    """Partial rows of dbias: of each slab, and those that do not fold."""
+    return _grid(p, config)[2] * _fold(p) + _extents(p)[2] // p["dx"].shape[1]
 
 
 def scratch(p: Problem, config: Config) -> dict[str, Meta]:
     parts = _parts(p, config)
-    return {} if p.get("dbias") is None or parts == 1 else {"pb": Meta((parts, p["dx"].shape[1]), "f32")}
+    held = parts if _extents(p)[2] == 0 else parts + _fold(p)  # the last program of those that do not fold writes zeros behind them
+    return {} if p.get("dbias") is None or parts == 1 else {"pb": Meta((held, p["dx"].shape[1]), "f32")}
 
 
 def launches(p: Problem, config: Config) -> list[Launch]:
@@ -209,8 +221,10 @@ def launches(p: Problem, config: Config) -> list[Launch]:
         short: m.strides[0] * fold if (m := p.get(n)) is not None else 0 for short, n in (("ds", "dout"), ("ms", "mask"), ("xs", "dx"))
     }
     to = None if not summed else "dbias" if parts == 1 else "pb"
-    args = {"dout": "dout", "mask": "mask", "dx": "dx", "to": to, "R": rows, "C": columns, "rest": rest, "blocks": blocks}
-    args |= {"height": config.height, **strides, "scale": float(p.option("scale")), "seed": "seed"}
+    args = {"dout": "dout", "mask": "mask", "dx": "dx", "to": to, "R": rows, "rest": rest, "blocks": blocks}
+    each = gcd(UNIT, columns, *strides.values())
+    args |= {"C": columns // each, **{n: s // each for n, s in strides.items()}, "EACH": each}
+    args |= {"height": config.height, "scale": float(p.option("scale")), "seed": "seed"}
     args |= {"THRESHOLD": threshold(float(p.option("p"))), "SHORT": p["dx"].numel <= 2**32, "REST": rest > 0, "BLOCK": config.block}
     args |= {"LANES": config.lanes, "STAGES": config.stages, "PDL": p.device.pdl, "FIRST": to == "pb"}
     found = [Launch(_slab, (programs,), args, config.warps, pdl=p.device.pdl)]

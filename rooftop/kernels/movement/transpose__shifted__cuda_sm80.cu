@@ -63,7 +63,7 @@ extern __shared__ __align__(128) char held[];
 /// + j · PITCH + j / N · GAP + c · SIZE bytes after the start of shared memory, where `lead` is the remainder of the address of element
 /// (0, 0). GAP: so that N rows are an odd multiple of 16 bytes. With it, neighbouring lanes' columns are APART_C apart, in different words.
 template <int SIZE, int LEFT, int WIDE, bool FLAT, int THREADS>
-__global__ void __launch_bounds__(THREADS, 1280 / THREADS)
+__global__ void __launch_bounds__(THREADS, 1536 / THREADS)
     shifted(int R, int C, int tall, unsigned GROUP, unsigned tiles_r, unsigned tiles_c, unsigned B2, unsigned B3, const void* __restrict__ x, void* __restrict__ out,
         long long span,
             long long x1, long long x2, long long x3, long long xr, long long o1, long long o2, long long o3, long long oc) {

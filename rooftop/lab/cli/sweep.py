@@ -60,12 +60,13 @@ def sweep(
     from rooftop.lab.exit_codes import gpu_for
     from rooftop.lab.records import store
     from rooftop.lab.timing import sweep as sweeping
+    from rooftop.lab.timing import sweep_points
 
     if direction not in ("both", "forward", "backward"):
         raise ValueError(f"direction is {direction!r}; accepted are both, forward, backward")
     ranges = dict(_range(text) for text in size or [])
     asked = _asked(what, direction)
-    todo = [(op, sweeping.narrowed(sweeping.swept(op), ranges, dtype), named) for op, named in asked]
+    todo = [(op, sweep_points.narrowed(sweep_points.swept(op), ranges, dtype), named) for op, named in asked]
     bounds = _bounds(moved)
     if worst < 0:
         raise ValueError(f"worst is {worst}; it must be 0 or more points")
@@ -81,7 +82,7 @@ def sweep(
     from rooftop.core.implementation import device_of
 
     device = device_of(torch.cuda.current_device())
-    memory = int(torch.cuda.mem_get_info()[0] * sweeping.SHARE)
+    memory = int(torch.cuda.mem_get_info()[0] * sweep_points.SHARE)
     say = partial(echo, err=as_json)
     ends = None if total is None else time.monotonic() + total
     written: list[Mapping[str, Any]] = []
@@ -92,7 +93,7 @@ def sweep(
 
         began, fields = time.monotonic(), []
         for op, of, named in todo:
-            chosen = sweeping.draw(op, of, device, memory, seed=seed, count=points, moved=bounds, of_models=models)
+            chosen = sweep_points.draw(op, of, device, memory, seed=seed, count=points, moved=bounds, of_models=models)
             fields += sweeping.Sweep(op, of, chosen, device, named=named, compiled=0).fields(range(len(chosen)))
         say(f"{bench.compile_first(fields, device)} programs compiled in {time.monotonic() - began:.1f} s")
         return
@@ -104,7 +105,7 @@ def sweep(
                 continue
             save, lost = writer.replacing(seed=seed), False
             try:
-                chosen = sweeping.draw(op, of, device, memory, seed=seed, count=points, moved=bounds, of_models=models)
+                chosen = sweep_points.draw(op, of, device, memory, seed=seed, count=points, moved=bounds, of_models=models)
                 run = sweeping.Sweep(op, of, chosen, device, named=named, compiled=compiled, ceilings=ceilings)
                 ceilings = run.ceilings
                 found = run.run(seconds, say, save)

@@ -103,12 +103,12 @@ def _regret(
     from rooftop.lab.cli.sweep import _asked, _range
     from rooftop.lab.exit_codes import gpu_for
     from rooftop.lab.records import store
-    from rooftop.lab.timing import bench, sweep, swept
+    from rooftop.lab.timing import bench, sweep_points, swept
     from rooftop.lab.tune import regret
 
     if not what or count < 1:
         raise typer.BadParameter("--regret takes at least one size, of ops that are named: rooftop tune matmul --regret 40")
-    todo = [(op, sweep.narrowed(sweep.swept(op), dict(map(_range, sizes)), dtype)) for op, _ in _asked(what, "forward")]
+    todo = [(op, sweep_points.narrowed(sweep_points.swept(op), dict(map(_range, sizes)), dtype)) for op, _ in _asked(what, "forward")]
     import torch
 
     gpu_for("tune --regret")
@@ -118,7 +118,7 @@ def _regret(
     say = (lambda text: echo(text, err=True)) if as_json else echo
     began, ends, runs = time.monotonic(), time.monotonic() + seconds, list[regret.Regret]()
     for op, of in todo:
-        points = sweep.draw(op, of, device, int(torch.cuda.mem_get_info()[0] * sweep.SHARE), seed=seed, count=count, of_models=False)
+        points = sweep_points.draw(op, of, device, int(torch.cuda.mem_get_info()[0] * sweep_points.SHARE), seed=seed, count=count, of_models=False)
         runs.append(regret.Regret(op, of, points, device, ceilings=runs[0].ceilings if runs else None))
     if compile_only:
         programs = bench.compile_first([f for run in runs for f in run.fields(range(len(run.points)))], device)

@@ -14,7 +14,7 @@ from rooftop.core import registry
 from rooftop.core.spec import TARGETS, Device
 from rooftop.lab.candidates import Subject
 from rooftop.lab.inspect.inspector import facts_of
-from rooftop.lab.timing import bench, sweep, swept
+from rooftop.lab.timing import bench, sweep, sweep_points, swept
 from rooftop.lab.timing.bench_group import BenchGroup
 from rooftop.lab.tune.tables import label
 from rooftop.lab.tune.tuner import pinned
@@ -74,14 +74,14 @@ def _config(subject: Subject, case: Any, device: Device) -> tuple[Any, str]:
     return config, label(subject.implementation.config_dict(config))
 
 
-def config_of(run: sweep.Sweep, point: sweep.Point) -> str:
+def config_of(run: sweep.Sweep, point: sweep_points.Point) -> str:
     """The config with which a call runs its kernel at a point."""
     mine = run.chosen(point)
     assert mine is not None
     return _config(mine, point.case(run.of), run.device)[1]
 
 
-def rivals(run: sweep.Sweep, point: sweep.Point, every: bool = False) -> list[Subject]:
+def rivals(run: sweep.Sweep, point: sweep_points.Point, every: bool = False) -> list[Subject]:
     """The other configs of the kernel that a call takes, and the other kernels with the config of their own, named by both. `every`: of all
     valid configs the FIRST, which are the best predicted where a kernel sorts them, and DRAWN others, and not those alone that tuning tries;
     of ops with rows OTHERS of each other kernel, too."""
@@ -112,7 +112,7 @@ def rivals(run: sweep.Sweep, point: sweep.Point, every: bool = False) -> list[Su
     return (others + [s for s in found.values() if s not in others])[: None if every else MOST]
 
 
-def beside(run: sweep.Sweep, point: sweep.Point, others: list[Subject], say: Callable[[str], None]) -> dict[str, Any] | None:
+def beside(run: sweep.Sweep, point: sweep_points.Point, others: list[Subject], say: Callable[[str], None]) -> dict[str, Any] | None:
     """A row of a sweep with the others timed beside what a call takes."""
     one = sweep.Sweep(run.op, run.of, [point], run.device, timer=run.timer, named=others, compiled=0, ceilings=run.ceilings)
     one.on, one.streams, one.kept, one.peers, one.slowest = run.on, run.streams, run.kept, run.peers, run.slowest
@@ -130,7 +130,7 @@ def table(run: sweep.Sweep, found: Iterable[swept.Measured], count: int, budget_
     return rows
 
 
-def _said(run: sweep.Sweep, point: sweep.Point) -> dict[str, str]:
+def _said(run: sweep.Sweep, point: sweep_points.Point) -> dict[str, str]:
     case, mine = point.case(run.of), run.chosen(point)
     assert mine is not None
     names = {d.name for d in TARGETS.names.values()}
@@ -141,7 +141,7 @@ def _said(run: sweep.Sweep, point: sweep.Point) -> dict[str, str]:
     return {"config": _config(mine, case, run.device)[1], "bound": text or str(facts.get("refused", ""))}
 
 
-def _better(run: sweep.Sweep, point: sweep.Point, p: swept.Measured, ends: float) -> dict[str, Any]:
+def _better(run: sweep.Sweep, point: sweep_points.Point, p: swept.Measured, ends: float) -> dict[str, Any]:
     """The fastest rival, and how many times as fast it was as what a call takes, beside which it was timed."""
     if time.monotonic() > ends:
         return {"next": "not timed: the budget is spent", "faster": None}
