@@ -284,7 +284,7 @@ def left_out(subject: Subject, case: Case, where: str, device: Device, reason: s
 
 def _drawn(op: Contract, expected: Expected, got: dict[str, Any], names: Iterable[str]) -> dict[str, tuple[Any, Any, Any]]:
     """Of one draw, what was computed and what is right: copies, so that nothing else of it stays alive."""
-    got = settled(op, got, expected)
+    got, expected = settled(op, got, expected)
     found = {n: [used(op, n, t[n], expected.same).clone() for t in (got, expected.exact, expected.same)] for n in names}
     return {n: (got, exact, same) for n, (got, exact, same) in found.items()}
 
