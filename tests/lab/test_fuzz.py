@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch._dynamo  # whole, before any test interrupts this process: what is left of an import that Ctrl-C ends cannot be imported again
 from _support import command, flat
 
 import rooftop
