@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
@@ -78,15 +78,14 @@ def by_the_portable_kernel(op: Any, tensors: dict[str, Any], options: dict[str, 
     trial = checker.Trial(call, "cpu", checker.RUNNERS["interpreter"], 64)
     got, _ = trial.run(tensors, options, 0xFF)
     verdicts = judgement.judge_given(op, problem, expected, {**dict.fromkeys(op.output_names), **got})
-    if op.forward is not None:
 
-        def draw(i: int) -> tuple[judgement.Expected, dict[str, Any]]:
-            if i == 0:
-                return expected, got
+    def draws() -> Iterator[tuple[judgement.Expected, dict[str, Any]]]:
+        yield expected, got
+        for i in range(1, checker.DRAWS if op.forward else 1):
             other = {**tensors, "dout": torch.randn(tensors["dout"].shape, generator=torch.Generator().manual_seed(i)).to(tensors["dout"])}
-            return judgement.expect_given(op, problem, other, options), trial.run(other, options, 0xFF)[0]
+            yield judgement.expect_given(op, problem, other, options), trial.run(other, options, 0xFF)[0]
 
-        checker.judge_few(op, problem, verdicts, draw)
+    checker.judge_few(op, problem, verdicts, draws())
     assert {n: v.message for n, v in verdicts.items() if not v.ok} == {}
     return got, dict(expected.exact)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import errno
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -251,14 +251,18 @@ def _check(subject: Subject, case: Case, backend: str, seed: int, arch: int, res
                 if unequal:
                     result.status = "wrong"
                     result.message = f"{name}: {unequal} elements differ between two runs: not written, read before they were written, or a race"
-    del expected, first, got, before
-    if not result.message:
 
-        def drawn(i: int) -> tuple[Expected, dict[str, Any]]:
+    def draws() -> Iterator[tuple[Expected, dict[str, Any]]]:
+        nonlocal expected, first
+        assert expected is not None and first is not None
+        yield expected, first
+        expected = first = None  # their memory is free for the others
+        for i in range(1, DRAWS):
             other = expect(op, case, place, seed + i)
-            return other, trial.run(other.tensors, other.options, 0xFF)[0]
+            yield other, trial.run(other.tensors, other.options, 0xFF)[0]
 
-        judge_few(op, call.called, result.outputs, drawn)
+    if not result.message:
+        judge_few(op, call.called, result.outputs, draws())
     for name, verdict in result.outputs.items():
         if not verdict.ok:
             result.status = "wrong"
@@ -269,24 +273,21 @@ def _check(subject: Subject, case: Case, backend: str, seed: int, arch: int, res
             result.message = f"{name}: {verdict.message}{at}{remark(call.problem, implementation.head is not None)}"
 
 
-def judge_few(
-    op: Contract, problem: Problem, verdicts: dict[str, Verdict], draw: Callable[[int], tuple[Expected, dict[str, Any]]]
-) -> None:
-    """Replaces the verdicts on outputs of a few elements that miss their allowance by those over all draws. `draw`: what is expected and
-    computed in draw i, of which the first was judged."""
+def judge_few(op: Contract, problem: Problem, verdicts: dict[str, Verdict], draws: Iterable[tuple[Expected, dict[str, Any]]]) -> None:
+    """Replaces the verdicts on outputs of a few elements that miss their allowance by those over all draws. `draws`: what is expected and
+    computed in each; the first was judged."""
     import torch
 
     few = [n for n, v in verdicts.items() if not v.ok and v.elements <= FEW and not op.tolerance_of(n).exact and n not in op.compare]
     if not few:
         return
     drawn = []
-    for i in range(DRAWS):
-        try:
-            drawn.append(_drawn(op, *draw(i), few))
-        except torch.OutOfMemoryError:
-            break
-    if drawn:
-        verdicts.update({n: _judge_draws(op, problem, n, drawn) for n in few})
+    try:
+        for expected, got in draws:
+            drawn.append(_drawn(op, expected, got, few))
+    except torch.OutOfMemoryError:
+        pass  # those that fit
+    verdicts.update({n: _judge_draws(op, problem, n, drawn) for n in few})
 
 
 def left_out(subject: Subject, case: Case, where: str, device: Device, reason: str | None = None) -> str | None:
