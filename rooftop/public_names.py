@@ -24,6 +24,9 @@ def names() -> list[str]:
     return [*_op_names(), *namespaces(), *(n for n, space in LIFTED.items() if space in namespaces()), *OWN]
 
 
+CALLS = {  # the ops that a function calls, where that is not the one of its name: one of them
+    "attention": ("attention", "latent_attention"), "linear": ("matmul",), "linear_logp": ("linear_cross_entropy",),
+}
 NAMESPACES = ("sparse", "codecs", "comm", "drop_in", "quant")  # classes and helpers over ops, each a package of that name
 LIFTED = {  # names that the package also has, and their namespace
     "generate": "drop_in", "generate_batch": "drop_in", "patch": "drop_in", "prove": "drop_in", "unpatch": "drop_in",
@@ -71,13 +74,14 @@ def register() -> None:
 def explain(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """What `function(*args, **kwargs)` would run, and why not the others: ``print(rooftop.explain(rooftop.softmax, x))``.
 
-    `function` is a public op. Returns an Explanation; its text names the implementation, its config and launches, and the implementations
-    that were not chosen."""
+    `function` is a public op, `rooftop.linear` or `rooftop.linear_logp`. Returns an Explanation; its text names the implementation, its
+    config and launches, and the implementations that were not chosen."""
     from rooftop.core import dispatch, registry
     from rooftop.core.public_arguments import arguments_of
 
-    found = registry.op(getattr(function, "__name__", str(function)))
-    return dispatch.explain(found, arguments_of(found, function, *args, **kwargs))
+    name = getattr(function, "__name__", str(function))
+    ops = [registry.op(n) for n in CALLS.get(name, (name,))]
+    return dispatch.explain(*arguments_of(ops, function, *args, **kwargs))
 
 
 def debug(enabled: bool = True) -> AbstractContextManager[None]:
@@ -111,6 +115,7 @@ def invariant(enabled: bool = True) -> AbstractContextManager[None]:
     return invariance.invariant(enabled)
 
 
+@refusing
 def linear(
     x: Tensor, weight: Tensor, bias: Tensor | None = None, *, activation: str = "none", residual: Tensor | None = None,
     out_dtype: Any = None,
@@ -134,6 +139,7 @@ def linear(
     return _linear_layer.linear(x, weight, bias, activation, residual, out_dtype, precision, implementation)
 
 
+@refusing
 def linear_logp(
     x: Tensor, weight: Tensor, tokens: Tensor, *, bias: Tensor | None = None, temperature: float = 1.0, softcap: float | None = None,
     ignore_index: int = -100, return_entropy: bool = False, memory: str = "fast", group: Any = None, implementation: str | None = None,
@@ -156,15 +162,17 @@ def linear_logp(
     the CPU.
 
     Source: Rafailov et al. 2023 (DPO); Shao et al. 2024 (GRPO)."""
-    from rooftop.core.argument_checks import number
+    from rooftop.ops.linear_cross_entropy import linear_cross_entropy
 
-    number("linear_logp", "temperature", temperature, "a number above 0", finite=True)
-    if not temperature > 0:
-        raise ValueError(f"linear_logp: temperature is {temperature}; it must be above 0")
-    loss = public("linear_cross_entropy")(
-        x, weight, tokens, bias=bias, ignore_index=ignore_index, softcap=softcap, temperature=temperature, reduction="none",
-        return_entropy=return_entropy, memory=memory, group=group, implementation=implementation,
-    )
+    try:
+        loss = linear_cross_entropy(
+            x, weight, tokens, bias=bias, ignore_index=ignore_index, softcap=softcap, temperature=temperature, reduction="none",
+            return_entropy=return_entropy, memory=memory, group=group, implementation=implementation,
+        )
+    except (TypeError, ValueError, IndexError) as error:
+        if str(error).startswith("linear_cross_entropy: "):  # in the words of this function
+            raise type(error)(str(error).replace("linear_cross_entropy: ", "linear_logp: ", 1).replace("target", "tokens")) from error
+        raise
     return (-loss[0], loss[1]) if return_entropy else -loss
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
@@ -75,8 +75,17 @@ def by_the_portable_kernel(op: Any, tensors: dict[str, Any], options: dict[str, 
     if call is None:
         return None
     expected = judgement.expect_given(op, problem, tensors, options)
-    got, _ = checker.Trial(call, "cpu", checker.RUNNERS["interpreter"], 64).run(tensors, options, 0xFF)
+    trial = checker.Trial(call, "cpu", checker.RUNNERS["interpreter"], 64)
+    got, _ = trial.run(tensors, options, 0xFF)
     verdicts = judgement.judge_given(op, problem, expected, {**dict.fromkeys(op.output_names), **got})
+
+    def draws() -> Iterator[tuple[judgement.Expected, dict[str, Any]]]:
+        yield expected, got
+        for i in range(1, checker.DRAWS if op.forward else 1):
+            other = {**tensors, "dout": torch.randn(tensors["dout"].shape, generator=torch.Generator().manual_seed(i)).to(tensors["dout"])}
+            yield judgement.expect_given(op, problem, other, options), trial.run(other, options, 0xFF)[0]
+
+    checker.judge_few(op, problem, verdicts, draws())
     assert {n: v.message for n, v in verdicts.items() if not v.ok} == {}
     return got, dict(expected.exact)
 

@@ -53,7 +53,8 @@ class Judging:
     same       the result at the same precision, if that is not the reference in float32, rounded once; parameters as the reference's
     compare    output -> its own comparison instead of the error: None, or what is wrong (a round trip, a bound, ties, a distribution)
     sizes      output -> the output that holds the number of its valid leading elements; the others are not compared
-    undefined  (the reference's parameters) -> the outputs as plain arithmetic has them: where one is NaN or infinite, a kernel's may be too
+    undefined  (the reference's parameters) -> the outputs with, or without, what 0 · NaN makes of values that do not count, as the reference has
+               them the other way: where one of the two is NaN or infinite, a kernel's may be either
     deterministic  two runs give equal bits
     rows       (problem as kernels see it) -> tensor -> its dimension that counts rows, whose results do not depend on each other, or its
                dimensions (the last of them counts), or those with the extents for which the kernel is chosen, or why they do depend: which

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from rooftop.core.contract import Contract
@@ -12,33 +13,36 @@ from rooftop.core.op import Op
 _CAPTURING = threading.RLock()  # the call of the op is replaced, for one thread
 
 
-def arguments_of(found: Contract, function: Callable[..., Any], *args: Any, **kwargs: Any) -> tuple[Any, ...]:
-    """The arguments that the public function `function` of the op `found` passes on to its kernels, in the contract's order. Nothing runs.
+def arguments_of(ops: Sequence[Contract], function: Callable[..., Any], *args: Any, **kwargs: Any) -> tuple[Contract, tuple[Any, ...]]:
+    """The first of `ops` that the public function `function` calls, and the arguments that it passes on to kernels, in the contract's order.
+    Nothing runs.
 
     Raises what the function raises for arguments that it does not accept."""
-    captured: list[tuple[Any, ...]] = []
+    captured: list[tuple[Contract, tuple[Any, ...]]] = []
 
     class Stop(BaseException):
         """Stops the public function once its validated arguments are known."""
 
-    assert isinstance(found, Op)
+    called = [op for op in ops if isinstance(op, Op)]
     mine = threading.get_ident()
     with _CAPTURING:
-        present = found.caller()
+        present = [op.caller() for op in called]
 
-        def capture(*given: Any, implementation: str | None = None) -> Any:
+        def capture(op: Op, usual: Callable[..., Any], *given: Any, implementation: str | None = None) -> Any:
             if threading.get_ident() != mine:  # calls of other threads in the meantime run as usual
-                return present(*given, implementation=implementation)
-            captured.append(given)
+                return usual(*given, implementation=implementation)
+            captured.append((op, given))
             raise Stop
 
-        found._call = capture
+        for op, usual in zip(called, present, strict=True):
+            op._call = partial(capture, op, usual)
         try:
             function(*args, **kwargs)
         except Stop:
             pass
         finally:
-            found._call = present
+            for op, usual in zip(called, present, strict=True):
+                op._call = usual
     if not captured:
-        raise ValueError(f"{found.name}: no kernel runs for this call: torch's own function computes it")
+        raise ValueError(f"{ops[0].name}: no kernel runs for this call: torch's own function computes it")
     return captured[0]

@@ -8,7 +8,9 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, TypeVar, cast
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 def kind_of(t: Any) -> tuple[str, str] | None:
@@ -36,7 +38,7 @@ def refuse(op: str, named: Iterable[tuple[str, Any]]) -> None:
                 raise TypeError(f"{op}: {name} is {found[0]}; it must be a dense tensor (torch.strided): {found[1]}")
 
 
-def refusing(function: Callable[..., Any]) -> Callable[..., Any]:
+def refusing(function: F) -> F:
     """A public function whose errors for such tensors say so, whatever in it met them first. A call that is right costs nothing more."""
 
     @functools.wraps(function)
@@ -48,4 +50,4 @@ def refusing(function: Callable[..., Any]) -> Callable[..., Any]:
             refuse(function.__name__, [*zip(names, args, strict=False), *kwargs.items()])
             raise
 
-    return call
+    return cast(F, call)

@@ -82,7 +82,7 @@ class Loaded:
 
         if self._called_as_public(args, kwargs):  # it computes missing arguments: dims from a shape, a dim from its end
             assert self._public is not None
-            return dict(zip(self.op.kinds, arguments_of(self.op, self._public, *args, **kwargs), strict=True))
+            return dict(zip(self.op.kinds, arguments_of([self.op], self._public, *args, **kwargs)[1], strict=True))
         bound = inspect.signature(self.op.reference).bind_partial(*args, **kwargs)
         bound.apply_defaults()
         missing = [n for n, kind in self.op.kinds.items() if n not in bound.arguments and kind != "Tensor | None"]

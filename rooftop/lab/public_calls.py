@@ -8,6 +8,7 @@ from typing import Any
 import rooftop
 from rooftop.core.contract import Contract
 from rooftop.core.op import Op
+from rooftop.core.public_arguments import arguments_of
 from rooftop.core.spec import Problem
 
 
@@ -29,10 +30,6 @@ def arguments(op: Contract, tensors: Mapping[str, Any], options: Mapping[str, An
     return (), dict(zip(op.kinds, op.arguments(tensors, options), strict=True))
 
 
-class _Passed(Exception):
-    """Carries what a public function hands to its op."""
-
-
 def passed(op: Op, tensors: Mapping[str, Any], options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """The tensors and options as the public function hands them to the op: validated, a negative dimension counted from the front. Nothing
     is run."""
@@ -42,19 +39,7 @@ def passed(op: Op, tensors: Mapping[str, Any], options: Mapping[str, Any]) -> tu
 
 def given(op: Op, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """The tensors and options that a call of the public function hands to the op. Nothing is run."""
-
-    def stop(*args: Any, implementation: str | None = None) -> Any:
-        raise _Passed(args)
-
-    called = op.caller()
-    op._call = stop
-    try:
-        function(op)(*args, **kwargs)
-    except _Passed as found:
-        return op.flattened(found.args[0])
-    finally:
-        op._call = called
-    raise ValueError(f"{op.name}: the public function does not call its op")
+    return op.flattened(arguments_of([op], function(op), *args, **kwargs)[1])
 
 
 def returned(op: Contract, problem: Problem) -> tuple[str, ...]:

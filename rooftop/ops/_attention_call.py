@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from rooftop.core.argument_checks import among, flag, number, positive
+from rooftop.core.argument_checks import among, number, positive
 from rooftop.ops._attention import UNBOUNDED
 
 FAR = 2**30 - 1  # as far as a window reaches
@@ -44,8 +44,9 @@ def latent(q: Any, k: Any, v: Any) -> bool:
 
     if not all(isinstance(t, torch.Tensor) and t.dim() == 4 for t in (q, k, v)) or q.shape[-1] <= MOST or k.shape[:-1] != v.shape[:-1]:
         return False
-    alike = k.dtype == v.dtype and k.device == v.device and k.stride()[:-1] == v.stride()[:-1] and k.stride(-1) == v.stride(-1)
-    return alike and v.shape[-1] <= k.shape[-1] and k.untyped_storage()._cdata == v.untyped_storage()._cdata and k.storage_offset() == v.storage_offset()
+    alike = k.dtype == v.dtype and k.device == v.device and k.stride() == v.stride() and k.storage_offset() == v.storage_offset()
+    differentiated = torch.is_grad_enabled() and k.requires_grad != v.requires_grad  # a detached view: one gradient for both would be wrong
+    return alike and v.shape[-1] <= k.shape[-1] and not differentiated and (v._base is k or torch._C._is_alias_of(k, v))
 
 
 def without(what: str, **given: Any) -> None:
@@ -73,7 +74,7 @@ def upper_left(q: Any, k: Any, v: Any, bias: Any, mask: Any, right: int) -> tupl
 
 
 def validated(
-    tensors: dict[str, Any], causal: Any, window: Any, scale: Any, softcap: Any, dropout_p: Any, return_lse: Any, deterministic: Any,
+    tensors: dict[str, Any], causal: Any, window: Any, scale: Any, softcap: Any, dropout_p: Any,
 ) -> tuple[int, int]:
     """(left, right) of the window. `tensors`: the public function's, in its order."""
     import torch
@@ -179,7 +180,7 @@ def validated(
             raise refuse(f"{name} has shape {tuple(t.shape)}; it must be {' or '.join(map(str, accepted))}")
         if "scale" in name and str({"q": q, "k": k, "v": v}[name[0]].dtype) != EIGHT_BITS:
             raise refuse(f"{name} is given, and {name[0]} is no {EIGHT_BITS}")
-    number("attention", "dropout_p", dropout_p, "at least 0 and below 1")
+    number("attention", "dropout_p", dropout_p, "a number, at least 0 and below 1")
     if not 0 <= dropout_p < 1:
         raise refuse(f"dropout_p is {dropout_p}; it must be at least 0 and below 1")
     if dropout_p and pages is not None:
@@ -188,8 +189,6 @@ def validated(
         positive("attention", "scale", scale)
     if softcap is not None:
         positive("attention", "softcap", softcap)
-    flag("attention", "return_lse", return_lse)
-    flag("attention", "deterministic", deterministic)
     if causal == "upper_left":
         if any(t is not None for t in (cu_q, pages, lengths)):
             raise refuse("causal is 'upper_left' with cu_seqlens, page_table or cache_lengths; it belongs to batches of one length")

@@ -40,7 +40,9 @@ def scale_of(logit_scale: Any, temperature: Any) -> float:
     number(name, "temperature", temperature, "a finite number above 0", finite=True)
     if not temperature > 0:
         raise ValueError(f"{name}: temperature is {temperature}; it must be a finite number above 0")
-    return logit_scale / temperature
+    factor = logit_scale / temperature
+    number(name, "logit_scale / temperature", factor, "a finite number", finite=True)
+    return factor
 
 
 def check_weights(weights: Any, target: Any) -> None:

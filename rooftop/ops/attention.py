@@ -15,6 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from rooftop.core import invariance
+from rooftop.core.argument_checks import flag
 from rooftop.core.invariance import ROWS
 from rooftop.core.op import Calls, Grad, Judging, Op, Sizes, Tolerance, Values
 from rooftop.core.spec import Input, Meta, Problem, Work
@@ -68,7 +69,8 @@ def attention(
     Args:
         q: [B, Sq, H, D], float16, bfloat16, float32 or float8_e4m3fn, any strides: pass heads before tokens in memory as
             ``q.transpose(1, 2)``. D is a multiple of 8, at most 256. With `cu_seqlens_q` [T, H, D]. D may be larger if `v` is a view of the
-            first columns of `k`: then `rooftop.latent_attention` runs, and only its options are accepted.
+            first columns of `k`: then `rooftop.latent_attention` runs, and only its options are accepted. torch.compile breaks its graph
+            there; `rooftop.latent_attention` itself is traced.
         k, v: [B, Sk, Hk, D] and [B, Sk, Hk, Dv] in the dtype of `q` or in float8_e4m3fn, H a multiple of Hk: query head h uses key head h // (H / Hk). Dv has
             the limits of D; it may differ from D.
         causal: a query sees no key after its own position. With as many keys as queries, query i is at key i. Otherwise True and
@@ -109,6 +111,8 @@ def attention(
     Raises TypeError for other dtypes, ValueError for shapes, devices or numbers that do not fit."""
     import torch
 
+    flag("attention", "return_lse", return_lse)
+    flag("attention", "deterministic", deterministic)
     first = _attention_call.first_order("attention", order, q, k, v, page_table)
     q, k, v = (_attention_call.turned(t, first) for t in (q, k, v))
     if _attention_call.latent(q, k, v):
@@ -124,7 +128,7 @@ def attention(
         "page_table": page_table, "cache_lengths": cache_lengths, "alibi_slopes": alibi_slopes, "q_scale": q_scale, "k_scale": k_scale,
         "v_scale": v_scale, "sinks": sinks,
     }
-    left, right = validated(tensors, causal, window, scale, softcap, dropout_p, return_lse, deterministic)
+    left, right = validated(tensors, causal, window, scale, softcap, dropout_p)
     packed = cu_seqlens_q is not None
     if causal == "upper_left":
         k, v, bias, mask, right = _attention_call.upper_left(q, k, v, bias, mask, right)

@@ -61,7 +61,8 @@ def grouped_matmul(
     eight = a.dtype in fp8 and b.dtype in fp8
     if not eight and (a.dtype not in floats or b.dtype != a.dtype):
         raise TypeError(
-            f"grouped_matmul: a is {a.dtype} and b is {b.dtype}; accepted is one of {', '.join(map(str, floats))}, the same for both"
+            f"grouped_matmul: a is {a.dtype} and b is {b.dtype}; accepted is one of {', '.join(map(str, floats))}, the same for both, "
+            f"or {' and '.join(map(str, fp8))} with scales"
         )
     if offsets.dtype != torch.int32 or offsets.dim() != 1:
         raise TypeError(f"grouped_matmul: offsets is {offsets.dtype} of {offsets.dim()} dimensions; accepted is torch.int32 of one")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from rooftop.core import invariance
 from rooftop.core.argument_checks import flag, positive
-from rooftop.core.op import Calls, Judging, Op, Sizes, Tolerance, Values
+from rooftop.core.op import Calls, Grad, Judging, Op, Sizes, Tolerance, Values
 from rooftop.core.spec import Case, Input, Meta, Problem, Work, case
 from rooftop.ops import _attention, _attention_cases, _attention_contract
 from rooftop.ops._attention import UNBOUNDED
@@ -40,8 +40,9 @@ def latent_attention(
     """Attention of `q` to the latent vectors `kv`: the keys are all of their columns, the values the first `value_size`. Each is read once.
     `rooftop.attention(q, kv, kv[..., :512])` runs the same.
 
-    The last query is at the position of the last token, as in `rooftop.attention`. Its gradient runs as plain torch, with all scores in
-    memory: models train with the keys and values of each head, for which `rooftop.attention` (D 192, Dv 128) is used.
+    The last query is at the position of the last token, as in `rooftop.attention`. Its gradient runs as plain torch, with all scores of one
+    key head in memory: models train with the keys and values of each head, for which `rooftop.attention` (D 192, Dv 128) is used. torch.compile
+    does not trace it with `cache_lengths` or `page_table`.
 
     Args:
         q: [B, Sq, H, D], float16, bfloat16 or float32: for each head the query in the latent space, followed by its rotated columns. D is a
@@ -57,7 +58,9 @@ def latent_attention(
         return_lse: return (out, lse), lse [B, H, Sq] in float32, natural logarithm.
         implementation: name of a kernel (`"triton"`), which runs or raises. None selects the best one that supports the input.
 
-    Returns out [B, Sq, H, value_size] in the dtype of `q`. A query that sees no token gives zeros and lse -inf.
+    Returns out [B, Sq, H, value_size] in the dtype of `q`. A query that sees no token gives zeros and lse -inf. A token past `cache_lengths`
+    does not matter. A token that is NaN or infinite and hidden by the causal order may make `out` NaN: its weight is 0, and 0 · NaN is NaN
+    where its tile is computed.
 
     Raises TypeError for other dtypes, ValueError for shapes, devices or numbers that do not fit."""
     _validate(q, kv, value_size, causal, scale, page_table, cache_lengths, kv_scale, return_lse)
@@ -83,6 +86,8 @@ def _validate(q: Any, kv: Any, value_size: Any, causal: Any, scale: Any, pages: 
     coded = kv.dtype == torch.float8_e4m3fn and q.element_size() == 2
     if kv.dtype != q.dtype and not coded:
         raise TypeError(f"{op}: q is {q.dtype} and kv {kv.dtype}; they must be alike, or kv torch.float8_e4m3fn and q of 16 bits")
+    if coded and kv.requires_grad:
+        raise ValueError(f"{op}: kv is {kv.dtype} and requires a gradient; 8 bits have none")
     if q.dim() != 4 or kv.dim() != 4 or q.shape[3] != kv.shape[3] or (pages is None and q.shape[0] != kv.shape[0]):
         want = "[B, Sq, H, D] and [B, Sk, Hk, D]" if pages is None else "[B, Sq, H, D] and [pages, page_size, Hk, D]"
         raise ValueError(f"{op}: q has shape {tuple(q.shape)} and kv {tuple(kv.shape)}; they must be {want}")
@@ -148,6 +153,30 @@ def same(
     short = q.dtype if q.element_size() == 2 else None
     kv = kv if kv.element_size() == 1 else kv.float()
     return _forward(q.float(), kv, page_table, cache_lengths, kv_scale, value_size, right, scale, short)
+
+
+def backward(
+    dout: Tensor, dlse: Tensor | None, q: Tensor, kv: Tensor, out: Tensor, lse: Tensor, page_table: Tensor | None, cache_lengths: Tensor | None,
+    kv_scale: Tensor | None, value_size: int, right: int, scale: float
+) -> tuple[Tensor, Tensor]:
+    """(dq, dkv): a column of a value gets its gradient as a key's and as a value's."""
+    keys = kv if kv_scale is None else kv.to(lse.dtype) * kv_scale[:, None]
+    options = _attention.Options(None, None, None, None, UNBOUNDED, right, scale, 0.0, 0.0, 0, q.shape[1], kv.shape[1])
+    found = list(_attention.parts(q, kv, None, None, page_table, cache_lengths))
+    dq, dk, dv, *_ = _attention.backward(dout, dlse, q, keys, keys[..., :value_size], out, lse, found, options, plain=True)
+    dk[..., :value_size] += dv
+    return dq.to(q.dtype), dk.to(q.dtype)
+
+
+def without_hidden(
+    q: Tensor, kv: Tensor, page_table: Tensor | None, cache_lengths: Tensor | None, kv_scale: Tensor | None, value_size: int, right: int, scale: float
+) -> tuple[Tensor, Tensor]:
+    """The result where a token that is hidden from a query contributes nothing, NaN or infinite as it may be; in the reference 0 · NaN is NaN."""
+    kv = kv if kv.element_size() > 1 else kv.float()
+    rest, bad = (page_table, cache_lengths, kv_scale, value_size, right, scale), ~kv.isfinite().all(-1, keepdim=True)
+    out, lse = reference(q, kv, *rest)
+    sees = reference(q.new_zeros(q.shape), kv.new_zeros(kv.shape).masked_fill(bad, float("nan")), *rest)[1].isnan()  # [B, H, Sq]
+    return out.where(sees.transpose(1, 2)[..., None], reference(q, kv.masked_fill(bad, 0.0), *rest)[0]), lse
 
 
 def cpu(
@@ -285,8 +314,9 @@ OP = Op(
     ),
     work=work,
     tolerance=Tolerance(multiple=2.0, flushed=True),
-    judging=Judging(compare={"lse": same_lse}, same=same, invariant=dict.fromkeys(invariance.DIMENSIONS, SPLIT)),
+    judging=Judging(compare={"lse": same_lse}, same=same, undefined=without_hidden, invariant=dict.fromkeys(invariance.DIMENSIONS, SPLIT)),
     values=Values(runtime_options=("scale",), fixup=fixup),
+    grad=Grad(wrt=("q", "kv"), saves=("q", "kv", "out", "lse", "page_table", "cache_lengths", "kv_scale"), backward=backward),
     wrong={
         "not scaled": _changed(scale=lambda s: 1.0),
         "causal order forgotten": _changed(right=lambda r: UNBOUNDED),

@@ -28,7 +28,6 @@ from rooftop.lab.records.identity import Identity
 from rooftop.lab.records.record import Record
 
 PLACES = {"triton": "interpreter", "cuda": "simt", "gluon": "none", "torch": "torch"}
-TMA_ONLY = "a: the outer strides are [66] bytes; TMA takes multiples of 16 below 2^40"
 
 
 def test_every_backend_has_a_kernel_here_and_all_are_found() -> None:

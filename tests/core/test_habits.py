@@ -114,10 +114,13 @@ def test_log_probabilities_and_entropies_of_tokens_and_their_gradients(temperatu
 @pytest.mark.parametrize(
     ("more", "error", "says"),
     [
-        ({"temperature": 0.0}, ValueError, r"^linear_logp: temperature is 0.0; it must be above 0$"),
+        ({"temperature": 0.0}, ValueError, r"^linear_logp: temperature is 0.0; it must be a finite number above 0$"),
         ({"temperature": float("nan")}, ValueError, r"^linear_logp: temperature is nan"),
         ({"temperature": "hot"}, TypeError, r"^linear_logp: temperature is 'hot'"),
-        ({"tokens": torch.tensor([11])}, IndexError, "11"),
+        ({"temperature": 1e-40}, ValueError, r"^linear_logp: logit_scale / temperature is 1e\+40; it must be a finite number that a float32 holds$"),
+        ({"tokens": torch.tensor([11])}, IndexError, r"^linear_logp: tokens\[0\] is 11"),
+        ({"tokens": torch.tensor([[1]])}, ValueError, r"^linear_logp: tokens has shape \(1, 1\)"),
+        ({"tokens": torch.tensor([1], dtype=torch.int32)}, TypeError, r"^linear_logp: tokens is torch.int32"),
     ],
 )
 def test_wrong_log_probabilities_are_one_line(more: dict[str, object], error: type[Exception], says: str) -> None:

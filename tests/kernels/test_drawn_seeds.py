@@ -153,3 +153,9 @@ def test_a_generator_of_another_device_is_named() -> None:
     like = SimpleNamespace(device=torch.device("cuda", 1))
     with pytest.raises(ValueError, match=r"^sample: generator draws on cpu and the tensors lie on cuda:1; it must be a generator of cuda:1$"):
         _randomness.seed("sample", None, torch.Generator(), like)
+
+    class OfGPU(torch.Generator):
+        device = torch.device("cuda", 0)
+
+    with pytest.raises(ValueError, match=r"^sample: generator draws on cuda:0 and the tensors lie on cpu; it must be a generator of cpu$"):
+        rooftop.sample(torch.ones(2, 4), generator=OfGPU())

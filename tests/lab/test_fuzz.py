@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch._dynamo  # whole, before any test interrupts this process: what is left of an import that Ctrl-C ends cannot be imported again
 from _support import command, flat
 
 import rooftop
@@ -283,6 +284,7 @@ def test_a_child_answers_and_its_death_is_no_ones_else() -> None:
         (("--seed", "-1", "--calls", "1"), "--seed is -1; it must be 0 to 2**31 - 1"),
         (("--seed", str(2**31), "--calls", "1"), "it must be 0 to 2**31 - 1"),
         (("gelus", "--calls", "1"), "no op 'gelus'"),
+        (("gelu", "prune_24", "--calls", "1"), "fuzz does not draw calls of prune_24"),
     ],
 )
 def test_bad_input_is_answered(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], said: str) -> None:

@@ -18,7 +18,6 @@ from rooftop.formats.number_formats import ELEMENTS, load_scale, store_scale
 from rooftop.quant import FORMATS, decode, encode, pack, unpack
 
 FLOATS = [f for f in ELEMENTS.values() if f.exponent]
-INTS = [f for f in ELEMENTS.values() if not f.exponent]
 
 
 def slow_value(code: int, name: str) -> float:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import contextlib
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from rooftop.core.contract import Contract
@@ -74,16 +74,30 @@ def judge(op: Contract, case: Case, expected: Expected, outputs: dict[str, Any])
     return judge_given(op, op.problem(case), expected, outputs)
 
 
-def settled(op: Contract, outputs: dict[str, Any], expected: Expected) -> dict[str, Any]:
-    """The outputs, in which elements that may be NaN or infinite by the contract's `undefined`, and are, have the expected values."""
+def settled(op: Contract, outputs: dict[str, Any], expected: Expected) -> tuple[dict[str, Any], Expected]:
+    """Outputs, in which elements that may be NaN or infinite by the contract's `undefined`, and are, have the expected values; and what is
+    expected, which is that of `undefined` where an output and that are numbers and the reference has none."""
+    import torch
+
     if op.undefined is None:
-        return outputs
+        return outputs, expected
 
-    def plain() -> dict[str, Any]:
+    def other(change: Callable[[Any], Any] = widen) -> dict[str, Any]:
         assert op.undefined is not None
-        return by_name(op, op.undefined(*op.arguments({n: widen(t) for n, t in expected.tensors.items()}, expected.options)))
+        with torch.no_grad(), without_onednn():
+            return by_name(op, op.undefined(*op.arguments({n: change(t) for n, t in expected.tensors.items()}, expected.options)))
 
-    return settled_by(outputs, expected.same, plain)
+    outputs = settled_by(outputs, expected.same, other)
+    numbers = {
+        n: t.double().isfinite() & ~s.double().isfinite()
+        for n, t in outputs.items() if t is not None and (s := expected.same.get(n)) is not None and s.shape == t.shape and computes(t)
+    }
+    if not any(bool(mask.any()) for mask in numbers.values()):
+        return outputs, expected
+    found = []
+    for kept, values in ((expected.exact, other(lambda t: t.double() if t is not None and computes(t) else t)), (expected.same, other())):
+        found.append({n: torch.where(numbers[n] & values[n].isfinite(), values[n].to(t.dtype), t) if n in numbers else t for n, t in kept.items()})
+    return outputs, replace(expected, exact=found[0], same=found[1])
 
 
 def settled_by(outputs: dict[str, Any], same: Mapping[str, Any], plain: Callable[[], Mapping[str, Any]]) -> dict[str, Any]:
@@ -96,15 +110,14 @@ def settled_by(outputs: dict[str, Any], same: Mapping[str, Any], plain: Callable
     left = [n for n, t in outputs.items() if t is not None and same.get(n) is not None and computes(t) and bool(odd(n).any())]
     if not left:
         return outputs
-    with torch.no_grad(), without_onednn():
-        found = plain()
+    found = plain()
     made = {n: torch.where(odd(n) & ~found[n].double().isfinite(), same[n].to(outputs[n].dtype), outputs[n]) for n in left}
     return {**outputs, **made}
 
 
 def judge_given(op: Contract, problem: Problem, expected: Expected, outputs: dict[str, Any]) -> dict[str, Verdict]:
     """The same for a call of which `problem` tells the facts."""
-    outputs = settled(op, outputs, expected)
+    outputs, expected = settled(op, outputs, expected)
     judged = Judged(outputs, expected.exact, expected.same, expected.tensors, expected.options)
     verdicts = {}
     for n in (*op.output_names, *op.mutates):

@@ -57,8 +57,8 @@ def tune(
             echo(f"{len(brought.taken)} entries taken, {len(brought.same)} already there")
             listed("left out: measured with other code than the kernel's now", brought.stale)
         return
-    if compile_only and regret is None:
-        raise typer.BadParameter("--compile-only goes with --regret")
+    if regret is None and (given := [n for n, v in (("--seed", seed), ("--size", size), ("--compile-only", compile_only)) if v]):
+        raise typer.BadParameter(f"{given[0]} goes with --regret")
     if regret is not None:
         if case or keep:
             raise typer.BadParameter("--regret draws its sizes and stores no config: --case and --keep do not go with it")

@@ -53,6 +53,8 @@ def warm(
         raise ValueError(f"no case has dtype {dtype!r}; there are {', '.join(sorted({c.dtype for op in found for c in op.cases}))}")
     if kernel is not None:
         op_name = registry.implementation(kernel).op.removesuffix("_bwd")
+        if not any(op.name == op_name for op in found):
+            raise ValueError(f"--kernel is {kernel}, which computes {op_name}, and the ops are {', '.join(ops or [])}")
         found = [op for op in found if op.name == op_name]
     rows = [warms.warm(op, c, device, dtype, kernel=kernel) for op in found for c in (columns or [4096] if warms.kinds(op, dtype) else [0])]
     shown = [{**r.__dict__, "columns": r.columns or "", "failed": "; ".join(r.failed)} for r in rows]

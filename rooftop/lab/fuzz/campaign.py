@@ -186,7 +186,7 @@ def run(
     """Fuzz these ops by turns (all where none is named), until the seconds or the calls are over. `say` hears of each finding, `tell` of
     the progress. Ctrl-C ends it with what it has found until then.
 
-    Raises ValueError for no time, a seed out of 0 to 2**31 - 1, an unknown op (RegistryError)."""
+    Raises ValueError for no time, a seed out of 0 to 2**31 - 1, an unknown op (RegistryError) or one of objects."""
     if seconds is not None and not seconds > 0:
         raise ValueError(f"--seconds is {seconds:g}; it must be above 0")
     if calls is not None and calls < 1:
@@ -196,6 +196,8 @@ def run(
     if jobs < 1:
         raise ValueError(f"--jobs is {jobs}; it must be at least 1")
     ops = [registry.op(n) for n in (names or [n for n in registry.op_names() if not registry.op(n).objects])]
+    if objects := [op.name for op in ops if op.objects]:
+        raise ValueError(f"fuzz does not draw calls of {', '.join(objects)}: the public function takes or returns objects, not tensors alone")
     limits = drafts.GPU if device == "cuda" else drafts.CPU
     summary = Summary(seed, device)
     alone = device == "cuda" or jobs > 1  # the interpreter runs one program a process

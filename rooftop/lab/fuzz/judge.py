@@ -178,12 +178,13 @@ def _over_draws(items: Sequence[Item]) -> Verdict:
 
 def _items(s: Setting, outputs: Mapping[str, Any], gradients: Mapping[str, Any]) -> dict[str, Item]:
     op, items = s.op, dict[str, Item]()
-    judged = Judged(outputs, s.expected.exact, s.expected.same, s.expected.tensors, s.expected.options)
+    results, expected = judgement.settled(op, dict(outputs), s.expected)
+    judged = Judged(results, expected.exact, expected.same, expected.tensors, expected.options)
     for n in (*op.output_names, *op.mutates):
-        if outputs.get(n) is None or s.problem.get(n) is None:
+        if results.get(n) is None or s.problem.get(n) is None:
             continue
         own = (op.compare[n](judged) or "") if n in op.compare else None
-        got, exact, same = (judgement.used(op, n, t[n], s.expected.same) for t in (outputs, s.expected.exact, s.expected.same))
+        got, exact, same = (judgement.used(op, n, t[n], expected.same) for t in (results, expected.exact, expected.same))
         items[n] = Item(got, exact, same, op.tolerance_of(n), own)
     if gradients:
         exact, same, tolerances = expected_gradients(s, outputs)

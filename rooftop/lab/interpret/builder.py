@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from importlib import import_module
 from typing import Any
 
 import ml_dtypes
@@ -239,9 +240,7 @@ class Builder:
 
     def create_inline_asm(self, asm: str, constraints: str, args: Any, types: Any, pure: bool, pack: int) -> Any:
         """That of attention's decode kernel: of words of two codes of e4m3 the even codes and the odd ones."""
-        from rooftop.kernels.attention.attention__decode__triton import PAIRS
-
-        if asm != PAIRS:
+        if asm != import_module("rooftop.kernels.attention.attention__decode__triton").PAIRS:
             raise NotSimulated(f"not simulated: inline assembly {asm.strip()!r}")
         codes = np.ascontiguousarray(args[0].data).astype(np.uint16)
         even, odd = (part.astype(np.uint8).view(ml_dtypes.float8_e4m3fn).astype(np.float16) for part in (codes & 255, codes >> 8))

@@ -180,7 +180,7 @@ class OpTask:
             inspect.signature(public := registry.public(self.name)).bind(**arguments)
         except TypeError:
             return {}
-        return dict(zip(self.op.kinds, arguments_of(self.op, public, **arguments), strict=True))
+        return dict(zip(self.op.kinds, arguments_of([self.op], public, **arguments)[1], strict=True))
 
 
 def _elements(case: Case) -> int:

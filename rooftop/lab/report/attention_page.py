@@ -11,6 +11,7 @@ from rooftop.core import registry
 from rooftop.core.call import select
 from rooftop.core.contract import Contract, metas_of
 from rooftop.core.spec import TARGETS
+from rooftop.lab import public_calls
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -126,23 +127,9 @@ def handed(features: tuple[Feature, ...], device: str, generator: Any = None) ->
 
 def given(call: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """As `handed`, of keyword arguments of `rooftop.attention`."""
-    from rooftop.ops import attention as home
+    from rooftop.ops.attention import OP
 
-    class Stop(Exception):
-        """Carries the op's arguments."""
-
-    def stop(*args: Any, implementation: str | None = None) -> Any:
-        raise Stop(args)
-
-    op, called = home.OP, home.OP.caller()
-    op._call = stop
-    try:
-        home.attention(**call)
-    except Stop as found:
-        return op.flattened(found.args[0])
-    finally:
-        op._call = called
-    raise AssertionError("the public function does not call its op")
+    return public_calls.given(OP, (), call)
 
 
 @dataclass(frozen=True)
