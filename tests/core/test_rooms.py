@@ -97,9 +97,10 @@ PRODUCTS = ("attention", "matmul", "linear_cross_entropy")
 # More than that: (files, lines) at most. Apart they would be slower: each is one launch whose steps share registers or shared memory.
 MORE = {
     # a slice of a row in each block of a cluster, of rows of any alignment, in both directions
-    "norms__cuda_sm90": (10, 1810), "norms_bwd__cuda_sm90": (9, 1860),
-    # the backward in registers, for other residences of the row
-    "norms_bwd__staged__cuda_sm80": (11, 1860), "norms_bwd__long__cuda_sm80": (10, 1630), "norms__staged__cuda_sm80": (9, 1220),
+    "norms__cuda_sm90": (10, 1840), "norms_bwd__cuda_sm90": (10, 2000),
+    # the backward in registers, for other residences of the row; the sums of a warp are those of clusters
+    "norms_bwd__cuda_sm80": (9, 1530), "norms_bwd__staged__cuda_sm80": (12, 1980), "norms_bwd__long__cuda_sm80": (11, 1730),
+    "norms__staged__cuda_sm80": (9, 1280),
     # rows that are computed and quantised at once: the arithmetic of nine formats
     "rms_norm_quantize__cuda_sm80": (11, 1550), "softmax_quantize__cuda_sm80": (11, 1460), "hadamard_quantize__cuda_sm80": (11, 1460),
     "swiglu_quantize__cuda_sm80": (11, 1430), "adamw_8bit__cuda_sm80": (8, 1540),

@@ -15,7 +15,6 @@ from rooftop.core.head import Head
 from rooftop.core.spec import DTYPES, Launch, Meta, Problem
 from rooftop.kernels._device import contiguous_rows
 from rooftop.kernels.norm import norms_bwd__cuda_sm80 as bwd_rows
-from rooftop.kernels.norm._cluster_slices import BYTES
 
 ROWS = ("s", "dy", "dx")
 BLOCK = 256  # threads
@@ -26,7 +25,7 @@ INSTRUCTIONS = {(2, True): (19, 100), (2, False): (17, 30), (4, True): (16, 130)
 MASKS = 80  # instructions for rows that start within a vector
 # of the estimate for odd rows: cycles of both launches, the first tile and the last; parts of the memory's time, of the instructions' and of
 # the partial rows' (which are added in shared memory, written and read), fitted to timings on an H200
-LAUNCHES, MEMORY, ISSUED, PARTIAL = 15000, 0.97, 0.51, 15
+LAUNCHES, MEMORY, ISSUED, PARTIAL = 15000, 1.01, 0.51, 15.7
 MANY = 32 << 20  # bytes of s from which the kernel is preferred for aligned rows
 # vectors of an aligned float32 row that a warp cannot hold with all sums and that leave most of a second warp's lanes idle
 PADDED = 129, 138
@@ -112,8 +111,8 @@ def cycles(p: Problem) -> float:
     c, (rows, columns), sms = choose(p), p["s"].shape, p.device.sms
     tiles, count = -(-rows // c["rows"]), blocks(p, c)
     sums = sum(p.get(name) is not None for name in ("dweight", "dbias"))
-    moved = MEMORY * 3 * rows * _size(p) / BYTES + ISSUED * rows * _issued(p, c) / 4  # four schedulers
-    return LAUNCHES + (-(-tiles // count) * count / tiles * moved + PARTIAL * count * columns * 4 * sums / BYTES) / sms
+    moved = MEMORY * 3 * rows * _size(p) / bwd_rows.BYTES + ISSUED * rows * _issued(p, c) / 4  # four schedulers
+    return LAUNCHES + (-(-tiles // count) * count / tiles * moved + PARTIAL * count * columns * 4 * sums / bwd_rows.BYTES) / sms
 
 
 def configs(p: Problem, head: Head) -> list[dict[str, int]]:
