@@ -14,6 +14,13 @@ if TYPE_CHECKING:
     from rooftop.core.contract import Contract
 
 
+def on_gpu(_: str, meta: Meta) -> torch.Tensor:
+    """Memory of a call on a GPU, as it is found."""
+    import torch
+
+    return torch.empty_strided(meta.shape, meta.strides, dtype=getattr(torch, DTYPES[meta.dtype].torch), device="cuda")
+
+
 def _normal(shape: Any, d: Any, g: torch.Generator, device: Any) -> torch.Tensor:
     import torch
 

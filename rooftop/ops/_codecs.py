@@ -129,3 +129,13 @@ def wrong_decoder(reference: Callable[..., Any], change: str) -> Callable[..., A
         return values, damaged
 
     return run
+
+
+def unpacking(p: Problem) -> Work:
+    """Work of decompression: the values written once; at least a word a chunk read."""
+    return Work(4 * p["damaged"].numel + p["starts"].nbytes + p["checks"].nbytes, p["y"].nbytes + p["damaged"].nbytes)
+
+
+def unpacked(p: Problem, tensors: Any) -> Work:
+    """The same, of what these chunks hold."""
+    return Work(4 * int(tensors["starts"][-1]) + p["starts"].nbytes + p["checks"].nbytes, p["y"].nbytes + p["damaged"].nbytes)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from rooftop.core.op import Calls, Op, Sizes, Timed, Tolerance, Values
-from rooftop.core.spec import Case, Input, Meta, Problem, Work, case
+from rooftop.core.spec import Case, Input, Meta, case
 from rooftop.formats.container import rank_of
 from rooftop.formats.elements import ELEMENTS
 from rooftop.ops import _codecs
@@ -125,15 +125,6 @@ def outputs(b: int, z: int, y: int, x: int, element: str, rank: int, **_: Any) -
     return {"y": Meta(shape, _codecs.BITS[ELEMENTS[element].bytes]), "damaged": Meta((_codecs.chunks_of(shape, rank),), "i32")}
 
 
-def work(p: Problem) -> Work:
-    """The values written once; at least a word a chunk read."""
-    return Work(4 * p["damaged"].numel + p["starts"].nbytes + p["checks"].nbytes, p["y"].nbytes + p["damaged"].nbytes)
-
-
-def measured_work(p: Problem, tensors: Any) -> Work:
-    return Work(4 * int(tensors["starts"][-1]) + p["starts"].nbytes + p["checks"].nbytes, p["y"].nbytes + p["damaged"].nbytes)
-
-
 KINDS = ("smooth", "special", "noise", "constant", "bad words", "bad heads", "bad starts")
 
 
@@ -233,8 +224,8 @@ OP = Op(
     canonical=_codecs.canonical,
     cases=_cases(),
     swept=Sizes(_swept, {"planes": (1, 32), "rows": (64, 1024), "columns": (64, 1024)}, dtypes=("f32", "f64", "bf16")),
-    work=work,
-    timed=Timed(measured_work=measured_work),
+    work=_codecs.unpacking,
+    timed=Timed(measured_work=_codecs.unpacked),
     values=Values(fixup=fixup),
     tolerance=Tolerance(exact=True),
     wrong={

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from rooftop.core.op import Calls, Op, Sizes, Timed, Tolerance, Values
-from rooftop.core.spec import Case, Input, Meta, Problem, Work, case
+from rooftop.core.spec import Case, Input, Meta, case
 from rooftop.formats.container import Header, grid_of, rank_of
 from rooftop.formats.elements import ELEMENTS
 from rooftop.ops import _codecs
@@ -107,15 +107,6 @@ def outputs(b: int, z: int, y: int, x: int, element: str, rank: int, **_: Any) -
     return {"y": Meta((b, z, y, x), _codecs.BITS[ELEMENTS[element].bytes]), "damaged": Meta((chunks,), "i32")}
 
 
-def work(p: Problem) -> Work:
-    """The values written once; at least a word a chunk read."""
-    return Work(4 * p["damaged"].numel + p["starts"].nbytes + p["checks"].nbytes, p["y"].nbytes + p["damaged"].nbytes)
-
-
-def measured_work(p: Problem, tensors: Any) -> Work:
-    return Work(4 * int(tensors["starts"][-1]) + p["starts"].nbytes + p["checks"].nbytes, p["y"].nbytes + p["damaged"].nbytes)
-
-
 KINDS = ("smooth", "rough", "special", "noise", "constant", "bad words", "bad heads", "bad starts")
 
 
@@ -200,8 +191,8 @@ OP = Op(
         lambda dtype, planes, rows, columns: _case("", "", (1, planes, rows, columns), dtype, rank_of((1, planes, rows, columns))).inputs,
         {"planes": (1, 64), "rows": (64, 256), "columns": (64, 256)}, dtypes=("f32",)
     ),
-    work=work,
-    timed=Timed(measured_work=measured_work),
+    work=_codecs.unpacking,
+    timed=Timed(measured_work=_codecs.unpacked),
     values=Values(fixup=fixup),
     tolerance=Tolerance(exact=True),
     wrong={

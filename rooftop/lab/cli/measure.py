@@ -7,7 +7,7 @@ import json
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -225,17 +225,13 @@ def calibrate(
         return
     index = torch.cuda.current_device()
 
-    def read() -> dict[str, Any]:
-        found = sensors.read(index)
-        return dict(found.to_json()) if hasattr(found, "to_json") else {"absent": str(found)}
-
     def say(text: str) -> None:
         echo(text, err=True)
 
     written = []
     with recs.Writer(records or settings.load().results, torch.cuda.get_device_name(index)) as writer:
         chosen = () if parts == "none" else tuple(p.strip() for p in parts.split(","))
-        written += [writer.write(r) for r in calibrating.calibrate(index, parts=chosen, sensors=read, progress=say)]  # type: ignore[arg-type]
+        written += [writer.write(r) for r in calibrating.calibrate(index, parts=chosen, sensors=functools.partial(sensors.told, index), progress=say)]  # type: ignore[arg-type]
         if clocks:
             from rooftop.lab.timing.timer_cuda import naive_demo
 

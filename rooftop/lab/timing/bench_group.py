@@ -7,24 +7,21 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rooftop.core import registry
 from rooftop.core.contract import Contract
 from rooftop.core.cubins import AbsentCompiler
-from rooftop.core.spec import DTYPES, Case, Device
+from rooftop.core.spec import Case, Device
 from rooftop.lab.candidates import Subject
 from rooftop.lab.check import checker, judgement
 from rooftop.lab.check.result import Status
-from rooftop.lab.inputs import make
+from rooftop.lab.inputs import make, on_gpu
 from rooftop.lab.records import identity, store
 from rooftop.lab.timing import peak_memory, roofline, streams
 from rooftop.lab.timing.peak_memory import without_grad
 from rooftop.lab.timing.throughput import compute_bound, rate
 from rooftop.lab.timing.timer import Candidate, ImpossibleTime, Measurement, Timer, sets_needed
-
-if TYPE_CHECKING:
-    import torch
 
 STREAM = "ceiling:"  # followed by copy or read: what is timed beside the kernels to hold them against
 PART = "part:"  # followed by a name of the contract's `lower_bounds`
@@ -234,7 +231,7 @@ class Bench:
 
         def on(tensors: dict[str, Any]) -> Callable[[], Any]:
             memory = call.memory(
-                call.given(tensors), runtime_values, lambda n, m: empty(n, m) if tensors.get(n) is None else tensors[n]  # type: ignore[arg-type]
+                call.given(tensors), runtime_values, lambda n, m: on_gpu(n, m) if tensors.get(n) is None else tensors[n]  # type: ignore[arg-type]
             )
             values = list(memory.values())
 
@@ -244,9 +241,6 @@ class Bench:
                 return memory  # keeps the tensors alive
 
             return launch
-
-        def empty(name: str, meta: Any) -> torch.Tensor:
-            return torch.empty_strided(meta.shape, meta.strides, dtype=getattr(torch, DTYPES[meta.dtype].torch), device="cuda")
 
         return Candidate(s.name, [on(t) for t in sets], restore=self._restore(sets) if call.op.mutates else None)
 

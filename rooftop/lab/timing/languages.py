@@ -165,8 +165,7 @@ def first_call(subject: Subject, case: str) -> float:
     import torch
 
     from rooftop.core.implementation import device_of
-    from rooftop.core.spec import DTYPES
-    from rooftop.lab.inputs import make
+    from rooftop.lab.inputs import make, on_gpu
 
     index = torch.cuda.current_device()
     call = subject.call(subject.op.case(case), device_of(index))
@@ -174,11 +173,8 @@ def first_call(subject: Subject, case: str) -> float:
     for launch in call.launches:
         call.implementation.machine_code(call.problem, launch, call.scratch)  # leaves the binary in the caches
 
-    def empty(name: str, meta: Any) -> Any:
-        return torch.empty_strided(meta.shape, meta.strides, dtype=getattr(torch, DTYPES[meta.dtype].torch), device="cuda")
-
     numbers = {n: v for n, v in options.items() if n in call.op.runtime_options and not isinstance(v, str)}
-    memory = list(call.memory(call.given(tensors), numbers, empty).values())
+    memory = list(call.memory(call.given(tensors), numbers, on_gpu).values())
     torch.cuda.synchronize()
     began = time.perf_counter()
     call.runner(index)(torch.cuda.current_stream().cuda_stream, memory)

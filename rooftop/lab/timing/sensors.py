@@ -81,6 +81,12 @@ def read(device: int | str = 0) -> Sensors | Absent:
         return Absent(f"{type(error).__name__}: {error}")
 
 
+def told(device: int | str = 0) -> dict[str, Any]:
+    """What `read` finds, as records have it."""
+    found = read(device)
+    return dict(found.to_json()) if isinstance(found, Sensors) else {"absent": str(found)}
+
+
 def _nvml() -> ModuleType | str:
     """The NVML binding, initialised, or why there is none. It counts its users, so that asking again costs nothing."""
     try:

@@ -13,6 +13,7 @@ from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -346,10 +347,6 @@ def run(
     index = torch.cuda.current_device()
     device = implementation.device_of(index)
 
-    def read() -> dict[str, Any]:
-        found = sensors.read(index)
-        return dict(found.to_json()) if hasattr(found, "to_json") else {"absent": str(found)}
-
     summary = Summary()
     known = [r for where in {folder, settings.load().results} for r in store.read(where)]
     planned = plan(todo, device, sorted(known, key=lambda r: r.at), summary)
@@ -359,7 +356,7 @@ def run(
     try:
         with store.Writer(folder, device.name) as writer:
             return Tuner(
-                tables, device, Timer(CudaBackend(), sensors=read), writer, started + budget_s, summary, compile=compiler
+                tables, device, Timer(CudaBackend(), sensors=partial(sensors.told, index)), writer, started + budget_s, summary, compile=compiler
             ).run(planned, say)
     finally:
         compiler.close()

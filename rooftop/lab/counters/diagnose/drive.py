@@ -109,7 +109,6 @@ def callable_of(subject: Subject, case: Case) -> Any:
     import torch
 
     from rooftop.core.implementation import device_of
-    from rooftop.core.spec import DTYPES
     from rooftop.lab import inputs
     from rooftop.lab.exit_codes import gpu_for
 
@@ -121,10 +120,7 @@ def callable_of(subject: Subject, case: Case) -> Any:
         return lambda: subject.function(**values)
     call = subject.call(case, device_of(index))
 
-    def empty(_: str, meta: Any) -> Any:
-        return torch.empty_strided(meta.shape, meta.strides, dtype=getattr(torch, DTYPES[meta.dtype].torch), device="cuda")
-
-    memory = call.memory(call.given(tensors), {n: options[n] for n in subject.op.runtime_options}, empty)  # type: ignore[misc]
+    memory = call.memory(call.given(tensors), {n: options[n] for n in subject.op.runtime_options}, inputs.on_gpu)  # type: ignore[misc]
     run = call.runner(index)
 
     def once() -> None:
