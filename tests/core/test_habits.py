@@ -90,6 +90,7 @@ def test_linear_is_torchs_with_what_follows_it() -> None:
         rooftop.linear(x, w, activation="tanh")
     with pytest.raises(TypeError, match=r"^linear: x is a list"):
         rooftop.linear([1.0], w)  # type: ignore[arg-type]
+    assert str(rooftop.explain(rooftop.linear, x, w)).startswith("matmul on cpu")
 
 
 @pytest.mark.parametrize(("temperature", "softcap"), [(1.0, None), (0.7, None), (0.7, 2.0)])
@@ -109,6 +110,11 @@ def test_log_probabilities_and_entropies_of_tokens_and_their_gradients(temperatu
     torch.testing.assert_close(
         torch.autograd.grad(both, (x, w, b), (flow, flow.flip(0))), torch.autograd.grad((want, spread), (x, w, b), (flow, flow.flip(0)))
     )
+    assert str(rooftop.explain(rooftop.linear_logp, x, w, tokens)).startswith("linear_cross_entropy on cpu")
+    torch._dynamo.reset()
+    torch.testing.assert_close(torch.compile(rooftop.linear_logp, backend="aot_eager", fullgraph=True)(x, w, tokens, temperature=0.5), rooftop.linear_logp(
+        x, w, tokens, temperature=0.5
+    ))
 
 
 @pytest.mark.parametrize(

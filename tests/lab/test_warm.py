@@ -137,6 +137,9 @@ def test_a_record_of_first_calls_without_its_figures_is_none(tmp_path: Path) -> 
         (("warm", "squares"), "no op 'squares'"),
         (("warm", "square", "--card", "abacus"), "--card is 'abacus'"),
         (("warm", "square", "--dtype", "f7"), "no case has dtype 'f7'"),
+        (("warm", "square", "--kernel", "softmax__triton"), "--kernel is softmax__triton, which computes softmax, and the ops are square"),
+        (("tune", "square", "--size", "columns=64..96"), "--size goes with --regret"),
+        (("tune", "square", "--seed", "3"), "--seed goes with --regret"),
         (("first-calls", "square", "--rows", "0"), "they must be at least 1"),
     ],
 )
