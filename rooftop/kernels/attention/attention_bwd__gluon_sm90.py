@@ -52,11 +52,10 @@ def _keys(q_desc, k_desc, v_desc, g_desc, norms, deltas, dk, dv, tiles, all_head
           TILES: gl.constexpr, PARTS: gl.constexpr, softcap=None, slopes=None, ab=None, seed=None, limit=None, again=None, EIGHTHS=None,
           CAP: gl.constexpr = False, DROP: gl.constexpr = False, SHORT: gl.constexpr = True, plan=None, lengths=None, bias_desc=None,
           REST: gl.constexpr = 0, REST_V: gl.constexpr = 0, AHEAD: gl.constexpr = 1):
-    """dk and dv of tiles of TILES times 64 keys, one a turn: with 2 each warp group has 64 keys, with 1 one of the two gradients. AHEAD:
-    tiles of keys and values in shared memory; with 2 the next one is loaded while one is computed. Strides of batch, token and head: dk
-    (y), dv (w). PARTS: so many blocks share a key head, with GROUP query heads each; dk and dv are then of parts of key heads. DROP:
-    dropout; `again`: 1 / (1 - dropout_p). `plan`: the tiles of keys of packed sequences; each sequence has as many keys as `lengths` says.
-    REST, REST_V: columns of a head, and of its values, behind the first 64, where products have no more."""
+    """dk and dv of tiles of TILES times 64 keys, one a turn: with 2 each warp group has 64 keys, with 1 one of the two gradients. AHEAD: tiles
+    of keys and values in shared memory; with 2 the next one is loaded while one is computed. Strides of batch, token and head: dk (y),
+    dv (w). PARTS: so many blocks share a key head, with GROUP query heads each; dk and dv are then of parts of key heads. DROP: dropout; `again`: 1 / (1 - dropout_p). `plan`: the tiles of keys of packed sequences; each sequence has as many
+    keys as `lengths` says. REST, REST_V: columns of a head, and of its values, behind the first 64, where products have no more."""
     gdc_launch_dependents()  # the third launch needs nothing of this one: its blocks start where the last of these leave a multiprocessor idle
     k_tiles = gl.allocate_shared_memory(k_desc.dtype, [AHEAD * TILES] + k_desc.block_type.shape, k_desc.layout)
     v_tiles = gl.allocate_shared_memory(v_desc.dtype, [AHEAD * TILES] + v_desc.block_type.shape, v_desc.layout)
