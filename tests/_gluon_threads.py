@@ -4,7 +4,6 @@ Arrays are numpy's, in float32; layouts have no meaning. Only what the kernels u
 
 from __future__ import annotations
 
-import re
 import sys
 import threading
 import time
@@ -100,9 +99,6 @@ class Shared:
     def permute(self, order: Sequence[int]) -> Shared:
         return Shared(self.values.transpose(order), self.dtype)
 
-    def slice(self, start: int, size: int, dim: int) -> Shared:
-        return Shared(np.moveaxis(np.moveaxis(self.values, dim, 0)[start : start + size], 0, dim), self.dtype)
-
     def load(self, _: Any) -> Array:
         return _array(self.values.copy())
 
@@ -168,8 +164,7 @@ class Tiled:
     def __init__(self, given: Any, tensor: torch.Tensor) -> None:
         self.whole = tensor.as_strided(given.shape, given.strides, tensor.storage_offset())
         self.block, self.dtype, self.layout = given.block, Dtype(tensor.dtype), None
-        self.block_type = types.SimpleNamespace(shape=list(given.block), nbytes=int(np.prod(given.block)) * tensor.itemsize)
-        self.shape = self.whole.shape
+        self.block_type = types.SimpleNamespace(shape=list(given.block))
 
 
 def _copy(desc: Tiled, coord: Sequence[Any], bar: Barrier, to: Shared) -> None:
@@ -209,13 +204,12 @@ def _mma(a: Any, b: Shared, acc: Any, *, use_acc: Any = True, is_async: bool = F
     return _thread.products[-1]
 
 
-def _mma_wait(num_outstanding: int, deps: Sequence[Any]) -> Any:
+def _mma_wait(num_outstanding: int, deps: Sequence[Product]) -> Array:
     while len(_thread.products) > num_outstanding:
         _thread.products.pop(0).run()
-    for product in deps:
-        assert not isinstance(product, Product) or product.made is not None, "a product that still runs is used"
-    found = tuple(x.made if isinstance(x, Product) else x for x in deps)
-    return found if len(found) > 1 else found[0]
+    (found,) = deps
+    assert found.made is not None, "a product that still runs is used"
+    return found.made
 
 
 def _specialised(partitions: Sequence[tuple[Callable[..., None], Sequence[Any]]], *_: Any) -> None:
@@ -263,12 +257,6 @@ def _function(of: Any) -> Callable[[Any], Array]:
     return run
 
 
-def _where(c: Any, x: Any, y: Any) -> Any:
-    if np.ndim(c) or np.ndim(x) or np.ndim(y):
-        return _array(np.where(c, x, y))
-    return x if c else y
-
-
 def _allocate(dtype: Any, shape: Sequence[int], _: Any) -> Any:
     if dtype is np.int64:
         return Barriers(shape[0])
@@ -279,13 +267,9 @@ def nothing(*_: Any, **more: Any) -> None:
     return None
 
 
-class _Float(float):
-    value = property(float)
-
-
 class _Constant:
     def __new__(cls, value: Any) -> Any:
-        return _Float(value) if type(value) is float else value
+        return value
 
 
 LANGUAGE = types.SimpleNamespace(
@@ -293,7 +277,7 @@ LANGUAGE = types.SimpleNamespace(
     BlockedLayout=nothing, DotOperandLayout=nothing,
     NVMMADistributedLayout=nothing, SwizzledSharedLayout=nothing, NVMMASharedLayout=types.SimpleNamespace(get_default_for=nothing),
     zeros=lambda shape, dtype, _: _array(np.zeros(shape, dtype)), full=lambda shape, x, dtype, _: _array(np.full(shape, x, dtype)),
-    arange=lambda low, high, _: _array(np.arange(low, high, dtype=np.int64)), where=_where, abs=_function(np.abs),
+    arange=lambda low, high, _: _array(np.arange(low, high, dtype=np.int64)), where=lambda c, x, y: _array(np.where(c, x, y)),
     exp2=_function(np.exp2), log2=_function(np.log2), maximum=_extreme(np.fmax, max), minimum=_extreme(np.fmin, min),
     max=lambda x, axis: _array(np.fmax.reduce(np.asarray(x), axis=axis)), sum=lambda x, axis: _array(np.asarray(x).sum(axis)),
     convert_layout=lambda x, _, assert_trivial=False: x, static_range=range, load=_load, store=_store, allocate_shared_memory=_allocate,
@@ -315,8 +299,8 @@ def functions(path: Path, **given: Any) -> dict[str, Any]:
     }
     text = path.read_text(encoding="utf-8")
     body = text[text.index("from __future__") :].partition("@dataclass")[0]
-    imports = re.compile(r"^from (?:triton|rooftop|dataclasses)[^\n(]*(?:\([^)]*\))?$", re.MULTILINE)
-    exec(compile(imports.sub(lambda found: "\n" * found[0].count("\n"), body), str(path), "exec"), names)
+    lines = ["" if line.startswith(("from triton", "from rooftop", "from dataclasses")) else line for line in body.splitlines()]
+    exec(compile("\n".join(lines), str(path), "exec"), names)
     return names
 
 

@@ -49,9 +49,9 @@ def _key_steps(to_k, more_k, to_v, more_v, p, ds, norm, delta, k_tile, v_tile, q
                STAGES: gl.constexpr, BM: gl.constexpr, LEFT: gl.constexpr, RIGHT: gl.constexpr, MASKED: gl.constexpr, PIPED: gl.constexpr,
                CAP: gl.constexpr, ALIBI: gl.constexpr, DROP: gl.constexpr, SHORT: gl.constexpr, PACKED: gl.constexpr, INDEX: gl.constexpr,
                BIAS: gl.constexpr, REST: gl.constexpr, REST_V: gl.constexpr):
-    """Main loop over tiles of queries `first` to one before `last`. `before`: n at the first of this tile of keys. `norm` and `delta` are
-    those of the first; those of the next are loaded while a tile is computed. `token`: the first query of the sequence; TQ: queries of all.
-    PIPED: the products of the weights `p` and gradients `ds` of the tile before run meanwhile. With REST, `to_k` has 64 columns and `more_k` REST; with REST_V so for the values."""
+    """Main loop over tiles of queries `first` to one before `last`. `before`: tiles of queries before those of this tile of keys. `norm` and `delta` are those of the first; those of the next are loaded
+    while a tile is computed. `token`: the first query of the sequence; TQ: queries of all. PIPED: the products of the weights `p` and
+    gradients `ds` of the tile before run meanwhile. With REST, `to_k` has 64 columns and `more_k` REST; with REST_V so for the values."""
     SCORES: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, BM, 16])
     LINE: gl.constexpr = gl.BlockedLayout([1], [32], [4], [0])
     ACROSS: gl.constexpr = gl.SliceLayout(0, SCORES)

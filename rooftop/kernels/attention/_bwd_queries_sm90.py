@@ -42,9 +42,8 @@ def _query_steps(to_q, more_q, ds, norm, delta, q_tile, g_tile, k_ring, v_ring, 
                  LEFT: gl.constexpr, RIGHT: gl.constexpr, MASKED: gl.constexpr, CAP: gl.constexpr, ALIBI: gl.constexpr, DROP: gl.constexpr,
                  CLEAR: gl.constexpr, INDEX: gl.constexpr, BIAS: gl.constexpr,
                  REST: gl.constexpr, REST_V: gl.constexpr):
-    """Main loop over tiles of keys `first` to one before `last`. `before`: n at the first of this tile of queries. The product of the gradients
-    `ds` of the tile before runs while those of a tile are computed. CLEAR: keys behind the last of a sequence become zeros, since 0 times
-    what is there may be NaN."""
+    """Main loop over tiles of keys `first` to one before `last`. `before`: tiles of keys before those of this tile of queries. The product of the gradients `ds` of the tile before runs while those of a
+    tile are computed. CLEAR: keys behind the last of a sequence become zeros, since 0 times what is there may be NaN."""
     SCORES: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, BN, 16])
     for i in range(first, last):
         stage = n % STAGES

@@ -55,7 +55,7 @@ def block_of(turn, plan, tiles, heads, section, mine, others, BLOCK: gl.constexp
         tiles = gl.load(plan)
     blocks = gl.num_programs(0)
     number = turn * blocks + gl.where(turn % 2 == 0, gl.program_id(0), blocks - 1 - gl.program_id(0))
-    there = gl.where(number < tiles * heads, 1, 0)
+    there = (number < tiles * heads).to(gl.int32)
     number = gl.maximum(gl.minimum(number, tiles * heads - 1), 0)
     whole = section * tiles
     before = number // whole * section

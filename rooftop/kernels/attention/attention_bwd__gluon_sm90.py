@@ -53,8 +53,8 @@ def _keys(q_desc, k_desc, v_desc, g_desc, norms, deltas, dk, dv, tiles, all_head
           CAP: gl.constexpr = False, DROP: gl.constexpr = False, SHORT: gl.constexpr = True, plan=None, lengths=None, bias_desc=None,
           REST: gl.constexpr = 0, REST_V: gl.constexpr = 0, AHEAD: gl.constexpr = 1):
     """dk and dv of tiles of TILES times 64 keys, one a turn: with 2 each warp group has 64 keys, with 1 one of the two gradients. AHEAD: tiles
-    of keys and values in shared memory; with 2 the next one is loaded while one is computed. Strides of batch, token and head: dk (y),
-    dv (w). PARTS: so many blocks share a key head, with GROUP query heads each; dk and dv are then of parts of key heads. DROP: dropout; `again`: 1 / (1 - dropout_p). `plan`: the tiles of keys of packed sequences; each sequence has as many
+    of keys and values in shared memory; with 2 the next one is loaded while one is computed. Strides of batch, token and head: dk (y), dv (w). PARTS: so many blocks share a key head, with GROUP query heads each; dk and dv are then of
+    parts of key heads. DROP: dropout; `again`: 1 / (1 - dropout_p). `plan`: the tiles of keys of packed sequences; each sequence has as many
     keys as `lengths` says. REST, REST_V: columns of a head, and of its values, behind the first 64, where products have no more."""
     gdc_launch_dependents()  # the third launch needs nothing of this one: its blocks start where the last of these leave a multiprocessor idle
     k_tiles = gl.allocate_shared_memory(k_desc.dtype, [AHEAD * TILES] + k_desc.block_type.shape, k_desc.layout)
@@ -134,8 +134,8 @@ def _queries(q_desc, k_desc, v_desc, g_desc, norms, deltas, dq, tiles, all_heads
              ab=None, seed=None, limit=None, again=None, EIGHTHS=None, CAP: gl.constexpr = False, DROP: gl.constexpr = False,
              SHORT: gl.constexpr = True, plan=None, lengths=None, bias_desc=None,
           REST: gl.constexpr = 0, REST_V: gl.constexpr = 0, AHEAD: gl.constexpr = 1):
-    """dq of tiles of 128 queries, one a turn; those with the most keys come first. AHEAD: tiles of queries in shared memory. Strides of batch,
-    token and head: dq (x). `plan`: their tiles, of packed sequences."""
+    """dq of tiles of 128 queries, one a turn; those with the most keys come first. AHEAD: tiles of queries in shared memory. Strides of batch, token and head: dq (x). `plan`: their tiles, of packed
+    sequences."""
     q_tiles = gl.allocate_shared_memory(q_desc.dtype, [AHEAD * 2] + q_desc.block_type.shape, q_desc.layout)
     g_tiles = gl.allocate_shared_memory(g_desc.dtype, [AHEAD * 2] + g_desc.block_type.shape, g_desc.layout)
     k_ring = gl.allocate_shared_memory(k_desc.dtype, [STAGES] + k_desc.block_type.shape, k_desc.layout)
@@ -352,8 +352,7 @@ def launches(p: Problem, config: Config) -> list[Launch]:
         "q_desc": tiled("q", config.BM), "k_desc": tiled("k", ROWS), "v_desc": tiled("v", ROWS), "g_desc": tiled("dout", config.BM),
         **where, "tiles": key_tiles, "all_heads": batch * virtual, "GROUP": _group(p) // parts,
         "section": section(queries * _group(p) // parts, 1, batch * virtual), **strides, "DV": size_v, "STAGES": config.KEY_STAGES,
-        "BM": config.BM, "TILES": owned // 64, "PARTS": parts,
-        "AHEAD": _ahead(p, owned, config.BM * config.KEY_STAGES, config.BM), **({"plan": "plan_k"} if packed else {}), **biased(config.BM, ROWS),
+        "BM": config.BM, "TILES": owned // 64, "PARTS": parts, "AHEAD": _ahead(p, owned, config.BM * config.KEY_STAGES, config.BM), **({"plan": "plan_k"} if packed else {}), **biased(config.BM, ROWS),
     }
     to_queries = {
         "q_desc": tiled("q", ROWS), "k_desc": tiled("k", config.BN), "v_desc": tiled("v", config.BN), "g_desc": tiled("dout", ROWS),
