@@ -37,32 +37,26 @@ def common_of(dout, out, dlse, lse, norms, deltas, SQ, PADDED, H, gb, gs, gh, ob
 
 
 @gluon.jit
-def turns_of(plan, tiles, heads):
-    """Tiles that each block computes, one after the other, at most."""
-    if plan is not None:
-        tiles = gl.load(plan)
-    return (tiles * heads + gl.num_programs(0) - 1) // gl.num_programs(0)
-
-
-@gluon.jit
-def block_of(turn, plan, tiles, heads, section, mine, others, BLOCK: gl.constexpr, LAST_FIRST: gl.constexpr):
-    """(batch times heads, first token of a sequence, its tokens, those of the other side, row within the sequence) of this block's tile in
-    a turn: grouped order, the tiles of as many heads as the L2 holds together. Every second turn the last block has the first of the tiles:
-    in causal order the first are the longest. `mine`, `others`: tokens of the two sides. Packed sequences: `plan` lists the tiles. Past the
-    last tile there are no tokens."""
+def block_of(plan, tiles, heads, section, mine, others, BLOCK: gl.constexpr, LAST_FIRST: gl.constexpr):
+    """(batch times heads, first token of a sequence, its tokens, those of the other side, row within the sequence) of this block's tile:
+    grouped order, the tiles of as many heads as the L2 holds together. `mine`, `others`: tokens of the two sides. Packed sequences: `plan`
+    lists the tiles; a block past the last has no tokens."""
     PACKED: gl.constexpr = plan is not None
     if PACKED:
         tiles = gl.load(plan)
-    blocks = gl.num_programs(0)
-    number = turn * blocks + gl.where(turn % 2 == 0, gl.program_id(0), blocks - 1 - gl.program_id(0))
-    there = (number < tiles * heads).to(gl.int32)
-    number = gl.maximum(gl.minimum(number, tiles * heads - 1), 0)
     whole = section * tiles
-    before = number // whole * section
+    before = gl.program_id(0) // whole * section
     here = gl.minimum(section, heads - before)
-    rest = number % whole
+    if PACKED:
+        here = gl.maximum(here, 1)
+    rest = gl.program_id(0) % whole
     tile = rest // here
     bh = before + rest % here
+    there = 1
+    if PACKED:
+        there = (bh < heads).to(gl.int32)
+        tile = gl.minimum(tile, tiles - 1)
+        bh = gl.minimum(bh, heads - 1)
     if LAST_FIRST:
         tile = tiles - 1 - tile
     first, count, first_other, count_other, row = tile_of(plan, tile, mine, others, BLOCK, PACKED)

@@ -51,18 +51,17 @@ def _keys(q_desc, k_desc, v_desc, g_desc, norms, deltas, dk, dv, tiles, all_head
           ws, wh, D: gl.constexpr, DV: gl.constexpr, STAGES: gl.constexpr, BM: gl.constexpr, LEFT: gl.constexpr, RIGHT: gl.constexpr,
           TILES: gl.constexpr, PARTS: gl.constexpr, softcap=None, slopes=None, ab=None, seed=None, limit=None, again=None, EIGHTHS=None,
           CAP: gl.constexpr = False, DROP: gl.constexpr = False, SHORT: gl.constexpr = True, plan=None, lengths=None, bias_desc=None,
-          REST: gl.constexpr = 0, REST_V: gl.constexpr = 0, AHEAD: gl.constexpr = 1):
-    """dk and dv of tiles of TILES times 64 keys, one a turn: with 2 each warp group has 64 keys, with 1 one of the two gradients. AHEAD: tiles
-    of keys and values in shared memory; with 2 the next one is loaded while one is computed. Strides of batch, token and head: dk (y), dv (w). PARTS: so many blocks share a key head, with GROUP query heads each; dk and dv are then of
+          REST: gl.constexpr = 0, REST_V: gl.constexpr = 0):
+    """dk and dv of TILES times 64 keys a block: with 2 tiles each warp group has 64 keys, with 1 one of the two gradients. Strides of
+    batch, token and head: dk (y), dv (w). PARTS: so many blocks share a key head, with GROUP query heads each; dk and dv are then of
     parts of key heads. DROP: dropout; `again`: 1 / (1 - dropout_p). `plan`: the tiles of keys of packed sequences; each sequence has as many
     keys as `lengths` says. REST, REST_V: columns of a head, and of its values, behind the first 64, where products have no more."""
     gdc_launch_dependents()  # the third launch needs nothing of this one: its blocks start where the last of these leave a multiprocessor idle
-    k_tiles = gl.allocate_shared_memory(k_desc.dtype, [AHEAD * TILES] + k_desc.block_type.shape, k_desc.layout)
-    v_tiles = gl.allocate_shared_memory(v_desc.dtype, [AHEAD * TILES] + v_desc.block_type.shape, v_desc.layout)
+    k_tiles = gl.allocate_shared_memory(k_desc.dtype, [TILES] + k_desc.block_type.shape, k_desc.layout)
+    v_tiles = gl.allocate_shared_memory(v_desc.dtype, [TILES] + v_desc.block_type.shape, v_desc.layout)
     q_ring = gl.allocate_shared_memory(q_desc.dtype, [STAGES] + q_desc.block_type.shape, q_desc.layout)
     g_ring = gl.allocate_shared_memory(g_desc.dtype, [STAGES] + g_desc.block_type.shape, g_desc.layout)
-    kv_full = gl.allocate_shared_memory(gl.int64, [AHEAD, 1], mbarrier.MBarrierLayout())
-    kv_empty = gl.allocate_shared_memory(gl.int64, [AHEAD, 1], mbarrier.MBarrierLayout())
+    kv_full = gl.allocate_shared_memory(gl.int64, [1, 1], mbarrier.MBarrierLayout())
     q_full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     g_full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
@@ -72,9 +71,7 @@ def _keys(q_desc, k_desc, v_desc, g_desc, norms, deltas, dk, dv, tiles, all_head
         z_full = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
         z_empty = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
         z_tiles = gl.allocate_shared_memory(bias_desc.dtype, [2] + bias_desc.block_type.shape, bias_desc.layout)
-    for i in gl.static_range(AHEAD):
-        mbarrier.init(kv_full.index(i), count=1)
-        mbarrier.init(kv_empty.index(i), count=2)
+    mbarrier.init(kv_full.index(0), count=1)
     for i in gl.static_range(STAGES):
         mbarrier.init(q_full.index(i), count=1)
         mbarrier.init(g_full.index(i), count=1)
@@ -87,30 +84,30 @@ def _keys(q_desc, k_desc, v_desc, g_desc, norms, deltas, dk, dv, tiles, all_head
     if TILES == 2:
         gl.warp_specialize([
             (to_keys,
-             (0, k_tiles, v_tiles, q_ring, g_ring, z_tiles, kv_full, kv_empty, q_full, g_full, empty, z_full, z_empty, norms, deltas, dk, dv, tiles,
+             (0, k_tiles, v_tiles, q_ring, g_ring, z_tiles, kv_full, q_full, g_full, empty, z_full, z_empty, norms, deltas, dk, dv, tiles,
               all_heads, section, plan, lengths, H, GROUP, SQ, SK, PADDED, scale, yb, ys, yh, wb, ws, wh, softcap, slopes, ab, seed, limit,
-              again, EIGHTHS, D, DV, STAGES, BM, LEFT, RIGHT, CAP, DROP, SHORT, BIAS, REST, REST_V, AHEAD)),
+              again, EIGHTHS, D, DV, STAGES, BM, LEFT, RIGHT, CAP, DROP, SHORT, BIAS, REST, REST_V)),
             (to_keys,
-             (1, k_tiles, v_tiles, q_ring, g_ring, z_tiles, kv_full, kv_empty, q_full, g_full, empty, z_full, z_empty, norms, deltas, dk, dv, tiles,
+             (1, k_tiles, v_tiles, q_ring, g_ring, z_tiles, kv_full, q_full, g_full, empty, z_full, z_empty, norms, deltas, dk, dv, tiles,
               all_heads, section, plan, lengths, H, GROUP, SQ, SK, PADDED, scale, yb, ys, yh, wb, ws, wh, softcap, slopes, ab, seed, limit,
-              again, EIGHTHS, D, DV, STAGES, BM, LEFT, RIGHT, CAP, DROP, SHORT, BIAS, REST, REST_V, AHEAD)),
+              again, EIGHTHS, D, DV, STAGES, BM, LEFT, RIGHT, CAP, DROP, SHORT, BIAS, REST, REST_V)),
             (load_queries,
-             (q_desc, k_desc, v_desc, g_desc, bias_desc, k_tiles, v_tiles, q_ring, g_ring, z_tiles, kv_full, kv_empty, q_full, g_full, empty, z_full,
-              z_empty, tiles, all_heads, section, plan, lengths, H, GROUP, SQ, SK, STAGES, BM, LEFT, RIGHT, TILES, PARTS, BIAS, AHEAD)),
+             (q_desc, k_desc, v_desc, g_desc, bias_desc, k_tiles, v_tiles, q_ring, g_ring, z_tiles, kv_full, q_full, g_full, empty, z_full,
+              z_empty, tiles, all_heads, section, plan, lengths, H, GROUP, SQ, SK, STAGES, BM, LEFT, RIGHT, TILES, PARTS, BIAS)),
         ], [4, 1], [240, 24])
     else:
         gl.warp_specialize([
             (to_half,
-             (0, k_tiles, v_tiles, q_ring, g_ring, z_tiles, kv_full, kv_empty, q_full, g_full, empty, z_full, z_empty, norms, deltas, dk, dv, tiles,
+             (0, k_tiles, v_tiles, q_ring, g_ring, z_tiles, kv_full, q_full, g_full, empty, z_full, z_empty, norms, deltas, dk, dv, tiles,
               all_heads, section, plan, lengths, H, GROUP, SQ, SK, PADDED, scale, yb, ys, yh, wb, ws, wh, softcap, slopes, ab, seed, limit,
-              again, EIGHTHS, D, DV, STAGES, BM, LEFT, RIGHT, CAP, DROP, SHORT, BIAS, REST, REST_V, AHEAD)),
+              again, EIGHTHS, D, DV, STAGES, BM, LEFT, RIGHT, CAP, DROP, SHORT, BIAS, REST, REST_V)),
             (to_half,
-             (1, k_tiles, v_tiles, q_ring, g_ring, z_tiles, kv_full, kv_empty, q_full, g_full, empty, z_full, z_empty, norms, deltas, dk, dv, tiles,
+             (1, k_tiles, v_tiles, q_ring, g_ring, z_tiles, kv_full, q_full, g_full, empty, z_full, z_empty, norms, deltas, dk, dv, tiles,
               all_heads, section, plan, lengths, H, GROUP, SQ, SK, PADDED, scale, yb, ys, yh, wb, ws, wh, softcap, slopes, ab, seed, limit,
-              again, EIGHTHS, D, DV, STAGES, BM, LEFT, RIGHT, CAP, DROP, SHORT, BIAS, REST, REST_V, AHEAD)),
+              again, EIGHTHS, D, DV, STAGES, BM, LEFT, RIGHT, CAP, DROP, SHORT, BIAS, REST, REST_V)),
             (load_queries,
-             (q_desc, k_desc, v_desc, g_desc, bias_desc, k_tiles, v_tiles, q_ring, g_ring, z_tiles, kv_full, kv_empty, q_full, g_full, empty, z_full,
-              z_empty, tiles, all_heads, section, plan, lengths, H, GROUP, SQ, SK, STAGES, BM, LEFT, RIGHT, TILES, PARTS, BIAS, AHEAD)),
+             (q_desc, k_desc, v_desc, g_desc, bias_desc, k_tiles, v_tiles, q_ring, g_ring, z_tiles, kv_full, q_full, g_full, empty, z_full,
+              z_empty, tiles, all_heads, section, plan, lengths, H, GROUP, SQ, SK, STAGES, BM, LEFT, RIGHT, TILES, PARTS, BIAS)),
         ], [4, 1], [240, 24])
 
 
@@ -133,15 +130,14 @@ def _queries(q_desc, k_desc, v_desc, g_desc, norms, deltas, dq, tiles, all_heads
              D: gl.constexpr, STAGES: gl.constexpr, BN: gl.constexpr, LEFT: gl.constexpr, RIGHT: gl.constexpr, softcap=None, slopes=None,
              ab=None, seed=None, limit=None, again=None, EIGHTHS=None, CAP: gl.constexpr = False, DROP: gl.constexpr = False,
              SHORT: gl.constexpr = True, plan=None, lengths=None, bias_desc=None,
-          REST: gl.constexpr = 0, REST_V: gl.constexpr = 0, AHEAD: gl.constexpr = 1):
-    """dq of tiles of 128 queries, one a turn; those with the most keys come first. AHEAD: tiles of queries in shared memory. Strides of batch, token and head: dq (x). `plan`: their tiles, of packed
+          REST: gl.constexpr = 0, REST_V: gl.constexpr = 0):
+    """dq of 128 queries a block; those with the most keys start first. Strides of batch, token and head: dq (x). `plan`: their tiles, of packed
     sequences."""
-    q_tiles = gl.allocate_shared_memory(q_desc.dtype, [AHEAD * 2] + q_desc.block_type.shape, q_desc.layout)
-    g_tiles = gl.allocate_shared_memory(g_desc.dtype, [AHEAD * 2] + g_desc.block_type.shape, g_desc.layout)
+    q_tiles = gl.allocate_shared_memory(q_desc.dtype, [2] + q_desc.block_type.shape, q_desc.layout)
+    g_tiles = gl.allocate_shared_memory(g_desc.dtype, [2] + g_desc.block_type.shape, g_desc.layout)
     k_ring = gl.allocate_shared_memory(k_desc.dtype, [STAGES] + k_desc.block_type.shape, k_desc.layout)
     v_ring = gl.allocate_shared_memory(v_desc.dtype, [STAGES] + v_desc.block_type.shape, v_desc.layout)
-    qg_full = gl.allocate_shared_memory(gl.int64, [AHEAD, 1], mbarrier.MBarrierLayout())
-    qg_empty = gl.allocate_shared_memory(gl.int64, [AHEAD, 1], mbarrier.MBarrierLayout())
+    qg_full = gl.allocate_shared_memory(gl.int64, [1, 1], mbarrier.MBarrierLayout())
     k_full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     v_full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
@@ -151,9 +147,7 @@ def _queries(q_desc, k_desc, v_desc, g_desc, norms, deltas, dq, tiles, all_heads
         z_full = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
         z_empty = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
         z_tiles = gl.allocate_shared_memory(bias_desc.dtype, [2] + bias_desc.block_type.shape, bias_desc.layout)
-    for i in gl.static_range(AHEAD):
-        mbarrier.init(qg_full.index(i), count=1)
-        mbarrier.init(qg_empty.index(i), count=2)
+    mbarrier.init(qg_full.index(0), count=1)
     for i in gl.static_range(STAGES):
         mbarrier.init(k_full.index(i), count=1)
         mbarrier.init(v_full.index(i), count=1)
@@ -165,16 +159,16 @@ def _queries(q_desc, k_desc, v_desc, g_desc, norms, deltas, dq, tiles, all_heads
     fence_async_shared()
     gl.warp_specialize([
         (to_queries,
-         (0, q_tiles, g_tiles, k_ring, v_ring, z_tiles, qg_full, qg_empty, k_full, v_full, empty, z_full, z_empty, norms, deltas, dq, tiles,
+         (0, q_tiles, g_tiles, k_ring, v_ring, z_tiles, qg_full, k_full, v_full, empty, z_full, z_empty, norms, deltas, dq, tiles,
           all_heads, section, plan, lengths, H, SQ, SK, PADDED, scale, xb, xs, xh, softcap, slopes, ab, seed, limit, again, EIGHTHS, D,
-          STAGES, BN, LEFT, RIGHT, CAP, DROP, SHORT, BIAS, REST, REST_V, AHEAD)),
+          STAGES, BN, LEFT, RIGHT, CAP, DROP, SHORT, BIAS, REST, REST_V)),
         (to_queries,
-         (1, q_tiles, g_tiles, k_ring, v_ring, z_tiles, qg_full, qg_empty, k_full, v_full, empty, z_full, z_empty, norms, deltas, dq, tiles,
+         (1, q_tiles, g_tiles, k_ring, v_ring, z_tiles, qg_full, k_full, v_full, empty, z_full, z_empty, norms, deltas, dq, tiles,
           all_heads, section, plan, lengths, H, SQ, SK, PADDED, scale, xb, xs, xh, softcap, slopes, ab, seed, limit, again, EIGHTHS, D,
-          STAGES, BN, LEFT, RIGHT, CAP, DROP, SHORT, BIAS, REST, REST_V, AHEAD)),
+          STAGES, BN, LEFT, RIGHT, CAP, DROP, SHORT, BIAS, REST, REST_V)),
         (load_keys,
-         (q_desc, k_desc, v_desc, g_desc, bias_desc, q_tiles, g_tiles, k_ring, v_ring, z_tiles, qg_full, qg_empty, k_full, v_full, empty, z_full,
-          z_empty, tiles, all_heads, section, plan, lengths, H, GROUP, SQ, SK, STAGES, BN, LEFT, RIGHT, BIAS, AHEAD)),
+         (q_desc, k_desc, v_desc, g_desc, bias_desc, q_tiles, g_tiles, k_ring, v_ring, z_tiles, qg_full, k_full, v_full, empty, z_full,
+          z_empty, tiles, all_heads, section, plan, lengths, H, GROUP, SQ, SK, STAGES, BN, LEFT, RIGHT, BIAS)),
     ], [4, 1], [240, 24])
 
 
@@ -228,7 +222,7 @@ def choose(p: Problem) -> Config:
     if _wide(p):
         return Config(KEY_STAGES=2, BN=32, QUERY_STAGES=3, parts=parts)
     narrow = max(shared.width(p["q"].shape[3]), shared.width(p["v"].shape[3])) == 64
-    return Config(KEY_STAGES=4 if narrow else 3, QUERY_STAGES=4 if narrow else 3, parts=parts)
+    return Config(KEY_STAGES=4 if narrow else 3, parts=parts)
 
 
 def _group(p: Problem) -> int:
@@ -260,17 +254,12 @@ def _parts(p: Problem) -> int:
 def configs(p: Problem) -> list[Config]:
     size = shared.width(p["q"].shape[3]) + shared.width(p["v"].shape[3])
     found = [Config(bm, ks, bn, qs, _parts(p)) for bm in (64, 128) for bn in (32, 64, 128) for ks in (2, 3, 4) for qs in (2, 3, 4)]
+    most, keys = p.device.shared_per_block - 1024, _owned(p)
+    bias = 0 if p.get("bias") is None else 2 * 64 * 2  # bytes a row or column of its two tiles
     return [
         c for c in found if (size == 128 or c.BM == 64)
-        and min(_ahead(p, _owned(p), c.BM * c.KEY_STAGES, c.BM), _ahead(p, 128, c.BN * c.QUERY_STAGES, c.BN)) > 0
+        and 2 * size * max(keys + c.BM * c.KEY_STAGES, 128 + c.BN * c.QUERY_STAGES) + bias * max(c.BM, c.BN) <= most
     ]
-
-
-def _ahead(p: Problem, tile: int, ring: int, step: int) -> int:
-    """Tiles of `tile` rows that shared memory has room for, at most 2, beside a ring of so many rows in tiles of `step`."""
-    row = 2 * (shared.width(p["q"].shape[3]) + shared.width(p["v"].shape[3]))
-    bias = 0 if p.get("bias") is None else 2 * 64 * 2 * step
-    return min(2, (p.device.shared_per_block - 1024 - bias - row * ring) // (row * tile))
 
 
 def _owned(p: Problem) -> int:
@@ -352,14 +341,13 @@ def launches(p: Problem, config: Config) -> list[Launch]:
         "q_desc": tiled("q", config.BM), "k_desc": tiled("k", ROWS), "v_desc": tiled("v", ROWS), "g_desc": tiled("dout", config.BM),
         **where, "tiles": key_tiles, "all_heads": batch * virtual, "GROUP": _group(p) // parts,
         "section": section(queries * _group(p) // parts, 1, batch * virtual), **strides, "DV": size_v, "STAGES": config.KEY_STAGES,
-        "BM": config.BM, "TILES": owned // 64, "PARTS": parts, "AHEAD": _ahead(p, owned, config.BM * config.KEY_STAGES, config.BM), **({"plan": "plan_k"} if packed else {}), **biased(config.BM, ROWS),
+        "BM": config.BM, "TILES": owned // 64, "PARTS": parts, **({"plan": "plan_k"} if packed else {}), **biased(config.BM, ROWS),
     }
     to_queries = {
         "q_desc": tiled("q", ROWS), "k_desc": tiled("k", config.BN), "v_desc": tiled("v", config.BN), "g_desc": tiled("dout", ROWS),
         "dq": "dq", "tiles": query_tiles, "all_heads": batch * heads, "GROUP": _group(p),
         "section": section(keys, _group(p), batch * heads),
         **shared.strides(p, "x", "dq"), "STAGES": config.QUERY_STAGES, "BN": config.BN,
-        "AHEAD": _ahead(p, 128, config.BN * config.QUERY_STAGES, config.BN),
         **({"plan": "plan_q"} if packed else {}), **biased(ROWS, config.BN),
     }
     rows = batch * keys * key_heads
@@ -382,7 +370,7 @@ def launches(p: Problem, config: Config) -> list[Launch]:
     return [
         *plans,
         Launch(common_of, (-(-padded // ROWS), heads, batch), common, 4),
-        Launch(_keys, (min(p.device.sms, key_tiles * batch * virtual),), {**args, **to_keys}, 4),
-        Launch(_queries, (min(p.device.sms, query_tiles * batch * heads),), {**args, **to_queries}, 4, pdl=p.device.pdl),
+        Launch(_keys, (key_tiles * batch * virtual,), {**args, **to_keys}, 4),
+        Launch(_queries, (query_tiles * batch * heads,), {**args, **to_queries}, 4, pdl=p.device.pdl),
         *sums,
     ]
