@@ -26,11 +26,13 @@ MOST = 16  # queries
 ROWS = 128  # queries times the heads that share a key head
 SPLITS = 256
 LINE = 128  # bytes of the L2
-# Fitted to 110 times at 13 sizes on an H200: 5 % root mean square off, and the choice 2 % slower than the best on average.
-UNEVEN = 0.14  # of a block's time, by which the last ends late where several are on a multiprocessor
-ALONE, ALONE_EIGHT = 1.1, 0.85  # tiles that a block reads alone on a multiprocessor, where one is its share; of codes of 8 bits
-ADDED = 1.7  # the time for a byte of parts, of that for a byte of keys
-LAUNCH, START = 36 * 1024, 4 * 1024  # bytes that a multiprocessor reads during the second launch, and while a block starts
+# Of `_parts`, fitted to 180 times at 23 sizes on an H200: 4 % root mean square off, and the choice 1 % slower than the best on average. Rates are in
+# shares: what a multiprocessor reads while all read.
+ALONE, ALONE_EIGHT, ALONE_TWO = 1.36, 1.08, 0.91  # of a block alone on a multiprocessor; with codes of 8 bits; also of two key heads
+BOTH = 1.22  # of a multiprocessor with several blocks that each take two key heads: they convert, and half of their products are of no use
+UNEVEN = 0.065  # of a block's time, by which the last ends late where several are on a multiprocessor
+ADDED = 2.05  # the time for a byte of parts, of that for a byte of keys
+LAUNCH, START = 66 * 1024, 82 * 1024  # bytes that a multiprocessor reads during the second launch, and while a block starts and ends
 MERGED = 4096  # elements of parts that a program of the second launch adds up
 # Of two words of two codes of e4m3 the even codes (those of the low bytes) and the odd ones: Triton's own shifts and masks take five
 # instructions for two codes.
@@ -87,7 +89,8 @@ def _part(q, k, v, slopes, sinks, table, lengths, q_scale, k_scale, v_scale, out
     their values one tile; of its products with the weights of the other head nothing is stored."""
     if PDL:
         gdc_wait()
-        gdc_launch_dependents()
+        if SEVERAL:
+            gdc_launch_dependents()  # the programs that add the parts; they are small
     key_head = tl.program_id(0) * HEADS  # blocks that run together read neighbouring bytes
     part = tl.program_id(1)
     batch = tl.program_id(2).to(tl.int64)
@@ -222,6 +225,8 @@ def _part(q, k, v, slopes, sinks, table, lengths, q_scale, k_scale, v_scale, out
         inside = inside & (dv[:, None] // DV == (row % HEADS)[None, :])
         dv = dv % DV
     if not SEVERAL:
+        if PDL:
+            gdc_launch_dependents()  # not before: blocks of the next launch would take free places, and then lie unevenly
         o_at = out + batch * ob + head.to(tl.int64)[None, :] * oh + rows.to(tl.int64)[None, :] * os + dv[:, None]
         tl.store(o_at, acc.to(out.dtype.element_ty), mask=inside)
         tl.store(lse + number, norm / LOG2E, mask=rows_in)
@@ -237,6 +242,7 @@ def _merge(parts, norms, out, lse, N, SQ, H, ob, os, oh, PARTS, DV: tl.constexpr
     """ROWS_OF of the N rows of B, H and SQ: their parts, weighted by their normalisers. COUNT: the next power of two from PARTS."""
     if PDL:
         gdc_wait()
+        gdc_launch_dependents()
     number = tl.program_id(0).to(tl.int64) * ROWS_OF + tl.arange(0, ROWS_OF)
     there = number < N
     at = number[:, None] * PARTS + tl.arange(0, COUNT)[None, :]
@@ -331,23 +337,29 @@ def choose(p: Problem) -> Config:
 
 
 def _parts(p: Problem, bn: int, resident: int) -> int:
-    """The parts of the keys of a sequence that take the least time, in tiles that a multiprocessor reads while all read. Whole waves of blocks gain
-    nothing: fewer blocks read as fast, down to one on each multiprocessor. What ends late is a block that is slower than others, by a share
-    of its time; what parts cost is that they are written, read and added."""
+    """The parts of the keys of a sequence that take the least time, in tiles that a multiprocessor reads while all read. Full waves of blocks read
+    as fast as memory allows, unless they are so short that they mostly start and end. The last wave takes as long as its blocks alone need, or
+    several on one multiprocessor. What parts cost is that they are written, read and added."""
     tile = bn * sum(_sizes(p)) * _heads(p) * p["k"].itemsize
     (batch, queries, heads, _), columns, sms = p["q"].shape, p["v"].shape[3], p.device.sms
     keys, sequences = shared.room(p), batch * p["k"].shape[2] // _heads(p)
-    tiles = -(-keys // bn)
+    start, launch = START / tile, LAUNCH / tile
     added = ADDED * 8 * batch * queries * heads * columns / (sms * tile)  # a part's float32 are written and read
-    alone = ALONE_EIGHT if _eight(p) else ALONE
+    two = _heads(p) == 2
+    alone = (ALONE_TWO if two else ALONE_EIGHT) if _eight(p) else ALONE
+    most = BOTH if two else float("inf")
     best, least = 1, float("inf")
     for n in range(1, max(1, min(SPLITS, -(-keys // (2 * bn)))) + 1):
-        each, blocks = -(-tiles // n), sequences * n / sms
-        time = max(sequences * tiles / sms, each / alone) + START / tile * blocks
-        if blocks > 1:
-            time += UNEVEN * each * min(resident, blocks)
+        blocks, each = sequences * n, -(-keys // (bn * n))
+        waves, last = divmod(blocks, resident * sms)
+        read = keys / (bn * n * sms)  # tiles of a block, shared out to all multiprocessors
+        time = max((blocks - last) * read, waves * (start + each / alone))
+        if last:
+            time += start + max(last * read, each / alone, -(-last // sms) * each / most)
+        if blocks > sms:
+            time += UNEVEN * each * min(resident, blocks / sms)
         if n > 1:
-            time += LAUNCH / tile + added * n
+            time += launch + added * n
         if time < least:
             best, least = n, time
     return best
