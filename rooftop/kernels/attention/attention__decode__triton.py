@@ -26,13 +26,14 @@ MOST = 16  # queries
 ROWS = 128  # queries times the heads that share a key head
 SPLITS = 256
 LINE = 128  # bytes of the L2
-# Of `_parts`, fitted to 180 times at 23 sizes on an H200: 4 % root mean square off, and the choice 1 % slower than the best on average. Rates are in
+# Of `_parts`, fitted to 333 times at 51 sizes on an H200: 4 % root mean square off, and the choice 1 % slower than the best on average. Rates are in
 # shares: what a multiprocessor reads while all read.
-ALONE, ALONE_EIGHT, ALONE_TWO = 1.36, 1.08, 0.91  # of a block alone on a multiprocessor; with codes of 8 bits; also of two key heads
-BOTH = 1.22  # of a multiprocessor with several blocks that each take two key heads: they convert, and half of their products are of no use
-UNEVEN = 0.065  # of a block's time, by which the last ends late where several are on a multiprocessor
-ADDED = 2.05  # the time for a byte of parts, of that for a byte of keys
-LAUNCH, START = 66 * 1024, 82 * 1024  # bytes that a multiprocessor reads during the second launch, and while a block starts and ends
+ALONE, ALONE_EIGHT, ALONE_TWO = 1.37, 1.11, 0.89  # of a block alone on a multiprocessor; with codes of 8 bits; also of two key heads
+DEEP = 1.05  # times that with a tile more in flight
+BOTH = 1.19  # of a multiprocessor with several blocks that each take two key heads: they convert, and half of their products are of no use
+UNEVEN, FOLLOW = 0.056, 0.096  # of a block's time, by which the last ends late: for each block on a multiprocessor, and where others follow them
+ADDED = 3.5  # the time for a byte of parts, of that for a byte of keys
+LAUNCH, START = 41 * 1024, 75 * 1024  # bytes that a multiprocessor reads during the second launch, and while a block starts and ends
 MERGED = 4096  # elements of parts that a program of the second launch adds up
 # Of two words of two codes of e4m3 the even codes (those of the low bytes) and the odd ones: Triton's own shifts and masks take five
 # instructions for two codes.
@@ -330,37 +331,49 @@ def choose(p: Problem) -> Config:
     bn = max(16, min(128, pow2(TILE // (sum(_sizes(p)) * _heads(p) * p["k"].itemsize) + 1) // 2, pow2(max(keys, 16))))
     if p.get("page_table") is not None and p["k"].shape[1] % bn and p["k"].shape[1] % (bn // 2) == 0:
         bn //= 2  # a tile is then within one page
-    stages = 3
-    while stages > 1 and _held(p, bn, stages) > p.device.shared_per_block - 2048:
-        stages -= 1
-    return Config(_parts(p, bn, _resident(p, bn, stages)), bn, _warps(p), stages)
+    parts = _parts(p, bn, _resident(p, bn, _stages(p, bn, 3)))
+    return Config(parts, bn, _warps(p), _stages(p, bn, 4 if _blocks(p, parts) <= p.device.sms else 3))
+
+
+def _stages(p: Problem, bn: int, most: int) -> int:
+    """Three: a fourth tile in shared memory would cost a resident block. Blocks that are alone on their multiprocessors have four."""
+    return next((n for n in range(most, 1, -1) if _held(p, bn, n) <= p.device.shared_per_block - 2048), 1)
+
+
+def _blocks(p: Problem, parts: int) -> int:
+    return p["q"].shape[0] * p["k"].shape[2] // _heads(p) * parts
 
 
 def _parts(p: Problem, bn: int, resident: int) -> int:
     """The parts of the keys of a sequence that take the least time, in tiles that a multiprocessor reads while all read. Full waves of blocks read
     as fast as memory allows, unless they are so short that they mostly start and end. The last wave takes as long as its blocks alone need, or
-    several on one multiprocessor. What parts cost is that they are written, read and added."""
+    several on one multiprocessor. What parts cost is that they are written, read and added: by all multiprocessors, and those of a row by one."""
     tile = bn * sum(_sizes(p)) * _heads(p) * p["k"].itemsize
     (batch, queries, heads, _), columns, sms = p["q"].shape, p["v"].shape[3], p.device.sms
-    keys, sequences = shared.room(p), batch * p["k"].shape[2] // _heads(p)
+    keys = shared.room(p)
+    tiles = -(-keys // bn)
     start, launch = START / tile, LAUNCH / tile
-    added = ADDED * 8 * batch * queries * heads * columns / (sms * tile)  # a part's float32 are written and read
+    added = (ADDED * 8 * batch * queries * heads / sms + 4) * columns / tile  # a part's float32 are written and read
     two = _heads(p) == 2
     alone = (ALONE_TWO if two else ALONE_EIGHT) if _eight(p) else ALONE
     most = BOTH if two else float("inf")
 
     def time(n: int) -> float:
-        blocks, each = sequences * n, -(-keys // (bn * n))
+        blocks, each = _blocks(p, n), -(-tiles // n)
         waves, last = divmod(blocks, resident * sms)
         read = keys / (bn * n * sms)  # tiles of a block, shared out to all multiprocessors
-        found = max((blocks - last) * read, waves * (start + each / alone))
+        longest = each / (alone * (DEEP if blocks <= sms else 1))
+        found = max((blocks - last) * read, waves * (start + longest))
         if last:
-            found += start + max(last * read, each / alone, -(-last // sms) * each / most)
-        if blocks > sms:
-            found += UNEVEN * each * min(resident, blocks / sms)
+            found += start + max(last * read, longest, -(-last // sms) * each / most)
+        if waves:
+            found += FOLLOW * each * resident
+        elif blocks > sms:
+            found += UNEVEN * each * blocks / sms
         return found + (launch + added * n if n > 1 else 0)
 
-    return min(range(1, max(1, min(SPLITS, -(-keys // (2 * bn)))) + 1), key=time)
+    full = (n for n in range(1, min(SPLITS, tiles) + 1) if -(-tiles // -(-tiles // n)) == n)  # no part is empty
+    return min(full, key=time, default=1)
 
 
 def configs(p: Problem) -> list[Config]:
@@ -370,10 +383,9 @@ def configs(p: Problem) -> list[Config]:
 
 
 def explains(p: Problem, config: Config) -> str:
-    blocks = p["q"].shape[0] * p["k"].shape[2] // _heads(p) * config.parts
     return (
-        f"{config.parts} parts of the keys, {blocks} blocks on {p.device.sms} multiprocessors, {_resident(p, config.BN, config.stages)} on "
-        f"each at once"
+        f"{config.parts} parts of the keys, {_blocks(p, config.parts)} blocks on {p.device.sms} multiprocessors, "
+        f"{_resident(p, config.BN, config.stages)} on each at once"
     )
 
 
