@@ -100,6 +100,13 @@ def load(a_desc, b_desc, a_ring, b_ring, full, empty, M, N, K, whole, streamed, 
 
 
 @gluon.jit
+def scales_of_slice(scale_a, scale_b, rows, column, M, N, slices, k):
+    """Of blocks: the factors of slice k, of these rows and of the block of 128 columns."""
+    of_rows = gl.load(scale_a + rows.to(gl.int64) * slices + k, mask=rows < M, other=0.0)
+    return of_rows, gl.load(scale_b + k * gl.cdiv(N, 128) + column // 128)
+
+
+@gluon.jit
 def consume(GROUP_INDEX: gl.constexpr, a_ring, b_ring, c_ring, vectors, full, empty, out_desc, out, ldo, zo, parts, M, N, K, whole,
             streamed, group, alpha, beta, scale_a, scale_b,
             c, ldc, zc, bias, gate, ldg, zg, residual, ldr, zr, BM: gl.constexpr, BN: gl.constexpr, BK: gl.constexpr, GROUPS: gl.constexpr,
@@ -137,6 +144,8 @@ def consume(GROUP_INDEX: gl.constexpr, a_ring, b_ring, c_ring, vectors, full, em
             row_scale, column_scale = scale_of(scale_a, rows, M, SCALES), scale_of(scale_b, columns, N, SCALES)
         if PROMOTE:
             total = gl.zeros((RM, BN), SUM, MMA)
+        if SCALES == BLOCKS:
+            of_rows, of_block = scales_of_slice(scale_a, scale_b, rows, column, M, N, slices, first)
         for k in range(first, last):
             stage = n % STAGES
             mbarrier.wait(full.index(stage), n // STAGES & 1)
@@ -144,13 +153,13 @@ def consume(GROUP_INDEX: gl.constexpr, a_ring, b_ring, c_ring, vectors, full, em
             b = flat(b_ring.index(stage), B_COLUMNS, BATCHED)
             if PROMOTE:
                 acc = warpgroup_mma(a, b, acc, use_acc=False, is_async=True)
-                if SCALES == BLOCKS:  # loaded while the slice is multiplied
-                    of_rows = gl.load(scale_a + rows.to(gl.int64) * slices + k, mask=rows < M, other=0.0)
-                    of_block = gl.load(scale_b + k * gl.cdiv(N, 128) + column // 128)
+                if SCALES == BLOCKS:  # those of the next slice arrive while this one is multiplied and added
+                    scale = of_rows * of_block
+                    of_rows, of_block = scales_of_slice(scale_a, scale_b, rows, column, M, N, slices, gl.minimum(k + 1, slices - 1))
                 acc = warpgroup_mma_wait(num_outstanding=0, deps=(acc,))
                 mbarrier.arrive(empty.index(stage), count=1)
                 if SCALES == BLOCKS:
-                    total += acc * (of_rows * of_block)[:, None]
+                    total += acc * scale[:, None]
                 else:
                     total += acc
             else:

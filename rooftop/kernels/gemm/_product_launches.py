@@ -75,7 +75,7 @@ class Product:
         found = list(ranked(self.facts, swaps=self.scales != "blocks"))
         if self.promote:  # two accumulators a thread
             found = [c for c in found if c.BM // c.GROUPS * c.BN <= 64 * 128]
-            if self.scales == "rows" and self.there("bias") is None:  # for others no GPU has proven it
+            if self.scales in ("rows", "blocks") and self.there("bias") is None:  # for others no GPU has proven it
                 for tall in tall_tile(self.facts):
                     time = TALLER * self.seconds(tall)
                     found.insert(next((i for i, c in enumerate(found) if self.seconds(c) > time), len(found)), tall)
