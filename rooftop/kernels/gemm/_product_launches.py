@@ -16,8 +16,8 @@ from rooftop.kernels._device.gluon_tiles import TYPES, lies, readable, turned
 from rooftop.kernels.gemm import _product_gluon
 from rooftop.kernels.gemm._model import Config, Facts, Plan, piece, plan, ranked, seconds, tall_tile
 
-COPY = 2e12  # bytes a second of a copied operand, read and written
-COPY_LAUNCH = 1.8e-6  # seconds that a copy adds at least
+COPY = 3.1e12  # bytes a second of a copied operand, read and written
+COPY_LAUNCH = 2.8e-6  # seconds that a copy adds at least
 TALLER = 0.98  # the time of tiles of 192 rows, relative to the prediction, that of others is 1
 
 
