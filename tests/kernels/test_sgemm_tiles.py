@@ -63,11 +63,11 @@ def test_every_tile_in_two_layouts(number: int) -> None:
 
 @pytest.mark.sampled("kernels", NAME)
 @pytest.mark.skipif(simt.unavailable() is not None, reason="the simulator cannot be built here")
-@pytest.mark.parametrize("number", range(12))
+@pytest.mark.parametrize("number", range(13))
 def test_every_tile_whose_operands_stay_along_k(number: int) -> None:
     """Rows on 16 bytes: copies of 16 bytes, the last slice not whole; whole or in parts of K."""
-    tiles = module()._tiles(True, CARD.shared_per_block)
-    assert len(tiles) == 12, "a tile without a test"
+    tiles = module().ALONG_TILES
+    assert len(tiles) == 13, "a tile without a test"
     tile, subject = tiles[number], candidates.find([NAME])[0]
     m, n = (tile.BM // 2 + 5, min(tile.BN, 64) + 12) if number % 2 else (min(tile.BM, 64) + 8, tile.BN // 2 + 3)
     case = case_of("NT", m, n, 76 if number % 2 else 44)

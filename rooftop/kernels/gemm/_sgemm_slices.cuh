@@ -107,47 +107,49 @@ struct Slices {
     }
 };
 
-/// Both operands along K, their rows on 16 bytes: copies of 4 floats that stay along K, 8 lanes for each 128 bytes of a row. A slice is
-/// [EXT][32]; slot r LANES + l of each 4 LANES has row 4 l + r, so that the lanes of a warp, whose rows are 4 apart, read neighbouring slots;
-/// quad q of a slot lies at q ^ slot % 8, so that 8 lanes find all banks.
-template <int EXT, int THREADS, int LANES>
+/// Both operands along K, their rows on 16 bytes: copies of 4 floats that stay along K, [slot][BK]. Slot r LANES + l of each 4 LANES has
+/// row 4 l + r: the lanes of a warp, 4 rows apart, read neighbouring slots. Halves of a slot change places every 4 slots, so that 8 lanes
+/// that read 16 bytes each find all banks.
+template <int EXT, int BK, int THREADS, int LANES>
 struct Quads {
-    static constexpr int BK = 32, FLOATS = EXT * BK, COPIES = FLOATS / 4, ROUNDS = (COPIES + THREADS - 1) / THREADS, APART = THREADS / 8;
-    static_assert((LANES == 4 || LANES == 8) && (APART & (APART - 1)) == 0 && EXT % (4 * LANES) == 0, "bits of a slot and of its row change places");
+    static constexpr int FLOATS = EXT * BK, COPIES = FLOATS / 4, ROUNDS = (COPIES + THREADS - 1) / THREADS;
+    static_assert(BK == 8 && (LANES == 4 || LANES == 8) && THREADS % 16 == 0, "halves change places as in `at`");
 
-    const float* x;
-    long long ld;
-    int row, last, quad, to;
+    const float* from[ROUNDS];
+    int to, half;
 
-    __device__ static constexpr int row_of(int slot) { return slot / (4 * LANES) * (4 * LANES) + slot % LANES * 4 + slot % (4 * LANES) / LANES; }
-
-    __device__ Quads(const float* from, long long stride, long long k0, int extent, float*, int, int) {
-        const int slot = threadIdx.x / 8;
-        ld = stride;
-        quad = threadIdx.x % 8;
-        x = from + k0 + quad * 4;
-        row = row_of(slot);
-        last = extent - 1;
-        to = slot * BK + (quad ^ slot % 8) * 4;
+    __device__ Quads(const float* x, long long ld, long long k0, int extent, float*, int, int) {
+        const int first = threadIdx.x / 2;
+        half = threadIdx.x % 2;
+        to = first * BK + (half ^ (first / 4 & 1)) * 4;
+#pragma unroll
+        for (int i = 0; i < ROUNDS; ++i) {
+            const int slot = first + i * (THREADS / 2), row = slot / (4 * LANES) * (4 * LANES) + slot % LANES * 4 + slot % (4 * LANES) / LANES;
+            from[i] = x + min(row, extent - 1) * ld + k0 + half * 4;
+        }
     }
 
-    /// Rows past the edge are copied from the last one inside. From k = deep on there are zeros, up to a multiple of 8.
+    /// Rows past the edge are copied from the last one inside. From k = deep on zeros are copied.
     __device__ void ask(float* stage, int deep, bool full) const {
-        if (!full && quad * 4 >= (deep + 7) / 8 * 8) return;
 #pragma unroll
         for (int i = 0; i < ROUNDS; ++i) {
             if (COPIES % THREADS && static_cast<int>(threadIdx.x) + i * THREADS >= COPIES) continue;
-            float* const here = stage + (APART % 8 ? to ^ i * APART % 8 * 4 : to) + i * APART * BK;
-            if (full || quad * 4 < deep) copy<16>(here, x + min(row + row_of(i * APART), last) * ld);
+            float* const here = stage + to + i * THREADS * 4;
+            if (full || half * 4 < deep) copy<16>(here, from[i]);
             else *reinterpret_cast<float4*>(here) = make_float4(0, 0, 0, 0);
         }
     }
 
-    __device__ void advance(int deep) { x += deep; }
+    __device__ void advance(int deep) {
+#pragma unroll
+        for (int i = 0; i < ROUNDS; ++i) from[i] += deep;
+    }
 
-    /// Offsets: where lane l of LANES begins, in a tile of a warp whose first row is `first`; and from there quad q of row i.
-    __device__ static int begin(int first, int l) { return (first + l) * BK + l * 4; }
-    __device__ static int at(int begin, int i, int q) { return (begin ^ (LANES == 4 && i % 2 ? q ^ 4 : q) * 4) + (i / 4 * 4 + i % 4) * LANES * BK; }
+    /// Where lane l of LANES begins, in a tile of a warp whose first row is `row`; and from there k = 4 q to 4 q + 3 of its row i.
+    __device__ static int begin(int row, int l) { return (row + l) * BK + (LANES == 8 ? l / 4 * 4 : 0); }
+    __device__ static int at(int begin, int i, int q) {
+        return (LANES == 8 ? begin ^ q * 4 : begin + ((q ^ i) & 1) * 4) + (i / 4 * 4 + i % 4) * LANES * BK;
+    }
 };
 
 template <bool FIRST, typename X, typename Y>

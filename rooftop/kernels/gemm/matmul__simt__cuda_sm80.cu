@@ -73,12 +73,12 @@ __global__ __launch_bounds__(BM / WM * (BN / WN) * 32, BLOCKS) void sgemm(
     const float* __restrict__ bias, int act, const float* __restrict__ gate, long long ldg, long long zg,
     const float* __restrict__ residual, long long ldr,
     long long zr) {
-    constexpr bool QUADS = A == ALONG;
-    constexpr int BK = QUADS ? 32 : 8, THREADS = BM / WM * (BN / WN) * 32;
+    constexpr int BK = 8, THREADS = BM / WM * (BN / WN) * 32;
     constexpr int LANES_M = WM / TM, LANES_N = WN / TN;   // lanes of a warp along the rows and columns of its tile
+    constexpr bool QUADS = A == ALONG;
     static_assert(QUADS == (B == ALONG), "both stay along K or none");
-    using Rows = typename Either<QUADS, Quads<BM, THREADS, LANES_M>, Slices<BM, BK, THREADS, A>>::Of;
-    using Columns = typename Either<QUADS, Quads<BN, THREADS, LANES_N>, Slices<BN, BK, THREADS, B>>::Of;
+    using Rows = typename Either<QUADS, Quads<BM, BK, THREADS, LANES_M>, Slices<BM, BK, THREADS, A>>::Of;
+    using Columns = typename Either<QUADS, Quads<BN, BK, THREADS, LANES_N>, Slices<BN, BK, THREADS, B>>::Of;
     constexpr int AT_B = Rows::FLOATS, STAGE = AT_B + Columns::FLOATS;
     static_assert(LANES_M * LANES_N == 32 && TM % 4 == 0 && TN % 4 == 0, "a warp is 32 lanes, a thread's tile is made of 4 x 4 squares");
     static_assert(THREADS / 32 * LANES_M * (WN + 4) <= STAGES * STAGE, "a row of each lane has room on its way out");
@@ -182,9 +182,8 @@ __global__ __launch_bounds__(BM / WM * (BN / WN) * 32, BLOCKS) void sgemm(
         constexpr bool OF_A = TM <= TN;
         constexpr int HELD = OF_A ? TM : TN, HALF = (OF_A ? TN : TM) / 2, STEPS = 2 * HALF;
         float4 held[2][HELD], passing[2][2];
-        int eighth = 0;  // the first quad of the 8 of K that are multiplied
-        auto quad_of_a = [&](int i, int q) { return *reinterpret_cast<const float4*>(shared + Rows::at(a_read ^ eighth * 4, i, q)); };
-        auto quad_of_b = [&](int j, int q) { return *reinterpret_cast<const float4*>(shared + Columns::at(b_read ^ eighth * 4, j, q)); };
+        auto quad_of_a = [&](int i, int q) { return *reinterpret_cast<const float4*>(shared + Rows::at(a_read, i, q)); };
+        auto quad_of_b = [&](int j, int q) { return *reinterpret_cast<const float4*>(shared + Columns::at(b_read, j, q)); };
         auto hold = [&](int q) {
 #pragma unroll
             for (int i = 0; i < HELD; ++i) held[q][i] = OF_A ? quad_of_a(i, q) : quad_of_b(i, q);
@@ -198,37 +197,33 @@ __global__ __launch_bounds__(BM / WM * (BN / WN) * 32, BLOCKS) void sgemm(
         };
         hold(0);
         pass(0);
-        for (int eighths = (first + 7) / 8; left > 0; --left, eighths = BK / 8) {
-#pragma unroll 1
-            for (int e = 1; e <= eighths; ++e) {
+        auto multiply = [&](bool copying) __attribute__((always_inline)) {
 #pragma unroll
-                for (int step = 0; step < STEPS; ++step) {
-                    const int q = step / HALF;
-                    if (step == STEPS - 1) {
-                        eighth += 2;
-                        if (e == eighths) next_stage(), eighth = 0;
-                    }
-                    pass((step + 1) % STEPS);
-                    if (step % HALF == (q == 0 ? HALF / 2 : HALF - 1)) hold(1 - q);
-                    if (step == 1 && e == 1) fill(left >= STAGES);
+            for (int step = 0; step < STEPS; ++step) {
+                const int q = step / HALF;
+                if (step == STEPS - 1) next_stage();
+                pass((step + 1) % STEPS);
+                if (step % HALF == (q == 0 ? HALF / 2 : HALF - 1)) hold(1 - q);
+                if (step == 1) fill(copying);
 #pragma unroll
-                    for (int j = 0; j < 2; ++j) {
-                        const float4 x = passing[step % 2][j];
-                        const int at = step % HALF * 2 + j;
+                for (int j = 0; j < 2; ++j) {
+                    const float4 x = passing[step % 2][j];
+                    const int at = step % HALF * 2 + j;
 #pragma unroll
-                        for (int k = 0; k < 4; ++k) {
+                    for (int k = 0; k < 4; ++k) {
 #pragma unroll
-                            for (int n = 0; n < HELD; ++n) {
-                                const int i = k % 2 ? HELD - 1 - n : n;
-                                const float4 y = held[q][i];
-                                float& into = OF_A ? sum[i][at] : sum[at][i];
-                                into = k == 0 ? fmaf(x.x, y.x, into) : k == 1 ? fmaf(x.y, y.y, into) : k == 2 ? fmaf(x.z, y.z, into) : fmaf(x.w, y.w, into);
-                            }
+                        for (int e = 0; e < HELD; ++e) {
+                            const int i = k % 2 ? HELD - 1 - e : e;
+                            const float4 y = held[q][i];
+                            float& into = OF_A ? sum[i][at] : sum[at][i];
+                            into = k == 0 ? fmaf(x.x, y.x, into) : k == 1 ? fmaf(x.y, y.y, into) : k == 2 ? fmaf(x.z, y.z, into) : fmaf(x.w, y.w, into);
                         }
                     }
                 }
             }
-        }
+        };
+        for (; left >= STAGES; --left) multiply(true);
+        for (; left > 0; --left) multiply(false);
     }
 
     const After after{beta != 0 ? c : nullptr, bias, gate, residual, ldc, zc, ldg, zg, ldr, zr, alpha, beta, act};

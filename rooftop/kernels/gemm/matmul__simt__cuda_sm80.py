@@ -22,7 +22,7 @@ from rooftop.ops.matmul import ACTIVATIONS
 BK = 8  # k of a slice
 CLOCK = 1.72e9  # Hz
 FMAS = 128  # FMAs a cycle and multiprocessor
-ALONG, DEEP = 8, 32  # the mode of operands whose copies of 16 bytes stay along K, as in the kernel, and k of its slices
+ALONG = 8  # the mode of operands whose copies of 16 bytes stay along K, as in the kernel
 # by mode, cycles of the load/store unit for a warp's copy, and floats a thread; 0: along K, transposed
 COPY = {0: (8.8, 1), 1: (12.0, 1), 2: (12.0, 2), 4: (16.4, 4), ALONG: (16.4, 4)}
 PASSING = 40  # registers of a thread besides
@@ -63,13 +63,11 @@ class Tile:
     def threads(self) -> int:
         return self.BM // self.WM * (self.BN // self.WN) * 32
 
-    def along(self, room: int) -> Tile:
-        """The tile for ALONG on a multiprocessor with so many bytes of shared memory: a thread holds its accumulators, and 4 of K of its
-        shorter side twice, so that fewer blocks may be resident."""
+    @cached_property
+    def along(self) -> Tile:
+        """The tile for ALONG: a thread holds its accumulators and 4 of K of its shorter side twice, so that fewer blocks may be resident."""
         registers = self.TM * self.TN + 8 * min(self.TM, self.TN) + PASSING
-        blocks = min(self.BLOCKS, 65536 // (self.threads * registers))
-        stages = (room - 1024 * blocks) // (blocks * 4 * DEEP * (self.BM + self.BN))
-        return replace(self, BLOCKS=blocks, STAGES=max(2, min(4, stages)))
+        return replace(self, BLOCKS=min(self.BLOCKS, 65536 // (self.threads * registers)))
 
     @cached_property
     def config(self) -> dict[str, int]:
@@ -93,13 +91,12 @@ TILES = (
     Tile(32, 32, 16, 32, 4, 4, 8, 8, 0.94),
 )
 
+# without 16 x 8 a thread in blocks of two warps, which spill
+ALONG_TILES = tuple(t.along for t in TILES if t.TM < 16 or t.threads > 64)
 
-@lru_cache(maxsize=16)
-def _tiles(along: bool, room: int) -> tuple[Tile, ...]:
-    """Those that fit. ALONG, 128 accumulators a thread in blocks of two warps spill."""
-    mode = ALONG if along else 4
-    found = [t.along(room) for t in TILES if t.TM * t.TN < 128 or t.threads != 64] if along else TILES
-    return tuple(t for t in found if _shared(t.config, (mode, mode)) <= room)
+
+def _tiles(modes: tuple[int, int]) -> tuple[Tile, ...]:
+    return ALONG_TILES if modes[0] == ALONG else TILES
 
 
 def _sizes(p: Problem) -> tuple[int, int, int, int]:
@@ -153,7 +150,7 @@ def supports(p: Problem, head: Head) -> str | None:
 
 def _shared(config: Mapping[str, Any], modes: tuple[int, int]) -> int:
     high, wide = config["BM"] + (4 if modes[0] == 0 else 0), config["BN"] + (4 if modes[1] == 0 else 0)
-    return int(4 * config["STAGES"] * (DEEP if modes[0] == ALONG else BK) * (high + wide))
+    return int(4 * config["STAGES"] * BK * (high + wide))
 
 
 def _slice(tile: Tile, blocks: int, modes: tuple[int, int]) -> float:
@@ -180,7 +177,7 @@ def _times(
     m, n, k, batch = sizes
     down, across = -(-m // tile.BM), -(-n // tile.BN)
     resident = max(1, min(tile.BLOCKS, (room + 1024) // (_shared(tile.config, modes) + 1024)))  # blocks of a multiprocessor
-    waiting = LATENCY / (tile.STAGES - 1) / (DEEP // BK if modes[0] == ALONG else 1)
+    waiting = LATENCY / (tile.STAGES - 1)
     a, b, out = 4.0 * m * k * batch, 4.0 * k * n * batch, 4.0 * m * n * batch
     from_l2 = 4.0 * k * batch * (across * down * (tile.BM + tile.BN))
     from_memory = a + b + out + (0.0 if a + b <= 2 * CACHED else min(a * across, b * down, from_l2) * 0.05)
@@ -226,7 +223,7 @@ def _ranked(
     sizes: tuple[int, int, int, int], modes: tuple[int, int], wide: bool, sms: int, room: int
 ) -> tuple[tuple[float, Tile, int], ...]:
     found: list[tuple[float, int, int, int]] = []
-    tiles = _tiles(modes[0] == ALONG, room)
+    tiles = _tiles(modes)
     for i, tile in enumerate(tiles):
         if _shared(tile.config, modes) <= room:
             parts = _parts(tile, sizes, sms)
@@ -283,7 +280,7 @@ def for_any_rows(p: Problem, head: Head) -> Mapping[str, Any]:
     room = p.device.shared_per_block
     splits = _parts_for_any_rows(n, k, p.device.sms, room)
     sizes = (_step(m), _step(n), k, batch)
-    fit = [t for t in _tiles(a == ALONG, room) if _shared(t.config, (a, b)) <= room]
+    fit = [t for t in _tiles((a, b)) if _shared(t.config, (a, b)) <= room]
     return _config(p, min(fit, key=lambda t: (seconds(t, splits, sizes, (a, b), wide, p.device.sms, room), -t.BM * t.BN)), splits)
 
 
@@ -368,7 +365,7 @@ def launches(p: Problem, config: Mapping[str, Any], head: Head) -> list[Launch]:
 def explains(p: Problem, config: Mapping[str, Any], head: Head) -> str:
     m, n, _, batch = _sizes(p)
     splits, (a, b, wide) = _splits(p, config), _modes(p)
-    tile = next((t for t in _tiles(a == ALONG, p.device.shared_per_block) if all(config[name] == value for name, value in t.config.items())), None)
+    tile = next((t for t in _tiles((a, b)) if all(config[name] == value for name, value in t.config.items())), None)
     tiles = -(-m // config["BM"]) * -(-n // config["BN"]) * batch
     said = [
         f"tile {config['BM']} x {config['BN']}, {config['TM']} x {config['TN']} a thread, {config['STAGES']} slices of {BK} of K in flight",
