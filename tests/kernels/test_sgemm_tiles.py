@@ -61,24 +61,6 @@ def test_every_tile_in_two_layouts(number: int) -> None:
         assert found.status == "ok", f"{text}: {found.message}"
 
 
-@pytest.mark.sampled("kernels", NAME)
-@pytest.mark.skipif(simt.unavailable() is not None, reason="the simulator cannot be built here")
-@pytest.mark.parametrize("number", range(13))
-def test_every_tile_whose_operands_stay_along_k(number: int) -> None:
-    """Rows on 16 bytes: copies of 16 bytes, the last slice not whole; whole or in parts of K."""
-    tiles = module().ALONG_TILES
-    assert len(tiles) == 13, "a tile without a test"
-    tile, subject = tiles[number], candidates.find([NAME])[0]
-    m, n = (tile.BM // 2 + 5, min(tile.BN, 64) + 12) if number % 2 else (min(tile.BM, 64) + 8, tile.BN // 2 + 3)
-    case = case_of("NT", m, n, 76 if number % 2 else 44)
-    problem = subject.kernel_problem(case, CARD)[1]
-    config = {**subject.head.config, **module()._config(problem, tile, 2 if number % 2 else 1)}
-    (first, *_) = registry.implementation(NAME).launches(problem, config)
-    assert ", 8, 8, " in str(first.kernel)
-    found = checker.check(pinned(subject, config), case, backend="cpu", seed=number)
-    assert found.status == "ok", found.message
-
-
 def test_no_tile_needs_more_than_a_multiprocessor_has() -> None:
     for card in (TARGETS["h200"], TARGETS["a800"], TARGETS["rtx4090"]):
         for m, n, k in ((4096, 4096, 4096), (64, 64, 65536), (1, 1, 1), (100000, 16, 200), (16, 100000, 200), (300, 200, 0), (33, 65, 1000)):

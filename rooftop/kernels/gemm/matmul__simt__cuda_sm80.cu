@@ -26,8 +26,15 @@ BLOCKS = 1
 GROUP  = 8
 PART   = 0
 */
-#include "_sgemm_slices.cuh"
+#include <cuda_pipeline.h>
+
 #include "pdl.cuh"
+
+/// V neighbouring floats, one access.
+template <int V>
+struct alignas(4 * V) Floats {
+    float v[V];
+};
 
 /// act: index in `rooftop.ops.matmul.ACTIVATIONS`.
 __device__ inline float activated(float x, int act) {
@@ -60,6 +67,103 @@ struct After {
     }
 };
 
+template <int BYTES>
+__device__ inline void copy(float* to, const float* from) {
+    __pipeline_memcpy_async(to, from, BYTES);
+}
+
+/// How the threads of a block copy slices of one operand to shared memory: [BK][ROW], EXT neighbouring rows (of a) or columns (of b). MODE
+/// 0: the operand is contiguous along K, and copies of 4 bytes transpose it, 8 lanes per row; ROW is 4 more than EXT, so that the 8 k of a
+/// transposed row are in different banks. MODE 1,
+/// 2 and 4: it is contiguous along EXT, in copies of 1, 2 or 4 floats.
+template <int EXT, int BK, int THREADS, int MODE>
+struct Slices {
+    static constexpr int VEC = MODE == 0 ? 1 : MODE, ROW = EXT + (MODE == 0 ? 4 : 0), FLOATS = BK * ROW, SPAN = THREADS * VEC;
+    static constexpr int ACROSS = MODE != 0 && EXT > SPAN ? EXT / SPAN : 1;  // copies of a thread in one row of a slice
+    static constexpr int DEEP = EXT > SPAN ? 1 : SPAN / EXT;  // rows of a slice that all threads copy in one round
+    static constexpr int ROUNDS = MODE == 0 ? EXT * BK / THREADS : (BK + DEEP - 1) / DEEP;
+    static constexpr bool MANY = MODE == 0 && ROUNDS > 8;                  // a pointer for each copy would take too many registers
+    static constexpr int POINTERS = MODE != 0 ? ACROSS : MANY ? 1 : ROUNDS;
+    static_assert(MODE != 0 || EXT * BK % THREADS == 0, "the copies of what lies along K come out even");
+    static_assert(MODE == 0 || SPAN % EXT == 0 || EXT % SPAN == 0, "a round of copies is whole rows, or a row whole rounds");
+    static_assert(BK == 8, "a slice of what lies along K is 8 lanes wide");
+
+    const float* from[POINTERS];
+    long long pitch;  // floats from one k to the next, or from one row of MANY to its next
+    int k, to, limit;
+
+    /// extent: the number of rows or columns from x on; ld: floats from one row of the operand in memory to the next.
+    __device__ Slices(const float* x, long long ld, long long k0, int extent, float* shared, int stages, int stage) {
+        const int tid = threadIdx.x;
+        if constexpr (MODE == 0) {
+            k = tid % 8;
+            to = k * ROW + tid / 8;
+            if constexpr (MANY) {
+                pitch = THREADS / 8 * ld;
+                limit = (extent - tid / 8 + THREADS / 8 - 1) / (THREADS / 8);
+                from[0] = x + min(tid / 8, extent - 1) * ld + k0 + k;
+                if (extent < EXT) {  // what is not copied is never stored, but multiplied
+                    for (int s = 0; s < stages; ++s)
+                        for (int i = tid; i < FLOATS; i += THREADS) shared[s * stage + i] = 0;
+                    __syncthreads();
+                }
+            } else {
+#pragma unroll
+                for (int i = 0; i < ROUNDS; ++i) from[i] = x + min((tid + i * THREADS) / 8, extent - 1) * ld + k0 + k;
+            }
+        } else {
+            k = tid / (EXT / VEC);
+            const int n = tid % (EXT / VEC) * VEC;
+            to = k * ROW + n;
+            pitch = ld;
+#pragma unroll
+            for (int i = 0; i < ACROSS; ++i) from[i] = x + (k0 + k) * ld + min(n + i * SPAN, extent - VEC);
+        }
+    }
+
+    /// Rows and columns past the edge are copied from the last one inside, or not at all: the outputs computed from them are not stored.
+    /// From k = deep on zeros are copied.
+    __device__ void ask(float* stage, int deep, bool full) const {
+        if constexpr (MODE == 0) {
+            const float* p = from[0];
+#pragma unroll
+            for (int i = 0; i < ROUNDS; ++i) {
+                float* at = stage + to + i * (THREADS / 8);
+                if (full || k < deep) {
+                    if (!MANY || i < limit) copy<4>(at, MANY ? p : from[MANY ? 0 : i]);
+                } else {
+                    *at = 0;
+                }
+                if constexpr (MANY) p += pitch;
+            }
+        } else {
+#pragma unroll
+            for (int i = 0; i < ROUNDS; ++i) {
+                const int row = k + i * DEEP;
+                if (ROUNDS * DEEP > BK && row >= BK) continue;
+#pragma unroll
+                for (int j = 0; j < ACROSS; ++j) {
+                    float* at = stage + to + i * DEEP * ROW + j * SPAN;
+                    if (full || row < deep)
+                        copy<4 * VEC>(at, from[j] + i * DEEP * pitch);
+                    else
+                        for (int v = 0; v < VEC; ++v) at[v] = 0;
+                }
+            }
+        }
+    }
+
+    __device__ void advance(int deep) {
+        if constexpr (MODE == 0) {
+#pragma unroll
+            for (int i = 0; i < POINTERS; ++i) from[i] += deep;
+        } else {
+#pragma unroll
+            for (int i = 0; i < ACROSS; ++i) from[i] += deep * pitch;
+        }
+    }
+};
+
 /// out = epilogue(a b). blockIdx.x is the tile, blockIdx.y the part of K (split-K), `part` long, and blockIdx.z the matrix of a batch. With
 /// several parts each writes its own `plane` floats of out. A block computes BM x BN outputs, a warp WM x WN and a thread TM x TN; a
 /// pipeline stage holds BK columns of a and rows of b. A, B: the modes of Slices. WIDE: rows of c and out are multiples of 16 bytes. MORE:
@@ -75,11 +179,9 @@ __global__ __launch_bounds__(BM / WM * (BN / WN) * 32, BLOCKS) void sgemm(
     long long zr) {
     constexpr int BK = 8, THREADS = BM / WM * (BN / WN) * 32;
     constexpr int LANES_M = WM / TM, LANES_N = WN / TN;   // lanes of a warp along the rows and columns of its tile
-    constexpr bool QUADS = A == ALONG;
-    static_assert(QUADS == (B == ALONG), "both stay along K or none");
-    using Rows = typename Either<QUADS, Quads<BM, BK, THREADS, LANES_M>, Slices<BM, BK, THREADS, A>>::Of;
-    using Columns = typename Either<QUADS, Quads<BN, BK, THREADS, LANES_N>, Slices<BN, BK, THREADS, B>>::Of;
-    constexpr int AT_B = Rows::FLOATS, STAGE = AT_B + Columns::FLOATS;
+    using Rows = Slices<BM, BK, THREADS, A>;
+    using Columns = Slices<BN, BK, THREADS, B>;
+    constexpr int A_ROW = Rows::ROW, B_ROW = Columns::ROW, AT_B = Rows::FLOATS, STAGE = AT_B + Columns::FLOATS;
     static_assert(LANES_M * LANES_N == 32 && TM % 4 == 0 && TN % 4 == 0, "a warp is 32 lanes, a thread's tile is made of 4 x 4 squares");
     static_assert(THREADS / 32 * LANES_M * (WN + 4) <= STAGES * STAGE, "a row of each lane has room on its way out");
     extern __shared__ float4 memory[];
@@ -101,8 +203,8 @@ __global__ __launch_bounds__(BM / WM * (BN / WN) * 32, BLOCKS) void sgemm(
     const int tiles = depth / BK + (depth % BK != 0);
     const int first = depth - (tiles - 1) * BK;  // the partial tile comes first, so that the others need no check
 
-    Rows as(a + blockIdx.z * za + (A == 0 || QUADS ? m0 * lda : m0), lda, k0, rows, shared, STAGES, STAGE);
-    Columns bs(b + blockIdx.z * zb + (B == 0 || QUADS ? n0 * ldb : n0), ldb, k0, cols, shared + AT_B, STAGES, STAGE);
+    Rows as(a + blockIdx.z * za + (A == 0 ? m0 * lda : m0), lda, k0, rows, shared, STAGES, STAGE);
+    Columns bs(b + blockIdx.z * zb + (B == 0 ? n0 * ldb : n0), ldb, k0, cols, shared + AT_B, STAGES, STAGE);
     auto ask = [&](float* stage, int deep, bool full) __attribute__((always_inline)) {
         as.ask(stage, deep, full);
         bs.ask(stage + AT_B, deep, full);
@@ -112,16 +214,22 @@ __global__ __launch_bounds__(BM / WM * (BN / WN) * 32, BLOCKS) void sgemm(
 
     const int m_thread = warp / (BN / WN) * WM + lane / LANES_N * 4;   // a thread's rows are m_thread + 4 LANES_M g + 0..3
     const int n_thread = warp % (BN / WN) * WN + lane % LANES_N * 4;
+    int a_read = m_thread, b_read = AT_B + n_thread;  // offsets in the stage that is being multiplied
     // One accumulation chain along the part of K: with operands of one sign its error grows as the square root of K, up to 7 times cuBLAS's
     // at K of some thousand. Shorter chains cost time. The registers are full. A second set of accumulators in shared memory takes 128 KiB,
     // and each addition to it moves
     // 256 KiB: 2,048 cycles, 1.6 % of the 131,072 that 512 of K take. In global memory the latency is as long.
     float sum[TM][TN] = {};
-    int a_read = m_thread, b_read = AT_B + n_thread;  // offsets in the stage that is being multiplied
-    if constexpr (QUADS) {
-        a_read = Rows::begin(warp / (BN / WN) * WM, lane / LANES_N);
-        b_read = AT_B + Columns::begin(warp % (BN / WN) * WN, lane % LANES_N);
-    }
+    float a_next[2][TM], b_next[2][TN];  // double buffer in registers: slice k is multiplied while k + 1 is loaded
+    auto fetch = [&](int set, int k) {
+#pragma unroll
+        for (int i = 0; i < TM; i += 4)
+            *reinterpret_cast<float4*>(&a_next[set][i]) = *reinterpret_cast<const float4*>(shared + a_read + k * A_ROW + i * LANES_M);
+#pragma unroll
+        for (int j = 0; j < TN; j += 4)
+            *reinterpret_cast<float4*>(&b_next[set][j]) = *reinterpret_cast<const float4*>(shared + b_read + k * B_ROW + j * LANES_N);
+    };
+
     constexpr int LAST = (STAGES - 1) * STAGE;
     int stage = 0;  // offset of the stage that is being multiplied
     float* write = shared + LAST;  // the stage to fill next: the one before it
@@ -134,97 +242,37 @@ __global__ __launch_bounds__(BM / WM * (BN / WN) * 32, BLOCKS) void sgemm(
     }
     __pipeline_wait_prior(STAGES - 2);
     __syncthreads();
-    auto next_stage = [&]() __attribute__((always_inline)) {  // all warps have loaded the last of this one, which the next copies overwrite
-        __pipeline_wait_prior(STAGES - 2);
-        __syncthreads();
-        const int step = stage == LAST ? -LAST : STAGE;
-        stage += step;
-        a_read += step;
-        b_read += step;
-    };
-    auto fill = [&](bool copying) __attribute__((always_inline)) {
-        if (copying) {
-            ask(write, BK, true);
-            write = stage == 0 ? shared : write + STAGE;
+    fetch(0, 0);
+
+    auto multiply = [&](bool copying) __attribute__((always_inline)) {
+#pragma unroll
+        for (int k = 0; k < BK; ++k) {
+            if (k == BK - 1) {  // all warps have loaded the last slice of this stage, so the next fetch may overwrite it
+                __pipeline_wait_prior(STAGES - 2);
+                __syncthreads();
+                const int step = stage == LAST ? -LAST : STAGE;
+                stage += step;
+                a_read += step;
+                b_read += step;
+            }
+            fetch((k + 1) % 2, (k + 1) % BK);  // after the last tile: loaded and not used
+            if (k == 3) {
+                if (copying) {
+                    ask(write, BK, true);
+                    write = stage == 0 ? shared : write + STAGE;
+                }
+                __pipeline_commit();
+            }
+#pragma unroll
+            for (int e = 0; e < TM * TN; ++e) {
+                const int j = e / TM, i = j % 2 == 1 ? e % TM : TM - 1 - e % TM;
+                sum[i][j] = fmaf(a_next[k % 2][i], b_next[k % 2][j], sum[i][j]);
+            }
         }
-        __pipeline_commit();
     };
     int left = tiles;
-    if constexpr (!QUADS) {
-        constexpr int A_ROW = Rows::ROW, B_ROW = Columns::ROW;
-        float a_next[2][TM], b_next[2][TN];  // double buffer in registers: slice k is multiplied while k + 1 is loaded
-        auto fetch = [&](int set, int k) {
-#pragma unroll
-            for (int i = 0; i < TM; i += 4)
-                *reinterpret_cast<float4*>(&a_next[set][i]) = *reinterpret_cast<const float4*>(shared + a_read + k * A_ROW + i * LANES_M);
-#pragma unroll
-            for (int j = 0; j < TN; j += 4)
-                *reinterpret_cast<float4*>(&b_next[set][j]) = *reinterpret_cast<const float4*>(shared + b_read + k * B_ROW + j * LANES_N);
-        };
-        fetch(0, 0);
-        auto multiply = [&](bool copying) __attribute__((always_inline)) {
-#pragma unroll
-            for (int k = 0; k < BK; ++k) {
-                if (k == BK - 1) next_stage();
-                fetch((k + 1) % 2, (k + 1) % BK);  // after the last tile: loaded and not used
-                if (k == 3) fill(copying);
-#pragma unroll
-                for (int e = 0; e < TM * TN; ++e) {
-                    const int j = e / TM, i = j % 2 == 1 ? e % TM : TM - 1 - e % TM;
-                    sum[i][j] = fmaf(a_next[k % 2][i], b_next[k % 2][j], sum[i][j]);
-                }
-            }
-        };
-        for (; left >= STAGES; --left) multiply(true);
-        for (; left > 0; --left) multiply(false);
-    } else {
-        // A quad is 4 of K. Those of the shorter side are held while the other side's pass by, two at a time.
-        constexpr bool OF_A = TM <= TN;
-        constexpr int HELD = OF_A ? TM : TN, HALF = (OF_A ? TN : TM) / 2, STEPS = 2 * HALF;
-        float4 held[2][HELD], passing[2][2];
-        auto quad_of_a = [&](int i, int q) { return *reinterpret_cast<const float4*>(shared + Rows::at(a_read, i, q)); };
-        auto quad_of_b = [&](int j, int q) { return *reinterpret_cast<const float4*>(shared + Columns::at(b_read, j, q)); };
-        auto hold = [&](int q) {
-#pragma unroll
-            for (int i = 0; i < HELD; ++i) held[q][i] = OF_A ? quad_of_a(i, q) : quad_of_b(i, q);
-        };
-        auto pass = [&](int step) {
-#pragma unroll
-            for (int j = 0; j < 2; ++j) {
-                const int at = step % HALF * 2 + j;
-                passing[step % 2][j] = OF_A ? quad_of_b(at, step / HALF) : quad_of_a(at, step / HALF);
-            }
-        };
-        hold(0);
-        pass(0);
-        auto multiply = [&](bool copying) __attribute__((always_inline)) {
-#pragma unroll
-            for (int step = 0; step < STEPS; ++step) {
-                const int q = step / HALF;
-                if (step == STEPS - 1) next_stage();
-                pass((step + 1) % STEPS);
-                if (step % HALF == (q == 0 ? HALF / 2 : HALF - 1)) hold(1 - q);
-                if (step == 1) fill(copying);
-#pragma unroll
-                for (int j = 0; j < 2; ++j) {
-                    const float4 x = passing[step % 2][j];
-                    const int at = step % HALF * 2 + j;
-#pragma unroll
-                    for (int k = 0; k < 4; ++k) {
-#pragma unroll
-                        for (int e = 0; e < HELD; ++e) {
-                            const int i = k % 2 ? HELD - 1 - e : e;
-                            const float4 y = held[q][i];
-                            float& into = OF_A ? sum[i][at] : sum[at][i];
-                            into = k == 0 ? fmaf(x.x, y.x, into) : k == 1 ? fmaf(x.y, y.y, into) : k == 2 ? fmaf(x.z, y.z, into) : fmaf(x.w, y.w, into);
-                        }
-                    }
-                }
-            }
-        };
-        for (; left >= STAGES; --left) multiply(true);
-        for (; left > 0; --left) multiply(false);
-    }
+    for (; left >= STAGES; --left) multiply(true);
+    for (; left > 0; --left) multiply(false);
 
     const After after{beta != 0 ? c : nullptr, bias, gate, residual, ldc, zc, ldg, zg, ldr, zr, alpha, beta, act};
     const long long z = blockIdx.z;

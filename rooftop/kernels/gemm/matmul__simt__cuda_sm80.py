@@ -9,7 +9,7 @@ to the worst points of a sweep of 131 others; the predictions are off by 9 % on 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import repeat
 from math import gcd, log
@@ -22,10 +22,7 @@ from rooftop.ops.matmul import ACTIVATIONS
 BK = 8  # k of a slice
 CLOCK = 1.72e9  # Hz
 FMAS = 128  # FMAs a cycle and multiprocessor
-ALONG = 8  # the mode of operands whose copies of 16 bytes stay along K, as in the kernel
-# by mode, cycles of the load/store unit for a warp's copy, and floats a thread; 0: along K, transposed
-COPY = {0: (8.8, 1), 1: (12.0, 1), 2: (12.0, 2), 4: (16.4, 4), ALONG: (16.4, 4)}
-PASSING = 40  # registers of a thread besides
+COPY = {0: 8.8, 1: 12.0, 2: 12.0, 4: 16.4}  # cycles of the load/store unit for a warp's copy, by the floats a thread (0: 1, transposed)
 SINGLE = {False: 1.05, True: 1.25}  # slowdown of a slice if an operand is copied float by float; True: with threads of 128 accumulators
 FETCH = 1.47  # cycles of the load/store unit for a warp's shared memory loads of 16 bytes a lane
 SUMS = 6.5  # warps at which half of the FMA rate is lost, over the root of a thread's accumulators
@@ -64,12 +61,6 @@ class Tile:
         return self.BM // self.WM * (self.BN // self.WN) * 32
 
     @cached_property
-    def along(self) -> Tile:
-        """The tile for ALONG: a thread holds its accumulators and 4 of K of its shorter side twice, so that fewer blocks may be resident."""
-        registers = self.TM * self.TN + 8 * min(self.TM, self.TN) + PASSING
-        return replace(self, BLOCKS=min(self.BLOCKS, 65536 // (self.threads * registers)))
-
-    @cached_property
     def config(self) -> dict[str, int]:
         return {n: int(getattr(self, n)) for n in ("BM", "BN", "WM", "WN", "TM", "TN", "STAGES", "BLOCKS")}
 
@@ -91,13 +82,6 @@ TILES = (
     Tile(32, 32, 16, 32, 4, 4, 8, 8, 0.94),
 )
 
-# without 16 x 8 a thread in blocks of two warps, which spill
-ALONG_TILES = tuple(t.along for t in TILES if t.TM < 16 or t.threads > 64)
-
-
-def _tiles(modes: tuple[int, int]) -> tuple[Tile, ...]:
-    return ALONG_TILES if modes[0] == ALONG else TILES
-
 
 def _sizes(p: Problem) -> tuple[int, int, int, int]:
     """M, N, K and the matrices of the batch."""
@@ -117,13 +101,11 @@ def _floats(meta: Meta, along: int) -> int:
 
 
 def _modes(p: Problem) -> tuple[int, int, bool]:
-    """How a and b are copied (0: along K, float by float; ALONG: both along K, 4 floats at a time; else floats of a copy along rows of a or
-    columns of b), and whether results are stored 16 bytes at a time."""
+    """How a and b are copied (0: along K; else floats of a copy along rows of a or columns of b), and whether results are stored 16 bytes
+    at a time."""
     a, b = p["a"], p["b"]
     mode_a = _floats(a, -2) if _columns(a) else 0
     mode_b = 0 if _columns(b) else _floats(b, -1)
-    if mode_a == mode_b == 0 and _floats(a, -1) == _floats(b, -2) == 4:
-        mode_a = mode_b = ALONG
     wide = all(_floats(meta, -1) == 4 for n in ("c", "out") if (meta := p.get(n)) is not None)
     return mode_a, mode_b, wide
 
@@ -159,7 +141,7 @@ def _slice(tile: Tile, blocks: int, modes: tuple[int, int]) -> float:
     warps = tile.threads // 32
     at_once = blocks * warps * (tile.TM * tile.TN) ** 0.5
     products = blocks * tile.BM * tile.BN * BK / FMAS * (1 + SUMS / at_once)
-    copies = sum(extent * BK / (32 * floats) * cycles for extent, (cycles, floats) in zip((tile.BM, tile.BN), (COPY[m] for m in modes), strict=True))
+    copies = tile.BM * BK / (32 * max(modes[0], 1)) * COPY[modes[0]] + tile.BN * BK / (32 * max(modes[1], 1)) * COPY[modes[1]]
     moved = blocks * (copies + warps * BK * (tile.TM + tile.TN) / 4 * FETCH)
     single = SINGLE[tile.TM * tile.TN == 128] if 1 in modes else 1.0
     return float(single * (products**TOGETHER + moved**TOGETHER) ** (1 / TOGETHER) / CLOCK)
@@ -223,12 +205,11 @@ def _ranked(
     sizes: tuple[int, int, int, int], modes: tuple[int, int], wide: bool, sms: int, room: int
 ) -> tuple[tuple[float, Tile, int], ...]:
     found: list[tuple[float, int, int, int]] = []
-    tiles = _tiles(modes)
-    for i, tile in enumerate(tiles):
+    for i, tile in enumerate(TILES):
         if _shared(tile.config, modes) <= room:
             parts = _parts(tile, sizes, sms)
             found += zip(_times(tile, parts, sizes, modes, wide, sms, room), parts, repeat(-tile.BM * tile.BN), repeat(i))
-    return tuple([(time, tiles[i], splits) for time, splits, _, i in sorted(found)])
+    return tuple([(time, TILES[i], splits) for time, splits, _, i in sorted(found)])
 
 
 def _step(m: int) -> int:
@@ -280,7 +261,7 @@ def for_any_rows(p: Problem, head: Head) -> Mapping[str, Any]:
     room = p.device.shared_per_block
     splits = _parts_for_any_rows(n, k, p.device.sms, room)
     sizes = (_step(m), _step(n), k, batch)
-    fit = [t for t in _tiles((a, b)) if _shared(t.config, (a, b)) <= room]
+    fit = [t for t in TILES if _shared(t.config, (a, b)) <= room]
     return _config(p, min(fit, key=lambda t: (seconds(t, splits, sizes, (a, b), wide, p.device.sms, room), -t.BM * t.BN)), splits)
 
 
@@ -365,7 +346,7 @@ def launches(p: Problem, config: Mapping[str, Any], head: Head) -> list[Launch]:
 def explains(p: Problem, config: Mapping[str, Any], head: Head) -> str:
     m, n, _, batch = _sizes(p)
     splits, (a, b, wide) = _splits(p, config), _modes(p)
-    tile = next((t for t in _tiles((a, b)) if all(config[name] == value for name, value in t.config.items())), None)
+    tile = next((t for t in TILES if all(config[name] == value for name, value in t.config.items())), None)
     tiles = -(-m // config["BM"]) * -(-n // config["BN"]) * batch
     said = [
         f"tile {config['BM']} x {config['BN']}, {config['TM']} x {config['TN']} a thread, {config['STAGES']} slices of {BK} of K in flight",
