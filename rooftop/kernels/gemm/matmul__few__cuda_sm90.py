@@ -100,6 +100,7 @@ def line_of(name: str, meta: Meta) -> int:
     return meta.strides[-2 if (name == "a") != lies_across(name, meta) else -1]
 
 
+@lru_cache(maxsize=256)
 def facts_of(p: Problem) -> Facts:
     a, b = p["a"], p["b"]
     return Facts(
