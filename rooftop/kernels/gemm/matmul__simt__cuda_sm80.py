@@ -67,9 +67,10 @@ class Tile:
     @cached_property
     def spilling(self) -> tuple[bool, bool, bool, bool]:
         """Whether a thread's registers do not hold its addresses too: where neither, a, b or both are copied float by float along K."""
-        high, wide = (max(1, min(extent * BK // self.threads, 9) % 9) for extent in (self.BM, self.BN))  # with more than 8 one address steps on
-        most = 65536 // (self.threads * self.BLOCKS) - self.TM * self.TN - 2 * (self.TM + self.TN) - BESIDE
-        return 4 > most, 2 * high + 2 > most, 2 + 2 * wide > most, 2 * (high + wide) > most
+        copies = [max(1, extent * BK // self.threads) for extent in (self.BM, self.BN)]
+        high, wide = (2 * x if x <= 8 else 2 for x in copies)  # of more than 8 one address steps on
+        left = 65536 // (self.threads * self.BLOCKS) - self.TM * self.TN - 2 * (self.TM + self.TN) - BESIDE
+        return left < 4, left < high + 2, left < 2 + wide, left < high + wide
 
     @cached_property
     def config(self) -> dict[str, int]:
