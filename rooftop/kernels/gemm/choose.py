@@ -100,15 +100,16 @@ def scaled_matmul(p: Problem, named: str = "") -> Chosen | str:
 
 
 def _eight_bits(p: Problem, op: str) -> tuple[tuple[str, str], ...]:
-    """The kernel that is predicted to be faster. Operands that wgmma does not read where they lie are copied for it; threads load those a byte
-    at a time. Blocks of scales are of 128 products, which tiles for short K do not have."""
+    """TMA and wgmma, unless K is short or they do not read the operands where they lie: then what is predicted to be faster, copying those or
+    threads that load a byte at a time. Blocks of scales are of 128 products, which tiles for short K do not have."""
     hopper, threads = (f"{op}__gluon_sm90", "TMA and wgmma"), (f"{op}__triton", "any layout, and little to start")
     if p.device.arch < 90 or 0 in (*p["a"].shape, *p["b"].shape):
         return hopper, threads
     from rooftop.kernels.gemm import _tiles_8bit, int_matmul__gluon_sm90, scaled_matmul__gluon_sm90
     from rooftop.kernels.gemm._product_launches import unread
 
-    if any(o == "scales" and v == "blocks" for o, v in p.options) and not unread(p["a"], p["b"]):
+    long = p["a"].shape[1] > 2 * _tiles_8bit.SHORT or any(o == "scales" and v == "blocks" for o, v in p.options)
+    if long and not unread(p["a"], p["b"]):
         return hopper, threads
     wgmma = (scaled_matmul__gluon_sm90 if op == "scaled_matmul" else int_matmul__gluon_sm90).predicted(p)
     return (hopper, threads) if wgmma <= _tiles_8bit.seconds(p) else (threads, hopper)
