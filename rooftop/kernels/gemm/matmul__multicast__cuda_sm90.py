@@ -1,8 +1,7 @@
 """The config of matmul__multicast__cuda_sm90.cu: clusters whose blocks share what they load.
 
 The model is _model.py's, with two rates for what a block brings: the share that it asks of the L2, slower where rows are no multiple of 128
-bytes apart, and all that arrives in its shared memory. Fitted on an H200 to results/h200/product_clusters.json and 100 configs of smaller
-products."""
+bytes apart, and all that arrives in its shared memory. Fitted on an H200 to results/h200/product_clusters.json."""
 
 from __future__ import annotations
 
@@ -21,12 +20,10 @@ TILES = {128: (256, 192, 160, 128, 64), 192: (192, 160, 128), 256: (192, 160, 12
 CLUSTERS = ((2, 1), (1, 2), (2, 2))  # blocks down and across
 STAGING = 16 * 1024  # bytes of the result on its way out, of a warp group
 STRADDLING = 34.0  # bytes a cycle that a block asks of the L2 where rows are no multiple of 128 bytes apart
+FILLED = 3.7  # cycles that TMA takes to fill a row outside the tensor with zeros
 HANDSHAKE = 40.0  # cycles of a slice besides
 SHALLOW = 40.0  # the same that 3 stages do not hide
-START = 6100.0  # cycles from launch to the first multiply, with the first latency of device memory
-STORED = 28.0  # bytes of the result a cycle
-READ, WRITTEN = 2.35e12, 1.7e12  # bytes a second of device memory, one after the other
-TOGETHER = 5.6  # products and loads of a slice combine as the norm of this order
+TOGETHER = 8.0  # products and loads of a slice combine as the norm of this order
 FIELDS = ("BN", "CM", "CN", "STAGES", "GROUP", "BM")
 Row = tuple[float, int, int, int, int, int, int]  # predicted seconds and the fields, STAGES and GROUP negative: of equals the most
 
@@ -84,11 +81,14 @@ def _seconds(f: Facts, high: int, wide: int, down: int, beside: int) -> float:
     asked = LINE * (high / beside / a_rate + wide / down / b_rate)
     least = max(high * wide * BK / _model.FMAS, LINE * (high + high // 64 * wide) / _model.SHARED_RATE, LINE * (high + wide) / _model.FROM_L2)
     step = (least**TOGETHER + asked**TOGETHER) ** (1 / TOGETHER)
+    # in the last row and column of tiles TMA also fills with zeros what lies outside
+    below = max(0.0, asked + FILLED * min(high, tall * down * high - f.m) / beside - max(least, asked))
+    right = max(0.0, asked + FILLED * min(wide, across * beside * wide - f.n) / down - max(least, asked))
     step += HANDSHAKE + (SHALLOW if _stages(f, high, wide) == 3 else 0)
-    clocks = START + turns * (slices * step + _model.EPILOGUE + high * wide * 2 / STORED)
+    clocks = _model.START + turns * (slices * (step + below / tall + right / across) + _model.EPILOGUE + high * wide * 2 / _model.STORED)
     most = min(tall * across, resident) * down * beside * _model.ONE
-    memory = 2.0 * (f.m * f.k + f.k * f.n) / min(READ, most) + 2.0 * f.m * f.n / min(WRITTEN, most)
-    return max(clocks / _model.CLOCK, START / _model.CLOCK + memory)
+    memory = 2.0 * (f.m * f.k + f.k * f.n) / min(_model.MEMORY, most) + 2.0 * f.m * f.n / _model.WRITTEN
+    return max(clocks / _model.CLOCK, _model.START / _model.CLOCK + memory)
 
 
 @lru_cache(maxsize=256)
