@@ -24,9 +24,9 @@ CLOCK = 1.72e9  # Hz
 FMAS = 128  # FMAs a cycle and multiprocessor
 COPY = {0: 8.8, 1: 12.0, 2: 12.0, 4: 16.4}  # cycles of the load/store unit for a warp's copy, by the floats a thread (0: 1, transposed)
 SINGLE = {False: 1.05, True: 1.25}  # slowdown of a slice if an operand is copied float by float; True: with threads of 128 accumulators
-BOTH = 1.08  # the same if both operands are copied float by float along K
+BOTH = 1.11  # the same if both operands are copied float by float along K
 # registers of a thread besides sums, operands and the addresses of copies; slowdown where all of them do not fit
-BESIDE, SPILLED = 20, 1.4
+BESIDE, SPILLED = 10, 1.4
 FETCH = 1.47  # cycles of the load/store unit for a warp's shared memory loads of 16 bytes a lane
 SUMS = 6.5  # warps at which half of the FMA rate is lost, over the root of a thread's accumulators
 TOGETHER = 6.0  # the times of FMAs and copies of a slice combine as the norm of this order
@@ -38,7 +38,9 @@ SOLO = 1.7  # slowdown of the part outside the main loop for blocks of one warp:
 BEGIN, STORE, NARROW = 1.8e-6, 9.9e-6 / 2**15, 1.5e-6 / 2**15
 START, SECOND = 0.9e-6, 1.2e-6  # seconds of a launch, and of the launch that adds parts (split-K)
 L2, MEMORY, PARTS = 6.0e12, 2.8e12, 4.7e12  # bytes a second
-COPY_START, COPIED = 2.5e-6, 2.2e12  # seconds of the launch that copies an operand first, and bytes a second
+# seconds of the launch that copies an operand first, and bytes a second; the predicted time must be shorter than without by this factor
+COPY_START, COPIED, SURE = 3.5e-6, 2.2e12, 1.03
+HOT = 5.5e10  # bytes a second of one line of the L2: copies of 16 bytes pass the L1 by, and blocks at the same slice read the same lines
 CACHED = 40e6  # bytes of an operand that stay in the L2
 MOST_PARTS = 512
 ROWS = tuple(1 << i for i in range(14))  # for which the parts of K are chosen that serve any number
@@ -65,12 +67,11 @@ class Tile:
         return self.BM // self.WM * (self.BN // self.WN) * 32
 
     @cached_property
-    def spilling(self) -> tuple[bool, bool, bool, bool]:
-        """Whether a thread's registers do not hold its addresses too: where neither, a, b or both are copied float by float along K."""
+    def spilling(self) -> bool:
+        """Whether a thread's registers do not hold the addresses of its copies too where both operands are copied float by float along K."""
         copies = [max(1, extent * BK // self.threads) for extent in (self.BM, self.BN)]
-        high, wide = (2 * x if x <= 8 else 2 for x in copies)  # of more than 8 one address steps on
-        left = 65536 // (self.threads * self.BLOCKS) - self.TM * self.TN - 2 * (self.TM + self.TN) - BESIDE
-        return left < 4, left < high + 2, left < 2 + wide, left < high + wide
+        addresses = sum(2 * x if x <= 8 else 2 for x in copies)  # of more than 8 one address steps on
+        return 65536 // (self.threads * self.BLOCKS) - self.TM * self.TN - 2 * (self.TM + self.TN) - BESIDE < addresses
 
     @cached_property
     def config(self) -> dict[str, int]:
@@ -155,8 +156,9 @@ def _slice(tile: Tile, blocks: int, modes: tuple[int, int]) -> float:
     products = blocks * tile.BM * tile.BN * BK / FMAS * (1 + SUMS / at_once)
     copies = tile.BM * BK / (32 * max(modes[0], 1)) * COPY[modes[0]] + tile.BN * BK / (32 * max(modes[1], 1)) * COPY[modes[1]]
     moved = blocks * (copies + warps * BK * (tile.TM + tile.TN) / 4 * FETCH)
-    single = SINGLE[tile.TM * tile.TN == 128] if 1 in modes else BOTH if modes == (0, 0) else 1.0
-    single *= SPILLED if tile.spilling[(modes[0] == 0) + 2 * (modes[1] == 0)] else 1.0
+    single = SINGLE[tile.TM * tile.TN == 128] if 1 in modes else 1.0
+    if modes == (0, 0):
+        single = BOTH * (SPILLED if tile.spilling else 1.0)
     return float(single * (products**TOGETHER + moved**TOGETHER) ** (1 / TOGETHER) / CLOCK)
 
 
@@ -175,6 +177,8 @@ def _times(
     waiting = LATENCY / (tile.STAGES - 1)
     a, b, out = 4.0 * m * k * batch, 4.0 * k * n * batch, 4.0 * m * n * batch
     from_l2 = 4.0 * k * batch * (across * down * (tile.BM + tile.BN))
+    # bytes of each line of the slices in flight that all blocks read, of lines of 128 bytes; other copies find them in the L1
+    hot = 128 / BK * k * batch * max(across if modes[0] == 4 else 0, down if modes[1] == 4 else 0)
     from_memory = a + b + out + (0.0 if a + b <= 2 * CACHED else min(a * across, b * down, from_l2) * 0.05)
     a_slice: dict[int, float] = {}  # seconds, by the blocks of a multiprocessor
     found = []
@@ -190,7 +194,8 @@ def _times(
         busy = rounds * (slices * a_slice[resident] + outside)
         busy += slices * (a_slice[rest] + alone) + outside if rest else 0.0
         parts = SECOND + 2 * splits * out / PARTS if splits > 1 else 0.0
-        found.append(START + max(busy * tile.factor, from_l2 / L2, from_memory / MEMORY) + parts)
+        at_once = max(1, min(splits * batch, resident * sms // (down * across)))  # parts and matrices
+        found.append(START + max(busy * tile.factor, from_l2 / L2, hot / at_once / HOT, from_memory / MEMORY) + parts)
     return found
 
 
@@ -251,7 +256,10 @@ def _ranked_of(p: Problem, modes: tuple[int, int]) -> tuple[tuple[float, Tile, i
 
 def ranked(p: Problem) -> list[tuple[float, Tile, int, int]]:
     """Predicted time, tile, parts of K and the operands that are copied first, the best first."""
-    found = [(time + spent, tile, splits, copied) for copied, modes, spent in _ways(p) for time, tile, splits in _ranked_of(p, modes)]
+    found = [
+        (time * (SURE if copied else 1) + spent, tile, splits, copied)
+        for copied, modes, spent in _ways(p) for time, tile, splits in _ranked_of(p, modes)
+    ]
     return sorted(found, key=lambda row: row[0])
 
 
@@ -263,8 +271,9 @@ def _config(p: Problem, tile: Tile, splits: int, copied: int = 0) -> dict[str, i
 
 
 def choose(p: Problem, head: Head) -> Mapping[str, Any]:
-    best = min(((_ranked_of(p, modes)[0], spent, copied) for copied, modes, spent in _ways(p)), key=lambda way: way[0][0] + way[1])
-    return _config(p, *best[0][1:], best[2])
+    ways = ((_ranked_of(p, modes)[0], spent, copied) for copied, modes, spent in _ways(p))
+    best, _, copied = min(ways, key=lambda way: way[0][0] * (SURE if way[2] else 1) + way[1])
+    return _config(p, *best[1:], copied)
 
 
 @lru_cache(maxsize=256)
