@@ -78,7 +78,7 @@ def test_parts_cover_k_once(shape: tuple[int, int]) -> None:
         for config in registry.implementation(NAME).configs(problem):
             parts = module()._splits(problem, config)
             assert parts == 1 or ((parts - 1) * config["PART"] < k <= parts * config["PART"] and config["PART"] % 8 == 0)
-            assert registry.implementation(NAME).launches(problem, config)[0].args["part"] * parts >= k
+            assert next(x for x in registry.implementation(NAME).launches(problem, config) if "part" in x.args).args["part"] * parts >= k
 
 
 @pytest.mark.parametrize(
@@ -103,3 +103,19 @@ def test_what_a_call_takes() -> None:
     batch = Case("batch", {"a": Input((30, 256, 300)), "b": Input((30, 300, 256)), "c": None, "alpha": 1.0, "beta": 0.0})
     chosen = select(op, op.problem(batch, CARD))
     assert chosen.call is not None and chosen.call.implementation.name == NAME
+
+
+@pytest.mark.sampled("kernels", NAME)
+@pytest.mark.skipif(simt.unavailable() is not None, reason="the simulator cannot be built here")
+@pytest.mark.parametrize("text", ["NN", "NT", "TN", "TT"])
+def test_operands_that_are_copied_first(text: str) -> None:
+    """As rows of K on 16 bytes, from every layout, with edges that are no multiple of 4."""
+    subject = candidates.find([NAME])[0]
+    case = case_of(text, 37, 51, 45)
+    problem = subject.kernel_problem(case, CARD)[1]
+    ways = module()._ways(problem)
+    assert [copied for copied, _, _ in ways] == [0, 1, 2, 3]
+    for copied, _, _ in ways[1:]:
+        config = {**subject.head.config, **module()._config(problem, module().TILES[8], 2, copied)}
+        found = checker.check(pinned(subject, config), case, backend="cpu", seed=copied)
+        assert found.status == "ok", f"{text}, {copied}: {found.message}"

@@ -9,12 +9,13 @@ from functools import lru_cache
 
 from rooftop.core.spec import Problem
 from rooftop.core.tensor_maps import not_copied
-from rooftop.kernels.gemm._model import BARRIERS, EPILOGUE, FMAS, FROM_L2, MEMORY, ONE, SECOND, SHARED, START
+from rooftop.kernels.gemm._model import BARRIERS, EPILOGUE, FMAS, FROM_L2, MEMORY, ONE, SECOND, SHARED
 from rooftop.ops.quantized_matmul import BITS
 
 FORMATS = ("int8", "int4", "int2", "e4m3", "e5m2", "e3m2", "e2m3", "e2m1")
 assert set(FORMATS) == set(BITS)
 CLOCK = 1.7e9
+START = 5000  # cycles from launch to the first multiply
 WAIT = 760  # cycles of a step for the latency of its codes and for its mbarriers
 BESIDE = 0.35  # share of the shorter that is not hidden where products and unpacking take equally long
 PARTS = 4e12  # bytes a second at which pieces are written and read, mostly in the L2

@@ -3,7 +3,7 @@
 The cycles of one multiprocessor for one slice of K are the largest of: the matrix multiplies; wgmma's reads of shared memory (both
 operands, so narrow tiles are bound by them); TMA's loads from the L2. A tile is its slices and an epilogue; a block computes tiles in turn;
 device memory bandwidth is a lower bound. The rates were fitted on an H200 to 83 products from 16³ to 16384³, of model shapes and random
-ones, with 3 to 9 configs each."""
+ones, with 3 to 9 configs each; START and the stores of results to 215 configs of 70 products, of which many have few tiles or few K."""
 
 from __future__ import annotations
 
@@ -21,12 +21,15 @@ FILLED = 12.5  # cycles that TMA takes to fill one row of 128 bytes outside the 
 SHARED_RATE = 128.0  # bytes a cycle that wgmma reads from shared memory
 HANDSHAKE = 100.0  # cycles of a slice spent on its mbarriers
 SHALLOW = (0.0, 0.0, 900.0, 80.0)  # cycles of a slice that 2 and 3 stages do not hide
-START = 5000.0  # cycles from launch to the first multiply, with the first latency of device memory
+START = 6850.0  # cycles from launch to the first multiply, with the first latency of device memory
 EPILOGUE = 800.0  # cycles of latency of an epilogue
+STORED, SCATTERED = 26.0, 4.1  # bytes of the result a cycle by TMA, and results a cycle that threads store
+VECTOR = 0.5  # how much longer TMA's stores take for each vector of one value a column
+SPILLS = 1.6  # times as long as threads take to store if a warp group has 128 rows
 SECOND = 2.2e-6  # seconds that the launch of the reduction adds
 PIECE = 0.4e-6  # seconds that each part after the second adds, if their number is not a compile-time constant
 PARTS = 2.5e12  # bytes a second at which parts are written and read
-MEMORY = 4.2e12  # bytes a second of device memory; the exact value matters little here
+MEMORY, WRITTEN = 4.2e12, 3.07e12  # bytes a second of device memory, and of results
 ONE = 6.5e10  # bytes a second of device memory, the most for one multiprocessor
 L2 = 50e6  # bytes of operands that stay in L2
 LARGEST_SPLIT = 16
@@ -170,7 +173,8 @@ def seconds(config: Config, facts: Facts) -> float:
         min(bm, f.m) / (STRADDLING if f.a_straddles else FROM_L2) + min(bn, f.n) / (STRADDLING if f.b_straddles else FROM_L2)
     )
     step = max(products, reads, brought + outside * FILLED) + HANDSHAKE + (SHALLOW[config.STAGES] if config.STAGES < 4 else 0)
-    epilogue = EPILOGUE + (bm * bn / 8 if config.SWAP or not f.out_bytes else bm * bn * f.out_bytes / 64)
+    scattered = (SPILLS if bm > 64 * config.GROUPS else 1.0) / SCATTERED
+    epilogue = EPILOGUE + bm * bn * (scattered if config.SWAP or not f.out_bytes else f.out_bytes * (1 + VECTOR * f.vectors) / STORED)
     turns = -(-p.whole // p.blocks)
     mine = -(-p.slices // p.split) if p.split > 1 else -(-p.units // p.blocks)
     shared = (mine if p.split == 1 else mine * -(-p.streamed * p.split // p.blocks)) * step / CLOCK
@@ -182,7 +186,7 @@ def seconds(config: Config, facts: Facts) -> float:
     full, rest = divmod(p.whole, p.blocks)
     memory += full * p.blocks * each / min(MEMORY, p.blocks * ONE)
     memory += p.streamed * each / min(MEMORY, min(p.blocks, p.streamed * p.split if p.split > 1 else p.blocks) * ONE)
-    memory += rest * each / min(MEMORY, max(rest, 1) * ONE) + f.batch * f.m * f.n * f.out_bytes / MEMORY
+    memory += rest * each / min(MEMORY, max(rest, 1) * ONE) + f.batch * f.m * f.n * (f.out_bytes or 2) / WRITTEN
     extra = 0.0
     if p.units:
         pieces = p.split if p.split > 1 else min(p.blocks * 2, p.streamed * 2) / p.streamed

@@ -100,6 +100,30 @@ def load(a_desc, b_desc, a_ring, b_ring, full, empty, M, N, K, whole, streamed, 
 
 
 @gluon.jit
+def scales_of_slice(scale_a, scale_b, rows, column, M, N, slices, k):
+    """Of blocks: the factors of slice k, of these rows and of the block of 128 columns."""
+    of_rows = gl.load(scale_a + rows.to(gl.int64) * slices + k, mask=rows < M, other=0.0)
+    return of_rows, gl.load(scale_b + k * gl.cdiv(N, 128) + column // 128)
+
+
+@gluon.jit
+def add_scaled(GROUP_INDEX: gl.constexpr, a_ring, b_ring, full, empty, n, acc, total, of_rows, of_block, scale_a, scale_b, rows, column, M, N,
+               slices, following, GROUPS: gl.constexpr, STAGES: gl.constexpr, A_COLUMNS: gl.constexpr, B_COLUMNS: gl.constexpr,
+               BATCHED: gl.constexpr):
+    """Adds slice n of the ring times its factors. Returns those of slice `following` of K too, which are on their way meanwhile."""
+    stage = n % STAGES
+    mbarrier.wait(full.index(stage), n // STAGES & 1)
+    a = flat(a_ring.index(stage * GROUPS + GROUP_INDEX), A_COLUMNS, BATCHED)
+    b = flat(b_ring.index(stage), B_COLUMNS, BATCHED)
+    acc = warpgroup_mma(a, b, acc, use_acc=False, is_async=True)
+    next_rows, next_block = scales_of_slice(scale_a, scale_b, rows, column, M, N, slices, gl.minimum(following, slices - 1))
+    acc = warpgroup_mma_wait(num_outstanding=0, deps=(acc,))
+    mbarrier.arrive(empty.index(stage), count=1)
+    total += acc * (of_rows * of_block)[:, None]
+    return acc, total, next_rows, next_block
+
+
+@gluon.jit
 def consume(GROUP_INDEX: gl.constexpr, a_ring, b_ring, c_ring, vectors, full, empty, out_desc, out, ldo, zo, parts, M, N, K, whole,
             streamed, group, alpha, beta, scale_a, scale_b,
             c, ldc, zc, bias, gate, ldg, zg, residual, ldr, zr, BM: gl.constexpr, BN: gl.constexpr, BK: gl.constexpr, GROUPS: gl.constexpr,
@@ -137,27 +161,40 @@ def consume(GROUP_INDEX: gl.constexpr, a_ring, b_ring, c_ring, vectors, full, em
             row_scale, column_scale = scale_of(scale_a, rows, M, SCALES), scale_of(scale_b, columns, N, SCALES)
         if PROMOTE:
             total = gl.zeros((RM, BN), SUM, MMA)
-        for k in range(first, last):
-            stage = n % STAGES
-            mbarrier.wait(full.index(stage), n // STAGES & 1)
-            a = flat(a_ring.index(stage * GROUPS + GROUP_INDEX), A_COLUMNS, BATCHED)
-            b = flat(b_ring.index(stage), B_COLUMNS, BATCHED)
-            if PROMOTE:
-                acc = warpgroup_mma(a, b, acc, use_acc=False, is_async=True)
-                if SCALES == BLOCKS:  # loaded while the slice is multiplied
-                    of_rows = gl.load(scale_a + rows.to(gl.int64) * slices + k, mask=rows < M, other=0.0)
-                    of_block = gl.load(scale_b + k * gl.cdiv(N, 128) + column // 128)
-                acc = warpgroup_mma_wait(num_outstanding=0, deps=(acc,))
-                mbarrier.arrive(empty.index(stage), count=1)
-                if SCALES == BLOCKS:
-                    total += acc * (of_rows * of_block)[:, None]
-                else:
+        if SCALES == BLOCKS:
+            of_rows, of_block = scales_of_slice(scale_a, scale_b, rows, column, M, N, slices, first)
+            pairs = (last - first) // 2
+            # two slices a turn: factors that are carried around a loop are moved, and waited for, as soon as they are asked for
+            for pair in range(pairs):
+                k = first + 2 * pair
+                acc, total, other_rows, other_block = add_scaled(
+                    GROUP_INDEX, a_ring, b_ring, full, empty, n, acc, total, of_rows, of_block, scale_a, scale_b, rows, column, M, N, slices, k + 1,
+                    GROUPS, STAGES, A_COLUMNS, B_COLUMNS, BATCHED)
+                acc, total, of_rows, of_block = add_scaled(
+                    GROUP_INDEX, a_ring, b_ring, full, empty, n + 1, acc, total, other_rows, other_block, scale_a, scale_b, rows, column, M, N,
+                    slices, k + 2, GROUPS, STAGES, A_COLUMNS, B_COLUMNS, BATCHED)
+                n += 2
+            for k in range(first + 2 * pairs, last):
+                acc, total, of_rows, of_block = add_scaled(
+                    GROUP_INDEX, a_ring, b_ring, full, empty, n, acc, total, of_rows, of_block, scale_a, scale_b, rows, column, M, N, slices, k,
+                    GROUPS, STAGES, A_COLUMNS, B_COLUMNS, BATCHED)
+                n += 1
+        else:
+            for k in range(first, last):
+                stage = n % STAGES
+                mbarrier.wait(full.index(stage), n // STAGES & 1)
+                a = flat(a_ring.index(stage * GROUPS + GROUP_INDEX), A_COLUMNS, BATCHED)
+                b = flat(b_ring.index(stage), B_COLUMNS, BATCHED)
+                if PROMOTE:
+                    acc = warpgroup_mma(a, b, acc, use_acc=False, is_async=True)
+                    acc = warpgroup_mma_wait(num_outstanding=0, deps=(acc,))
+                    mbarrier.arrive(empty.index(stage), count=1)
                     total += acc
-            else:
-                acc = warpgroup_mma(a, b, acc, use_acc=k > first, is_async=True)
-                acc = warpgroup_mma_wait(num_outstanding=1, deps=(acc,))
-                mbarrier.arrive(empty.index((n + STAGES - 1) % STAGES), count=1, pred=k > first)
-            n += 1
+                else:
+                    acc = warpgroup_mma(a, b, acc, use_acc=k > first, is_async=True)
+                    acc = warpgroup_mma_wait(num_outstanding=1, deps=(acc,))
+                    mbarrier.arrive(empty.index((n + STAGES - 1) % STAGES), count=1, pred=k > first)
+                n += 1
         if PROMOTE:
             sums = total
         else:

@@ -16,8 +16,8 @@ from rooftop.kernels._device.gluon_tiles import TYPES, lies, readable, turned
 from rooftop.kernels.gemm import _product_gluon
 from rooftop.kernels.gemm._model import Config, Facts, Plan, piece, plan, ranked, seconds, tall_tile
 
-COPY = 2e12  # bytes a second of a copied operand, read and written
-COPY_LAUNCH = 1.8e-6  # seconds that a copy adds at least
+COPY = 3.1e12  # bytes a second of a copied operand, read and written
+COPY_LAUNCH = 2.8e-6  # seconds that a copy adds at least
 TALLER = 0.98  # the time of tiles of 192 rows, relative to the prediction, that of others is 1
 
 
@@ -75,7 +75,7 @@ class Product:
         found = list(ranked(self.facts, swaps=self.scales != "blocks"))
         if self.promote:  # two accumulators a thread
             found = [c for c in found if c.BM // c.GROUPS * c.BN <= 64 * 128]
-            if self.scales == "rows" and self.there("bias") is None:  # for others no GPU has proven it
+            if self.scales in ("rows", "blocks") and self.there("bias") is None:  # for others no GPU has proven it
                 for tall in tall_tile(self.facts):
                     time = TALLER * self.seconds(tall)
                     found.insert(next((i for i, c in enumerate(found) if self.seconds(c) > time), len(found)), tall)

@@ -12,8 +12,15 @@ import triton.language as tl
 from rooftop.core.spec import Launch, Problem
 from rooftop.kernels._device import gemm_epilogue
 from rooftop.kernels._device.gemm_epilogue import finish, place, put, scale_of, vector
+from rooftop.kernels.gemm import matmul__triton
 
 BLOCKS = gemm_epilogue.BLOCKS
+SHORT = 128  # K up to which the stores of a tile take longer than its slices: small tiles store while others load
+# of tiles of 64 x 64, fitted on an H200 to 33 products of K from 32 to 288: seconds of a launch with its first bytes and of a slice, bytes a
+# second, multiply-adds a second and multiprocessor
+START, SLICE, MOVED, RATE = 3.5e-6, 0.44e-6, 1.6e12, 1.5e12
+BYTES = {"i8": 4.0}  # the time of slices that threads load a byte at a time over that of elements of 16 bits; integers also change places
+BYTES_OF_FLOATS = 1.2
 
 
 @triton.jit
@@ -81,13 +88,31 @@ def configs(p: Problem) -> list[Config]:
 
 
 def choose(p: Problem) -> Config:
-    """Tiles no taller than the result, and smaller ones if they would leave multiprocessors idle."""
+    """Tiles no taller than the result, and smaller ones if they would leave multiprocessors idle, if K is short or if threads, which hold a
+    slice in registers, load a byte at a time."""
     m, n = p["out"].shape
     bk = 128 if any(o == "scales" and v == "blocks" for o, v in p.options) else 64
+    if bk == 64 and m > 32 and (p["a"].shape[1] <= SHORT or not _wide(p)):
+        return Config(64, 64, 64, warps=4, stages=2)
     for bm, bn, warps in ((128, 128, 8), (64, 128, 4), (64, 64, 4)):
         if bm <= max(64, m) and -(-m // bm) * -(-n // bn) >= p.device.sms:
             return Config(bm, bn, bk, warps=warps, stages=2 if bk == 128 else 3)
     return Config(16 if m <= 16 else 32 if m <= 32 else 64, 64, 128, warps=4, stages=2)
+
+
+def _wide(p: Problem) -> bool:
+    return matmul__triton.loads_wide(p["a"]) and matmul__triton.loads_wide(p["b"])
+
+
+def seconds(p: Problem) -> float:
+    """Predicted time of tiles of 64 x 64."""
+    (m, n), k = p["out"].shape, p["a"].shape[1]
+    tiles, slices = -(-m // 64) * -(-n // 64), -(-k // 64)
+    moved = (p["a"].nbytes + p["b"].nbytes + p["out"].nbytes) / MOVED
+    if not _wide(p):
+        of_pairs = matmul__triton.seconds(p, matmul__triton.Config(64, 64, 64)) - matmul__triton.START
+        return START + BYTES.get(p["a"].dtype, BYTES_OF_FLOATS) * of_pairs + moved
+    return START + max(slices * SLICE + moved, -(-tiles // p.device.sms) * slices * 64**3 / RATE)
 
 
 def launches(p: Problem, config: Config) -> list[Launch]:

@@ -9,11 +9,10 @@ from rooftop.kernels.gemm import _lowbit_plan
 
 # multiply-adds of float32, and K: up to here Triton's kernel is faster, since the CUDA C++ one takes longer to start
 SMALL, SHALLOW = 1 << 25, 128
-# Neither has a record of its own. THREADS: times of threads that load 2 bytes at a time over the predicted ones; of the contract's cases
-# those with odd sizes, strides or addresses depend on it. SURER: for the kernel whose rates were fitted to more products; 1024 cubed in
-# bfloat16 depends on it, no other case.
-THREADS, SURER = 1.65, 0.95
-BYTES = 3.2  # the same of threads that load bytes and convert them: the median of six odd products of fp8 on an H200, 1.65 to 4.0
+# times of threads that load 2 bytes at a time over the predicted ones, without a record of its own: of the contract's cases those with odd
+# sizes, strides or addresses depend on it
+THREADS = 1.65
+ERRING = 1.06  # the same of clusters over the persistent kernel, whose rates were fitted to more products
 THIN = 64  # rows or columns; with fewer, copying or splitting the other operand beforehand moves more bytes than the product
 DECODE, FEW = 16, 64  # rows of x of a quantised product up to which mma.sync is always faster, and up to which it may be
 CUBLAS = ("matmul__cublas__torch", "no kernel of this library takes it")
@@ -46,9 +45,9 @@ def _narrow(p: Problem) -> list[tuple[str, str]]:
     times: dict[str, tuple[float, str]] = {}
     if readable(p["a"]) is None and readable(p["b"]) is None:
         if persistent.supports(p) is None:
-            times["matmul__gluon_sm90"] = (SURER * persistent.predicted(p), "TMA and wgmma")
+            times["matmul__gluon_sm90"] = (persistent.predicted(p), "TMA and wgmma")
         if sharing.supports(p) is None:
-            times["matmul__multicast__cuda_sm90"] = (sharing.predicted(p), "clusters share what they load")
+            times["matmul__multicast__cuda_sm90"] = (ERRING * sharing.predicted(p), "clusters share what they load")
     else:
         times["matmul__triton"] = (THREADS * threads.seconds(p, threads.choose(p)), "threads that load 2 bytes at a time")
         if copied.supports(p) is None:
@@ -102,21 +101,19 @@ def scaled_matmul(p: Problem, named: str = "") -> Chosen | str:
 
 
 def _eight_bits(p: Problem, op: str) -> tuple[tuple[str, str], ...]:
-    """Operands that wgmma does not read where they lie are copied for it, where that is predicted to be faster than threads that load a byte
-    at a time."""
-    hopper, threads = (f"{op}__gluon_sm90", "TMA and wgmma"), (f"{op}__triton", "any layout")
+    """TMA and wgmma, unless K is short or they do not read the operands where they lie: then what is predicted to be faster, copying those or
+    threads that load a byte at a time. Blocks of scales are of 128 products, which tiles for short K do not have."""
+    hopper, threads = (f"{op}__gluon_sm90", "TMA and wgmma"), (f"{op}__triton", "any layout, and little to start")
     if p.device.arch < 90 or 0 in (*p["a"].shape, *p["b"].shape):
         return hopper, threads
-    from rooftop.kernels.gemm import _tiles_8bit, int_matmul__gluon_sm90, matmul__triton, scaled_matmul__gluon_sm90
+    from rooftop.kernels.gemm import _tiles_8bit, int_matmul__gluon_sm90, scaled_matmul__gluon_sm90
     from rooftop.kernels.gemm._product_launches import unread
 
-    if not unread(p["a"], p["b"]):
+    long = p["a"].shape[1] > 2 * _tiles_8bit.SHORT or any(o == "scales" and v == "blocks" for o, v in p.options)
+    if long and not unread(p["a"], p["b"]):
         return hopper, threads
-    c = _tiles_8bit.choose(p)
-    start = matmul__triton.START
-    by_threads = start + BYTES * (matmul__triton.seconds(p, matmul__triton.Config(c.BM, c.BN, c.BK, warps=c.warps, stages=c.stages)) - start)
-    copying = (scaled_matmul__gluon_sm90 if op == "scaled_matmul" else int_matmul__gluon_sm90).predicted(p)
-    return (hopper, threads) if copying <= by_threads else (threads, hopper)
+    wgmma = (scaled_matmul__gluon_sm90 if op == "scaled_matmul" else int_matmul__gluon_sm90).predicted(p)
+    return (hopper, threads) if wgmma <= _tiles_8bit.seconds(p) else (threads, hopper)
 
 
 def quantized_matmul(p: Problem, named: str = "") -> Chosen | str:

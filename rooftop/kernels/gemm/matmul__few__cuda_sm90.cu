@@ -171,8 +171,10 @@ few(int R, int C, int K, int splits, int stages, const __grid_constant__ typenam
     const unsigned base = shared_address(shared), full = shared_address(barriers), empty = full + 8 * MOST, arrived = empty + 8 * MOST;
     float* const sums = reinterpret_cast<float*>(shared);
     float* const received = reinterpret_cast<float*>(shared + stages * STAGE);
-    const int tile = blockIdx.x / splits, part = blockIdx.x % splits, tall = (R + HIGH - 1) / HIGH;
-    const int r0 = tile % tall * HIGH, c0 = tile / tall * WIDE, slices = (K + BK - 1) / BK;
+    const int tile = blockIdx.x / splits, part = blockIdx.x % splits, slices = (K + BK - 1) / BK;
+    // Tiles that share rows of the larger operand are neighbours, so that device memory is read once for all of them.
+    const int tall = (R + HIGH - 1) / HIGH, across = (C + WIDE - 1) / WIDE;
+    const int r0 = (R > C ? tile / across : tile % tall) * HIGH, c0 = (R > C ? tile % across : tile / tall) * WIDE;
     const int first = slices / splits * part + min(part, slices % splits), end = first + slices / splits + (part < slices % splits);
     const int mine = ROWS / splits;  // rows of sums that this block adds
 

@@ -23,7 +23,6 @@ STRADDLING = 34.0  # bytes a cycle that a block asks of the L2 where rows are no
 FILLED = 3.7  # cycles that TMA takes to fill a row outside the tensor with zeros
 HANDSHAKE = 40.0  # cycles of a slice besides
 SHALLOW = 40.0  # the same that 3 stages do not hide
-STORED = 32.0  # bytes of the result a cycle
 TOGETHER = 8.0  # products and loads of a slice combine as the norm of this order
 FIELDS = ("BN", "CM", "CN", "STAGES", "GROUP", "BM")
 Row = tuple[float, int, int, int, int, int, int]  # predicted seconds and the fields, STAGES and GROUP negative: of equals the most
@@ -86,10 +85,10 @@ def _seconds(f: Facts, high: int, wide: int, down: int, beside: int) -> float:
     below = max(0.0, asked + FILLED * min(high, tall * down * high - f.m) / beside - max(least, asked))
     right = max(0.0, asked + FILLED * min(wide, across * beside * wide - f.n) / down - max(least, asked))
     step += HANDSHAKE + (SHALLOW if _stages(f, high, wide) == 3 else 0)
-    clocks = _model.START + turns * (slices * (step + below / tall + right / across) + _model.EPILOGUE + high * wide * 2 / STORED)
-    moved = 2.0 * (f.m * f.k + f.k * f.n + f.m * f.n)
-    blocks = min(tall * across, resident) * down * beside
-    return max(clocks / _model.CLOCK, moved / min(_model.MEMORY, blocks * _model.ONE))
+    clocks = _model.START + turns * (slices * (step + below / tall + right / across) + _model.EPILOGUE + high * wide * 2 / _model.STORED)
+    most = min(tall * across, resident) * down * beside * _model.ONE
+    memory = 2.0 * (f.m * f.k + f.k * f.n) / min(_model.MEMORY, most) + 2.0 * f.m * f.n / _model.WRITTEN
+    return max(clocks / _model.CLOCK, _model.START / _model.CLOCK + memory)
 
 
 @lru_cache(maxsize=256)

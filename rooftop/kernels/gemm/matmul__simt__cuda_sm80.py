@@ -24,6 +24,9 @@ CLOCK = 1.72e9  # Hz
 FMAS = 128  # FMAs a cycle and multiprocessor
 COPY = {0: 8.8, 1: 12.0, 2: 12.0, 4: 16.4}  # cycles of the load/store unit for a warp's copy, by the floats a thread (0: 1, transposed)
 SINGLE = {False: 1.05, True: 1.25}  # slowdown of a slice if an operand is copied float by float; True: with threads of 128 accumulators
+BOTH = 1.11  # the same if both operands are copied float by float along K
+# registers of a thread besides sums, operands and the addresses of copies; slowdown where all of them do not fit
+BESIDE, SPILLED = 10, 1.4
 FETCH = 1.47  # cycles of the load/store unit for a warp's shared memory loads of 16 bytes a lane
 SUMS = 6.5  # warps at which half of the FMA rate is lost, over the root of a thread's accumulators
 TOGETHER = 6.0  # the times of FMAs and copies of a slice combine as the norm of this order
@@ -35,6 +38,9 @@ SOLO = 1.7  # slowdown of the part outside the main loop for blocks of one warp:
 BEGIN, STORE, NARROW = 1.8e-6, 9.9e-6 / 2**15, 1.5e-6 / 2**15
 START, SECOND = 0.9e-6, 1.2e-6  # seconds of a launch, and of the launch that adds parts (split-K)
 L2, MEMORY, PARTS = 6.0e12, 2.8e12, 4.7e12  # bytes a second
+# seconds of the launch that copies an operand first, and bytes a second; the predicted time must be shorter than without by this factor
+COPY_START, COPIED, SURE = 3.5e-6, 2.2e12, 1.03
+HOT = 5.5e10  # bytes a second of one line of the L2: copies of 16 bytes pass the L1 by, and blocks at the same slice read the same lines
 CACHED = 40e6  # bytes of an operand that stay in the L2
 MOST_PARTS = 512
 ROWS = tuple(1 << i for i in range(14))  # for which the parts of K are chosen that serve any number
@@ -59,6 +65,13 @@ class Tile:
     @cached_property
     def threads(self) -> int:
         return self.BM // self.WM * (self.BN // self.WN) * 32
+
+    @cached_property
+    def spilling(self) -> bool:
+        """Whether a thread's registers do not hold the addresses of its copies too where both operands are copied float by float along K."""
+        copies = [max(1, extent * BK // self.threads) for extent in (self.BM, self.BN)]
+        addresses = sum(2 * x if x <= 8 else 2 for x in copies)  # of more than 8 one address steps on
+        return 65536 // (self.threads * self.BLOCKS) - self.TM * self.TN - 2 * (self.TM + self.TN) - BESIDE < addresses
 
     @cached_property
     def config(self) -> dict[str, int]:
@@ -144,6 +157,8 @@ def _slice(tile: Tile, blocks: int, modes: tuple[int, int]) -> float:
     copies = tile.BM * BK / (32 * max(modes[0], 1)) * COPY[modes[0]] + tile.BN * BK / (32 * max(modes[1], 1)) * COPY[modes[1]]
     moved = blocks * (copies + warps * BK * (tile.TM + tile.TN) / 4 * FETCH)
     single = SINGLE[tile.TM * tile.TN == 128] if 1 in modes else 1.0
+    if modes == (0, 0):
+        single = BOTH * (SPILLED if tile.spilling else 1.0)
     return float(single * (products**TOGETHER + moved**TOGETHER) ** (1 / TOGETHER) / CLOCK)
 
 
@@ -162,6 +177,8 @@ def _times(
     waiting = LATENCY / (tile.STAGES - 1)
     a, b, out = 4.0 * m * k * batch, 4.0 * k * n * batch, 4.0 * m * n * batch
     from_l2 = 4.0 * k * batch * (across * down * (tile.BM + tile.BN))
+    # bytes of each line of the slices in flight that all blocks read, of lines of 128 bytes; other copies find them in the L1
+    hot = 128 / BK * k * batch * max(across if modes[0] == 4 else 0, down if modes[1] == 4 else 0)
     from_memory = a + b + out + (0.0 if a + b <= 2 * CACHED else min(a * across, b * down, from_l2) * 0.05)
     a_slice: dict[int, float] = {}  # seconds, by the blocks of a multiprocessor
     found = []
@@ -177,7 +194,8 @@ def _times(
         busy = rounds * (slices * a_slice[resident] + outside)
         busy += slices * (a_slice[rest] + alone) + outside if rest else 0.0
         parts = SECOND + 2 * splits * out / PARTS if splits > 1 else 0.0
-        found.append(START + max(busy * tile.factor, from_l2 / L2, from_memory / MEMORY) + parts)
+        at_once = max(1, min(splits * batch, resident * sms // (down * across)))  # parts and matrices
+        found.append(START + max(busy * tile.factor, from_l2 / L2, hot / at_once / HOT, from_memory / MEMORY) + parts)
     return found
 
 
@@ -219,23 +237,43 @@ def _step(m: int) -> int:
     return -(-m // (1 << shift)) << shift
 
 
-def ranked(p: Problem) -> tuple[tuple[float, Tile, int], ...]:
-    """Predicted time, tile and parts of K, the best first."""
-    a, b, wide = _modes(p)
+def _ways(p: Problem) -> list[tuple[int, tuple[int, int], float]]:
+    """Which operands are first copied as rows of K on 16 bytes (1: a, 2: b), the modes then, and the seconds of the copies."""
+    a, b, _ = _modes(p)
+    found = [(0, (a, b), 0.0)]
+    if len(p["out"].shape) == 2 and p["a"].numel * p["b"].numel:
+        of_a, of_b = (COPY_START + 2 * p[name].nbytes / COPIED for name in ("a", "b"))
+        found += [(1, (4, b), of_a)] if a != 4 else []
+        found += [(2, (a, 4), of_b)] if b != 4 else []
+        found += [(3, (4, 4), of_a + of_b)] if a != 4 != b else []
+    return found
+
+
+def _ranked_of(p: Problem, modes: tuple[int, int]) -> tuple[tuple[float, Tile, int], ...]:
     m, n, k, batch = _sizes(p)
-    return _ranked((_step(m), _step(n), k, batch), (a, b), wide, p.device.sms, p.device.shared_per_block)
+    return _ranked((_step(m), _step(n), k, batch), modes, _modes(p)[2], p.device.sms, p.device.shared_per_block)
 
 
-def _config(p: Problem, tile: Tile, splits: int) -> dict[str, int]:
+def ranked(p: Problem) -> list[tuple[float, Tile, int, int]]:
+    """Predicted time, tile, parts of K and the operands that are copied first, the best first."""
+    found = [
+        (time * (SURE if copied else 1) + spent, tile, splits, copied)
+        for copied, modes, spent in _ways(p) for time, tile, splits in _ranked_of(p, modes)
+    ]
+    return sorted(found, key=lambda row: row[0])
+
+
+def _config(p: Problem, tile: Tile, splits: int, copied: int = 0) -> dict[str, int]:
     k = p["a"].shape[-1]
     side = (p.device.sms * tile.BLOCKS * tile.BM * tile.BN) ** 0.5  # of the square of concurrent outputs
     tall = max(1, min(round(side / tile.BM), 8))
-    return {**tile.config, "GROUP": tall, "PART": _part(k, splits)}
+    return {**tile.config, "GROUP": tall, "PART": _part(k, splits), "COPIED": copied}
 
 
 def choose(p: Problem, head: Head) -> Mapping[str, Any]:
-    _, tile, splits = ranked(p)[0]
-    return _config(p, tile, splits)
+    ways = ((_ranked_of(p, modes)[0], spent, copied) for copied, modes, spent in _ways(p))
+    best, _, copied = min(ways, key=lambda way: way[0][0] * (SURE if way[2] else 1) + way[1])
+    return _config(p, *best[1:], copied)
 
 
 @lru_cache(maxsize=256)
@@ -266,7 +304,7 @@ def for_any_rows(p: Problem, head: Head) -> Mapping[str, Any]:
 
 
 def configs(p: Problem, head: Head) -> list[Mapping[str, Any]]:
-    return [_config(p, tile, splits) for _, tile, splits in ranked(p)[:12]]
+    return [_config(p, *row[1:]) for row in ranked(p)[:12]]
 
 
 def _splits(p: Problem, config: Mapping[str, Any]) -> int:
@@ -275,8 +313,9 @@ def _splits(p: Problem, config: Mapping[str, Any]) -> int:
 
 def scratch(p: Problem, config: Mapping[str, Any], head: Head) -> dict[str, Meta]:
     splits = _splits(p, config)
-    m, n, _, batch = _sizes(p)
-    return {"parts": Meta((splits, batch * m * _pitch(n)), "f32")} if splits > 1 else {}
+    m, n, k, batch = _sizes(p)
+    made = {f"{name}_rows": Meta((k, _pitch(extent)), "f32") for bit, name, extent in ((1, "a", m), (2, "b", n)) if config["COPIED"] & bit}
+    return {**made, "parts": Meta((splits, batch * m * _pitch(n)), "f32")} if splits > 1 else made
 
 
 def _pitch(n: int) -> int:
@@ -293,7 +332,7 @@ def _apart(meta: Meta | None) -> tuple[int, int]:
 
 def launches(p: Problem, config: Mapping[str, Any], head: Head) -> list[Launch]:
     m, n, k, batch = _sizes(p)
-    mode_a, mode_b, wide = _modes(p)
+    modes, wide = next(modes for copied, modes, _ in _ways(p) if copied == config["COPIED"]), _modes(p)[2]
     splits, early = _splits(p, config), p.device.arch >= 90
     act = ACTIVATIONS.index(str(p.option("activation")))
     more = act > 0 or any(p.get(x) is not None for x in ("bias", "gate", "residual"))
@@ -304,6 +343,9 @@ def launches(p: Problem, config: Mapping[str, Any], head: Head) -> list[Launch]:
 
     def there(name: str) -> tuple[str | None, str]:
         return name if p.get(name) is not None else None, "ptr"
+
+    def launch(name: str, grid: tuple[int, ...], args: Mapping[str, tuple[Any, str]], block: int, shared: int = 0) -> Launch:
+        return Launch(name, grid, **typed(args, value_first=True), block=(block,), shared=shared, pdl=early)
 
     after: dict[str, tuple[Any, str]] = {
         "alpha": (float(p.option("alpha")), "f32"), "beta": (float(p.option("beta")), "f32"), "c": there("c"), "ldc": (ldc, "i64"),
@@ -317,22 +359,28 @@ def launches(p: Problem, config: Mapping[str, Any], head: Head) -> list[Launch]:
         "M": (m, "i32"), "N": (n, "i32"), "K": (k, "i32"), "part": (config["PART"] or k, "i32"), "tall": (config["GROUP"], "i32"),
         "a": ("a", "ptr"), "lda": (lda, "i64"), "za": (za, "i64"), "b": ("b", "ptr"), "ldb": (ldb, "i64"), "zb": (zb, "i64"),
     }
+    made = []
+    for bit, name, extent, turned in ((1, "a", m, not _columns(p["a"])), (2, "b", n, _columns(p["b"]))):
+        if config["COPIED"] & bit:
+            to = _pitch(extent)
+            args: dict[str, tuple[Any, str]] = {
+                "N": (extent, "i32"), "K": (k, "i32"), "pitch": (to, "i32"), "x": (name, "ptr"), "ld": first[f"ld{name}"], "out": (f"{name}_rows", "ptr"),
+            }
+            made.append(launch(f"rows_of_k<{str(turned).lower()}>", (-(-to // 32) * -(-k // 32),), args, 256))
+            first |= {name: (f"{name}_rows", "ptr"), f"ld{name}": (to, "i64"), f"z{name}": (0, "i64")}
     if splits == 1:
         first |= {"out": ("out", "ptr"), "ldo": (ldo, "i64"), "zo": (zo, "i64"), "plane": (0, "i64"), **after}
     else:
         first |= {"out": ("parts", "ptr"), "ldo": (pitch, "i64"), "zo": (m * pitch, "i64"), "plane": (plane, "i64"), **nothing}
         wide = True
-    shape = [*(config[x] for x in ("BM", "BN", "WM", "WN", "TM", "TN", "STAGES", "BLOCKS")), mode_a, mode_b]
+    shape = [*(config[x] for x in ("BM", "BN", "WM", "WN", "TM", "TN", "STAGES", "BLOCKS")), *modes]
     last_of_all = more and splits == 1
     flags = [str(x).lower() for x in (wide and not last_of_all, last_of_all)]
     tiles = -(-m // config["BM"]) * -(-n // config["BN"])
     threads = config["BM"] // config["WM"] * (config["BN"] // config["WN"]) * 32
 
-    def launch(name: str, grid: tuple[int, ...], args: Mapping[str, tuple[Any, str]], block: int, shared: int = 0) -> Launch:
-        return Launch(name, grid, **typed(args, value_first=True), block=(block,), shared=shared, pdl=early)
-
     name = f"sgemm<{', '.join(map(str, [*shape, *flags]))}>"
-    made = [launch(name, (tiles, splits, batch), first, threads, _shared(config, (mode_a, mode_b)))]
+    made.append(launch(name, (tiles, splits, batch), first, threads, _shared(config, modes)))
     if splits > 1:
         each = 1 if splits <= 8 else 4 if splits <= 32 else 16
         last = {
@@ -345,17 +393,21 @@ def launches(p: Problem, config: Mapping[str, Any], head: Head) -> list[Launch]:
 
 def explains(p: Problem, config: Mapping[str, Any], head: Head) -> str:
     m, n, _, batch = _sizes(p)
-    splits, (a, b, wide) = _splits(p, config), _modes(p)
+    splits, copied = _splits(p, config), config["COPIED"]
     tile = next((t for t in TILES if all(config[name] == value for name, value in t.config.items())), None)
     tiles = -(-m // config["BM"]) * -(-n // config["BN"]) * batch
-    said = [
+    said = ["first " + " and ".join(name for bit, name in ((1, "a"), (2, "b")) if copied & bit) + " copied as rows of K on 16 bytes"] if copied else []
+    said += [
         f"tile {config['BM']} x {config['BN']}, {config['TM']} x {config['TN']} a thread, {config['STAGES']} slices of {BK} of K in flight",
         f"{tiles} tile{'s'[: tiles - 1]}" + (f", cut into {splits} parts of K that a second launch adds" if splits > 1 else ""),
     ]
     found = ranked(p)
-    predicted = None if tile is None else seconds(tile, splits, _sizes(p), (a, b), wide, p.device.sms, p.device.shared_per_block)
-    other = next(((s, t, k) for s, t, k in found if (t, k) != (tile, splits)), None)
-    first = "next" if (tile, splits) == found[0][1:] else "the model prefers"
+    of_this = next(((modes, spent) for way, modes, spent in _ways(p) if way == copied), None)
+    predicted = None
+    if tile is not None and of_this is not None:
+        predicted = seconds(tile, splits, _sizes(p), of_this[0], _modes(p)[2], p.device.sms, p.device.shared_per_block) + of_this[1]
+    other = next((row for row in found if row[1:] != (tile, splits, copied)), None)
+    first = "next" if (tile, splits, copied) == found[0][1:] else "the model prefers"
     beside = "" if other is None else f"; {first} {other[1].BM}x{other[1].BN} in {other[2]} at {other[0] * 1e6:.1f} µs"
     said.append(("" if predicted is None else f"predicted {predicted * 1e6:.1f} µs") + beside)
     return "; ".join(said)

@@ -82,7 +82,8 @@ FEW, SHALLOW = 1 << 25, 128
 MOST_SPLIT = 16
 PIECES = (8,)  # divisors of K that are compile-time constants; a new number of rows should compile nothing
 HELD, SUMS = 48, 64  # elements of a and b, and accumulators (half as many of float32), of a thread that loads one element at a time
-START, SECOND = 2.5e-6, 2.5e-6  # seconds of a launch, and of the reduction of split-K
+START, SECOND = 3.5e-6, 2.5e-6  # seconds of a launch, and of the reduction of split-K
+MOVED = 2.2e12  # bytes a second of operands and results
 
 
 def supports(p: Problem) -> str | None:
@@ -106,7 +107,7 @@ def _sizes(p: Problem) -> tuple[int, int, int, int]:
     return m, n, p["a"].shape[-1], p["out"].shape[0] if len(p["out"].shape) == 3 else 1
 
 
-def _wide(meta: Meta) -> bool:
+def loads_wide(meta: Meta) -> bool:
     """Whether threads load 16 bytes at a time: Triton checks whether extents and strides are divisible by 16."""
     lies = any(meta.strides[i] == 1 and meta.shape[i] % 16 == 0 and meta.strides[j] % 16 == 0 for i, j in ((-1, -2), (-2, -1)))
     return lies and meta.align % 16 == 0
@@ -118,11 +119,12 @@ def seconds(p: Problem, config: Config) -> float:
     m, n, k, batch = _sizes(p)
     programs = -(-m // config.BM) * -(-n // config.BN) * batch * config.SPLIT
     slices = -(-k // (config.BK * config.SPLIT))
-    loads = (config.BM + config.BN) * config.BK / 128 / (1 if not (_wide(p["a"]) and _wide(p["b"])) else 16 // p["a"].itemsize)
+    loads = (config.BM + config.BN) * config.BK / 128 / (1 if not (loads_wide(p["a"]) and loads_wide(p["b"])) else 16 // p["a"].itemsize)
     waiting = -(-programs // (4 * p.device.sms)) * slices * (0.1e-6 + 0.022e-6 * loads)
     rate = 128 * 1.2e9 * 0.6 if p["a"].itemsize == 4 else 1024 * 1.5e9 * 0.5  # multiply-adds a second and multiprocessor
     products = -(-programs // p.device.sms) * slices * config.BM * config.BN * config.BK / rate
-    return START + max(waiting, products) + (SECOND if config.SPLIT > 1 else 0.0)
+    moved = (p["a"].nbytes + p["b"].nbytes + p["out"].nbytes) / MOVED
+    return START + max(waiting, products, moved) + (SECOND if config.SPLIT > 1 else 0.0)
 
 
 def _split(p: Problem, config: Config) -> list[Config]:
@@ -151,7 +153,7 @@ def choose(p: Problem) -> Config:
     """If threads load 16 bytes at a time and tensor cores multiply: the largest tile that fills the multiprocessors, else small ones with
     split-K. Otherwise by the model above."""
     m, n, k, batch = _sizes(p)
-    if p["a"].itemsize == 2 and _wide(p["a"]) and _wide(p["b"]):
+    if p["a"].itemsize == 2 and loads_wide(p["a"]) and loads_wide(p["b"]):
         for bm, bn, warps in ((128, 128, 8), (64, 128, 4), (64, 64, 4)):
             if bm <= max(64, m) and -(-m // bm) * -(-n // bn) * batch >= p.device.sms:
                 return Config(bm, bn, 32 if bm * bn >= 128 * 128 else 64, warps=warps)
