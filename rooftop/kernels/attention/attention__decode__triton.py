@@ -350,7 +350,7 @@ def _parts(p: Problem, bn: int, resident: int) -> int:
     several on one multiprocessor. What parts cost is that they are written, read and added: by all multiprocessors, and those of a row by one."""
     tile = bn * sum(_sizes(p)) * _heads(p) * p["k"].itemsize
     (batch, queries, heads, _), columns, sms = p["q"].shape, p["v"].shape[3], p.device.sms
-    keys = shared.room(p)
+    keys, sequences = shared.room(p), _blocks(p, 1)
     tiles = -(-keys // bn)
     start, launch = START / tile, LAUNCH / tile
     added = (ADDED * 8 * batch * queries * heads / sms + 4) * columns / tile  # a part's float32 are written and read
@@ -359,7 +359,7 @@ def _parts(p: Problem, bn: int, resident: int) -> int:
     most = BOTH if two else float("inf")
 
     def time(n: int) -> float:
-        blocks, each = _blocks(p, n), -(-tiles // n)
+        blocks, each = sequences * n, -(-tiles // n)
         waves, last = divmod(blocks, resident * sms)
         read = keys / (bn * n * sms)  # tiles of a block, shared out to all multiprocessors
         longest = each / (alone * (DEEP if blocks <= sms else 1))
@@ -372,7 +372,7 @@ def _parts(p: Problem, bn: int, resident: int) -> int:
             found += UNEVEN * each * blocks / sms
         return found + (launch + added * n if n > 1 else 0)
 
-    full = (n for n in range(1, min(SPLITS, tiles) + 1) if -(-tiles // -(-tiles // n)) == n)  # no part is empty
+    full = [n for n in range(1, min(SPLITS, tiles) + 1) if -(-tiles // -(-tiles // n)) == n]  # no part is empty
     return min(full, key=time, default=1)
 
 
