@@ -165,9 +165,7 @@ def launches(product: Product, config: Config, pdl: bool) -> list[Launch]:
     elif p.units and p.blocks > 1:
         piece_rows = max(1, min(config.BM, 2048 // config.BN))
         args = {**shared, "slices": p.slices, "blocks": p.blocks, "ROWS": piece_rows}
-        made.append(
-            Launch(kernel=gemm_epilogue.add_pieces, grid=(p.blocks - 1, config.BM // piece_rows), args=args, warps=4, pdl=pdl)
-        )
+        made.append(Launch(kernel=gemm_epilogue.add_pieces, grid=(p.blocks - 1, config.BM // piece_rows), args=args, warps=4, pdl=pdl))
     return made
 
 
