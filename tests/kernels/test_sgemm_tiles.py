@@ -114,7 +114,7 @@ def test_operands_that_are_copied_first(text: str) -> None:
     case = case_of(text, 37, 51, 45)
     problem = subject.kernel_problem(case, CARD)[1]
     ways = module()._ways(problem)
-    assert [copied for copied, _, _ in ways] == [0, 1, 2, 3]
+    assert [copied for copied, _, _ in ways] == [0, 3]
     for copied, _, _ in ways[1:]:
         config = {**subject.head.config, **module()._config(problem, module().TILES[8], 2, copied)}
         found = checker.check(pinned(subject, config), case, backend="cpu", seed=copied)

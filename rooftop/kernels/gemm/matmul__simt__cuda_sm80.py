@@ -41,6 +41,7 @@ L2, MEMORY, PARTS = 6.0e12, 2.8e12, 4.7e12  # bytes a second
 # seconds of the launch that copies an operand first, and bytes a second; how much longer its product counts, as far as predictions err
 COPY_START, COPIED, SURE = 3.5e-6, 2.2e12, 1.08
 HOT = 5.5e10  # bytes a second of one line of the L2: copies of 16 bytes pass the L1 by, and blocks at the same slice read the same lines
+WORTH = 8192  # outputs of a tile from which operands are copied first: smaller ones read them too often
 CACHED = 40e6  # bytes of an operand that stay in the L2
 MOST_PARTS = 512
 ROWS = tuple(1 << i for i in range(14))  # for which the parts of K are chosen that serve any number
@@ -238,27 +239,27 @@ def _step(m: int) -> int:
 
 
 def _ways(p: Problem) -> list[tuple[int, tuple[int, int], float]]:
-    """Which operands are first copied as rows of K on 16 bytes (1: a, 2: b), the modes then, and the seconds of the copies."""
+    """Which operands are first copied as rows of K on 16 bytes (1: a, 2: b; none, or all that do not lie so), the modes then, and the
+    seconds of the copies. Copies of one of two would double the kernels that a new number of rows compiles."""
     a, b, _ = _modes(p)
     found = [(0, (a, b), 0.0)]
-    if len(p["out"].shape) == 2 and p["a"].numel * p["b"].numel:
-        of_a, of_b = (COPY_START + 2 * p[name].nbytes / COPIED for name in ("a", "b"))
-        found += [(1, (4, b), of_a)] if a != 4 else []
-        found += [(2, (a, 4), of_b)] if b != 4 else []
-        found += [(3, (4, 4), of_a + of_b)] if a != 4 != b else []
+    if len(p["out"].shape) == 2 and p["a"].numel * p["b"].numel and (copied := (a != 4) + 2 * (b != 4)):
+        spent = sum(COPY_START + 2 * p[name].nbytes / COPIED for bit, name in ((1, "a"), (2, "b")) if copied & bit)
+        found.append((copied, (4, 4), spent))
     return found
 
 
-def _ranked_of(p: Problem, modes: tuple[int, int]) -> tuple[tuple[float, Tile, int], ...]:
+def _ranked_of(p: Problem, modes: tuple[int, int], copied: int) -> list[tuple[float, Tile, int]]:
     m, n, k, batch = _sizes(p)
-    return _ranked((_step(m), _step(n), k, batch), modes, _modes(p)[2], p.device.sms, p.device.shared_per_block)
+    found = _ranked((_step(m), _step(n), k, batch), modes, _modes(p)[2], p.device.sms, p.device.shared_per_block)
+    return [row for row in found if not copied or row[1].BM * row[1].BN >= WORTH]
 
 
 def ranked(p: Problem) -> list[tuple[float, Tile, int, int]]:
     """Predicted time, tile, parts of K and the operands that are copied first, the best first."""
     found = [
         (time * (SURE if copied else 1) + spent, tile, splits, copied)
-        for copied, modes, spent in _ways(p) for time, tile, splits in _ranked_of(p, modes)
+        for copied, modes, spent in _ways(p) for time, tile, splits in _ranked_of(p, modes, copied)
     ]
     return sorted(found, key=lambda row: row[0])
 
@@ -271,7 +272,7 @@ def _config(p: Problem, tile: Tile, splits: int, copied: int = 0) -> dict[str, i
 
 
 def choose(p: Problem, head: Head) -> Mapping[str, Any]:
-    ways = ((_ranked_of(p, modes)[0], spent, copied) for copied, modes, spent in _ways(p))
+    ways = ((_ranked_of(p, modes, copied)[0], spent, copied) for copied, modes, spent in _ways(p))
     best, _, copied = min(ways, key=lambda way: way[0][0] * (SURE if way[2] else 1) + way[1])
     return _config(p, *best[1:], copied)
 
